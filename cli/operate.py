@@ -6,20 +6,18 @@ import functools
 import json
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import former_benchmark, login_machine, providers, results
+from cli import former_benchmark, login_machine, preview, providers, results
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
 from cli.provider import StackUp
 from cli.runner import interrupt
-from cli.runner.events import Event, Operation, ResourceDone, ResourceStarted
 from infra import cost
 from infra.additions import additions
 from infra.benchmark import BenchmarkRun
@@ -42,12 +40,6 @@ POLL_SECONDS = 1.0
 SUBMIT = "-benchmark-job"
 """The end of the name of the resource that submits the benchmark."""
 SETTLE_SECONDS = 15.0
-_VERBS: dict[Operation, str] = {
-    "created": "create",
-    "updated": "update",
-    "replaced": "replace",
-    "deleted": "delete",
-}
 PATIENCE_SECONDS = 60.0
 """How long a controller may fail to answer while this program waits for a job."""
 
@@ -110,7 +102,7 @@ def bring_up(
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
 
     def prepare() -> None:
-        check_with_provider(stack, cluster, engine, console, benchmark=benchmark)
+        preview.check(stack, cluster, engine, console, benchmark=benchmark)
         chosen.prepare(cluster, console.say)
 
     checked.begin(prepare)
@@ -198,41 +190,6 @@ def check_program(stack: Stack, cluster: ClusterDesign) -> None:
 
     if cluster.provider != "local":
         plan(stack)
-
-
-def check_with_provider(
-    stack: Stack, cluster: ClusterDesign, engine: Runner, console: Console, *, benchmark: bool
-) -> None:
-    """Have the engine preview the change on a cloud: the cloud's provider checks every value that is known.
-
-    The plan and the cloud's API may accept what the provider between them refuses, and without a preview that
-    would show half an hour later, when all that comes before it exists and is paid for. No job is ended yet.
-
-    Raises:
-        UserError: Exit 3; the preview fails. Nothing was changed.
-    """
-    if cluster.provider == "local":
-        return
-
-    def on_event(event: Event) -> None:
-        # Warnings come again with the change itself, and errors are in the exception.
-        if console.live and isinstance(event, ResourceStarted | ResourceDone):
-            console.now(event.name)
-
-    try:
-        with console.waiting("asking the cloud's provider whether this can be made"):
-            found = engine.preview(on_event, benchmark=benchmark)
-    except UserError as error:
-        if error.exit_code != EXIT_FAILED:
-            raise
-        raise UserError(
-            f"nothing was changed: the preview of this change fails\n{textwrap.indent(str(error), '  ')}\n"
-            f"Where a value is refused, change the key of {stack.file.name} that it comes from. If no key "
-            "does, it is a mistake of this project: report it with these lines.",
-            EXIT_REFUSED,
-        ) from None
-    counted = [f"{verb} {n}" for done, verb in _VERBS.items() if (n := found.counts.get(done))]
-    console.say(f"the provider accepts it: {', '.join(counted) or 'nothing to do'}")
 
 
 def follow(

@@ -106,8 +106,10 @@ class AwsProvider(CloudProvider):
         if not of_batch(stack, outputs):
             super().drain(stack, outputs, say, agree)
             return
-        self.refuse_foreign(stack, outputs)
         from cli.aws.batch import teardown
+        from cli.clouds import same_name
+
+        same_name.refuse_foreign(self, stack, outputs, file_design)
 
         teardown.drain(self._known_clusters(stack, outputs), say, agree)
 

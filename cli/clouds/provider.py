@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cli.changes.jobs import Job
     from cli.changes.table import Change, Rules
     from cli.clouds.ssh_access import Login
-    from cli.doctor.finding import Check, Finding
+    from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.instance_types.catalog import Described
     from infra.ssh.target import Target
@@ -131,12 +131,12 @@ class CloudProvider(abc.ABC):
         design: ClusterDesign | None,
         training: BenchmarkDesign | None,
     ) -> Sequence[Check]:
-        from cli.clouds import condition
+        from cli.clouds import condition, same_name
         from cli.doctor.finding import Check
 
         checks = [*self.checks(design)]
         if design is not None:
-            checks.append(Check("name", functools.partial(self._look_for_name, stack, design)))
+            checks.append(Check("name", functools.partial(same_name.findings, self, stack, design)))
         if design is not None and design.batch is None:
             look = functools.partial(condition.findings, stack, functools.partial(self._login, stack))
             checks.append(Check("condition", look))
@@ -151,12 +151,12 @@ class CloudProvider(abc.ABC):
         *,
         replace: bool,
     ) -> CheckedChanges:
-        from cli.clouds import known_clusters
+        from cli.clouds import known_clusters, same_name
 
         self._check_existing_storage(design)
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
-        self._refuse_taken_name(stack, design, known, say)
+        same_name.refuse_taken(self, stack, design, known, say)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
         # From here on, something of this cluster may exist.
         known_clusters.note(stack, wanted)
@@ -179,51 +179,6 @@ class CloudProvider(abc.ABC):
         from cli.clouds import same_name
 
         return same_name.stacks(self.cloud(ClusterRef.of(design)))
-
-    def _refuse_taken_name(
-        self, stack: Stack, design: ClusterDesign, known: ClusterRef | None, say: Callable[[str], None]
-    ) -> None:
-        """Refuse to make a cluster beside another one of the same name.
-
-        Raises:
-            UserError: Exit 3; the message lists what is there, and says what to do.
-        """
-        from cli.clouds import same_name
-
-        place = ClusterRef.of(design)
-        if same_name.is_own(stack, place, known):
-            return
-        if there := same_name.asked(functools.partial(self.of_name, design), say):
-            what, cure = same_name.taken(stack, place, there)
-            raise UserError(f"nothing was made: {what}. {cure}", EXIT_REFUSED)
-
-    def _look_for_name(self, stack: Stack, design: ClusterDesign) -> Iterable[Finding]:
-        """Whether the cluster's name is free; no finding without credentials, which another check reports."""
-        from cli import runner
-        from cli.clouds import same_name
-        from cli.doctor.finding import fine, stops, warns
-
-        place = ClusterRef.of(design)
-        try:
-            self.require()
-        except UserError:
-            return
-        if same_name.is_own(stack, place, None):
-            return
-        try:
-            there = self.of_name(design)
-        except UserError as error:
-            yield warns("name", f"could not be asked for: {error}", "Nothing is known about it.")
-            return
-        if not there:
-            yield fine("name", f"no cluster is named {place.cluster} there yet")
-            return
-        try:
-            known = ClusterRef.known(runner.outputs_of(runner.select(stack, design.provider))())
-        except UserError:  # without the engine, which another check reports
-            known = None
-        if not same_name.is_own(stack, place, known):
-            yield stops("name", *same_name.taken(stack, place, there))
 
     def changes(
         self, stack: Stack, design: ClusterDesign
@@ -300,9 +255,9 @@ class CloudProvider(abc.ABC):
         agree: Callable[[Sequence[Job]], None],
     ) -> None:
         from cli.changes import check
-        from cli.clouds import known_clusters, running
+        from cli.clouds import known_clusters, running, same_name
 
-        self.refuse_foreign(stack, outputs)
+        same_name.refuse_foreign(self, stack, outputs, file_design)
         try:
             (place, *_) = self._known_clusters(stack, outputs)
             known_clusters.note(stack, place)
@@ -325,25 +280,6 @@ class CloudProvider(abc.ABC):
                 say,
                 agree,
             )
-
-    def refuse_foreign(self, stack: Stack, outputs: Outputs) -> None:
-        """Refuse a `down` that would end the cluster of another stack, because the stack file has its name.
-
-        Raises:
-            UserError: Exit 3; the message names that stack.
-        """
-        from cli.clouds import known_clusters, same_name
-
-        if ClusterRef.known(outputs()) is not None or known_clusters.read(stack):
-            return
-        try:
-            design = file_design(stack)
-            others = self.stacks_of(design) - {self.cloud(ClusterRef.of(design)).label_of(stack.name)}
-        except UserError:  # what `down` itself needs fails again, with its own message
-            return
-        if others:
-            place = ClusterRef.of(design)
-            raise UserError(same_name.refusal(place, stack, min(others)), EXIT_REFUSED)
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
         """Start stopped hosts: the engine recreates missing ones, but does not look whether they run."""

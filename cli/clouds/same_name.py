@@ -6,17 +6,34 @@ The second cannot be made, or takes what the first has. And whatever ends machin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from cli.clouds import known_clusters
 from cli.clouds.cloud import Cloud
+from cli.doctor.finding import Finding, fine, stops, warns
 from cli.hints import hint
+from cli.provider import Outputs
 from infra.clouds.commands import ClusterRef
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node import plurals
+from node.model import ClusterDesign
 
 LISTED = 5
+Say = Callable[[str], None]
+
+
+class Provider(Protocol):
+    """What is asked of a cloud's provider here."""
+
+    def require(self) -> None: ...
+
+    def cloud(self, place: ClusterRef) -> Cloud: ...
+
+    def of_name(self, design: ClusterDesign) -> list[str]: ...
+
+    def stacks_of(self, design: ClusterDesign) -> set[str]: ...
 
 
 def is_own(stack: Stack, place: ClusterRef, known: ClusterRef | None) -> bool:
@@ -74,10 +91,74 @@ def refusal(place: ClusterRef, stack: Stack, owner: str) -> str:
     )
 
 
-def asked(look: Callable[[], Sequence[str]], say: Callable[[str], None]) -> Sequence[str]:
-    """What is there; nothing, with a message, if the cloud does not say it."""
+def refuse_taken(
+    provider: Provider, stack: Stack, design: ClusterDesign, known: ClusterRef | None, say: Say
+) -> None:
+    """Refuse to make a cluster beside another one of the same name.
+
+    Args:
+        known: As for `is_own`.
+
+    Raises:
+        UserError: Exit 3; the message lists what is there, and says what to do.
+    """
+    place = ClusterRef.of(design)
+    if is_own(stack, place, known):
+        return
     try:
-        return look()
+        there = provider.of_name(design)
     except UserError as error:
         say(f"whether another stack has a cluster of this name cannot be told: {error}")
-        return []
+        return
+    if there:
+        what, cure = taken(stack, place, there)
+        raise UserError(f"nothing was made: {what}. {cure}", EXIT_REFUSED)
+
+
+def findings(provider: Provider, stack: Stack, design: ClusterDesign) -> Iterable[Finding]:
+    """Whether the cluster's name is free; no finding without credentials, which another check reports."""
+    from cli import runner
+
+    place = ClusterRef.of(design)
+    try:
+        provider.require()
+    except UserError:
+        return
+    if is_own(stack, place, None):
+        return
+    try:
+        there = provider.of_name(design)
+    except UserError as error:
+        yield warns("name", f"could not be asked for: {error}", "Nothing is known about it.")
+        return
+    if not there:
+        yield fine("name", f"no cluster is named {place.cluster} there yet")
+        return
+    try:
+        known = ClusterRef.known(runner.outputs_of(runner.select(stack, design.provider))())
+    except UserError:  # without the engine, which another check reports
+        known = None
+    if not is_own(stack, place, known):
+        yield stops("name", *taken(stack, place, there))
+
+
+def refuse_foreign(
+    provider: Provider, stack: Stack, outputs: Outputs, read: Callable[[Stack], ClusterDesign]
+) -> None:
+    """Refuse a `down` that would end the cluster of another stack, because the stack file has its name.
+
+    Args:
+        read: Gives the stack file's design.
+
+    Raises:
+        UserError: Exit 3; the message names that stack.
+    """
+    if ClusterRef.known(outputs()) is not None or known_clusters.read(stack):
+        return
+    try:
+        design = read(stack)
+        others = provider.stacks_of(design) - {provider.cloud(ClusterRef.of(design)).label_of(stack.name)}
+    except UserError:  # what `down` itself needs fails again, with its own message
+        return
+    if others:
+        raise UserError(refusal(ClusterRef.of(design), stack, min(others)), EXIT_REFUSED)
