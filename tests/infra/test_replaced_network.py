@@ -202,3 +202,24 @@ def test_up_asks_batch_about_each_key_that_makes_an_environment_anew(key: str) -
 
 def test_no_key_of_batch_is_left_out() -> None:
     assert set(EDITS) == set(BatchConfig.model_fields)
+
+
+def test_the_embedded_runner_makes_an_environment_anew_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = make(tmp_path, monkeypatch)
+    program = """
+        from infra.clouds.termination import behind
+
+        first = {{"delete_before_replace": True}}
+        machines = command("machines", triggers=[{group!r}], opts=first)
+        queue = command("queue", triggers=[behind(machines, "queue")], opts={{"depends_on": [machines]}})
+        command("end", triggers=[behind(machines, "x")], opts={{**first, "depends_on": [machines, queue]}})
+    """
+    tiny.write(program.format(group="one"))
+    tiny.up()
+    assert tiny.words == ["machines+", "queue+", "end+"]
+    tiny.write(program.format(group="other"))
+    tiny.up()
+    assert tiny.words == ["end-", "queue-", "machines-", "machines+", "queue+", "end+"]
+    tiny.destroy()

@@ -99,9 +99,19 @@ class BatchEnvironment(pulumi.ComponentResource):
                 ),
             ),
         )
-        queue = aws.batch.JobQueue(
-            f"{name}-queue",
-            # An environment that is made anew is deleted after its queue.
+        queue = self._queue(environment)
+        self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
+        self.environment: pulumi.Output[str] = environment.arn
+        self.queue: pulumi.Output[str] = queue.arn
+        self.machines: pulumi.Resource = environment
+        self.made: list[pulumi.Resource] = [environment, queue]
+        self.register_outputs({"queue": self.queue})
+
+    def _queue(self, environment: aws.batch.ComputeEnvironment) -> aws.batch.JobQueue:
+        """The queue. It is deleted before an environment that is made anew."""
+        design, batch = self._design, access.of(self._design)
+        return aws.batch.JobQueue(
+            f"{self._name}-queue",
             name=behind(environment, batch.queue),
             priority=PRIORITY,
             state="ENABLED",
@@ -114,12 +124,6 @@ class BatchEnvironment(pulumi.ComponentResource):
                 ),
             ),
         )
-        self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
-        self.environment: pulumi.Output[str] = environment.arn
-        self.queue: pulumi.Output[str] = queue.arn
-        self.machines: pulumi.Resource = environment
-        self.made: list[pulumi.Resource] = [environment, queue]
-        self.register_outputs({"queue": self.queue})
 
     def _resources(
         self,
