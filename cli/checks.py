@@ -20,6 +20,7 @@ from cli.runner.process import Processes
 from infra.errors import UserError
 from infra.program.locations import cache_root
 from localcloud import images, layers
+from node.slurm import environment
 
 WIDE = "wide"
 """The marker of tests that only `./cluster test --all` runs: the same claims, tested more widely."""
@@ -60,7 +61,11 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         0 if all passed. pytest's own summary says what was skipped or left out, and why.
     """
     # The tests make their own clusters; no variable of the caller may lead them elsewhere.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PULUMI_CONFIG_"))}
+    env = {
+        name: value
+        for name, value in environment.without_slurm(os.environ).items()
+        if not name.startswith((environment.OURS, "PULUMI_CONFIG_"))
+    }
     # Container images often set it; then every worker compiles every test, and every command our code.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env |= {"PYTHONPATH": str(project), "SLURM_STACKS_PROJECT": str(project)}

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cli import providers
 from cli.provider import TOOL
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from node.slurm.environment import without_job
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from cli.provider import Command, StackUp
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
@@ -32,19 +33,28 @@ def replace_process(up: StackUp, argv: Sequence[str]) -> None:
     """
     chosen = providers.load(up.provider)
     command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
-    env = {**os.environ, **command.env}
-    # The command does not need what this program set for itself, and sbatch would pass Pulumi's secrets on to
-    # the job.
-    for name in list(env):
-        if name in OURS or name.startswith("PULUMI_"):
-            del env[name]
     try:
-        os.execvpe(command.argv[0], command.argv, env)
+        os.execvpe(command.argv[0], command.argv, environment_of(command))
     except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty name is a ValueError
         raise UserError(f"{command.argv[0]}: no such command on the login machine", 127) from None
     except OSError as error:
         # Not executable, without an interpreter, or for another kind of machine; the text is as a shell's.
         raise UserError(f"{command.argv[0]}: cannot be executed: {error.strerror}", 126) from None
+
+
+def environment_of(command: Command) -> dict[str, str]:
+    """The environment of a program that is started for a user: the user's own, and what the command needs.
+
+    What this program set for itself is left out, because sbatch would pass Pulumi's secrets on to the job. So
+    is what Slurm, of whichever cluster, has set for a job in which this shell may be: the command runs on
+    the login machine, which is in no job.
+    """
+    kept = {
+        name: value
+        for name, value in without_job(os.environ).items()
+        if name not in OURS and not name.startswith("PULUMI_")
+    }
+    return kept | command.env
 
 
 def tool(
@@ -64,12 +74,11 @@ def tool(
     """
     chosen = providers.load(up.provider)
     command = chosen.access(up.stack, {}, [TOOL, *arguments], tty=False)
-    env = {**os.environ, **command.env}
     seconds = TOOL_SECONDS if seconds is None else seconds
     try:
         result = subprocess.run(
             command.argv,
-            env=env,
+            env=environment_of(command),
             input=text,
             capture_output=True,
             text=True,

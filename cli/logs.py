@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cli import providers
-from cli.login_machine import OURS
+from cli.login_machine import environment_of
 from cli.provider import TOOL
 from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
@@ -63,7 +62,6 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
 
 def _run(command: Command) -> int:
     """Run the command with its output passed through, and return its exit status."""
-    env = {name: value for name, value in os.environ.items() if name not in OURS} | command.env
     children: list[subprocess.Popen[str]] = []
     presses = 0
 
@@ -80,7 +78,11 @@ def _run(command: Command) -> int:
         signal.signal(signal.SIGINT, interrupted)
     try:
         child = subprocess.Popen(
-            command.argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command.argv,
+            env=environment_of(command),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         children.append(child)
         _, words = child.communicate()

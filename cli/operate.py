@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import former_benchmark, login_machine, preview, providers, results
+from cli import former_benchmark, login_machine, preview, providers, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -159,9 +158,11 @@ def bring_up(
         compare = programs.compared if results.is_program(result) else one_node.compared
         if (faster := compare(result, kept, stack.name)) is not None:
             console.say(faster)
+        if (beside := shared_cores.after(stack, cluster.provider, [result])) is not None:
+            console.say(beside, "yellow")
     if training is not None:
         try:
-            wait_for_idle(up, cluster, console)
+            wait_for_idle(up, cluster, console, result["job_id"] if result else None)
         except KeyboardInterrupt:
             raise UserError(
                 "the cluster is up and the result is kept; the nodes go back by themselves. "
@@ -267,8 +268,11 @@ def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
     )
 
 
-def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console) -> None:
-    """Wait until the idle nodes are gone; after Ctrl-C they end without this program."""
+def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: str | None = None) -> None:
+    """Wait until the idle nodes are gone; after Ctrl-C they end without this program.
+
+    The result of the benchmark's `job` is there a moment before Slurm knows that it has ended.
+    """
     static = sum(p.min for p in cluster.partitions)
     deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
     with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
@@ -283,7 +287,9 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console) -> None
                 submit = hint("exec", up.stack.name, "-- sbatch …")
                 console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
-            if any(job["state"] not in ("COMPLETING",) for job in status["jobs"]):
+            # Jobs that wait for nodes, and those that have just ended, keep none up.
+            others = [one for one in status["jobs"] if one["state"] not in ("PENDING", "COMPLETING")]
+            if any(job is None or str(one.get("id")) != job for one in others):
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")
@@ -377,18 +383,13 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     from cli.runner.plan import plan
 
     cluster = design(config, catalog())
-    found = warnings(config, cluster, catalog(), _own_cores())
+    training = benchmark_design(config, cluster)
+    found = warnings(config, cluster, catalog(), shared_cores.own_cores())
+    found += shared_cores.of_benchmark(stack, cluster, training)
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
-    training = benchmark_design(config, cluster)
     if made["changes"] is not None:
         made["changes"] += former_benchmark.described(stack, cluster, training)
     return made
-
-
-def _own_cores() -> int | None:
-    """The number of CPU cores that this process may use. `None` if the system does not say, as on macOS."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return None if affinity is None else len(affinity(0))

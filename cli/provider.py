@@ -270,6 +270,10 @@ class Provider(Protocol):
         """
         ...
 
+    def neighbours(self, stack: Stack) -> list[str]:
+        """A phrase for each other cluster that has nodes on the CPU cores on which this stack's nodes run."""
+        ...
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         """The lines that say what stays of the storage on purpose, what it costs, and how to take it back.
 

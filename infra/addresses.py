@@ -95,10 +95,14 @@ def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
 def private_parts(private_cidr: str) -> list[str]:
     """The subnets into which a private network on AWS is divided; empty if it is too small for one."""
     network = ipaddress.ip_network(private_cidr)
-    spare_bits = LONGEST_PREFIX - network.prefixlen
-    if spare_bits < 0:
+    if network.prefixlen > LONGEST_PREFIX:
         return []
-    return [str(part) for part in network.subnets(min(spare_bits, PARTS.bit_length() - 1))]
+    return [str(part) for part in network.subnets(new_prefix=subnet_prefix(network.prefixlen))]
+
+
+def subnet_prefix(prefix: int) -> int:
+    """The prefix length of the private subnets of a private network with this one."""
+    return prefix + min(LONGEST_PREFIX - prefix, PARTS.bit_length() - 1)
 
 
 def shared(was: Sequence[str], will: Sequence[str]) -> tuple[str, str] | None:

@@ -35,6 +35,7 @@ def batch(config: StackConfig, facts: Catalog) -> Batch | None:
         volumes={v.source: v.path or v.source for v in container.volumes},
         placement_group=said.placement_group,
         attempts=said.attempts,
+        parameters=dict(said.parameters),
         repository=None if container.image else container.repository or cluster.name,
         cached=container.cached,
         shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),

@@ -62,6 +62,7 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
         *_storage(design, facts),
         *_disks(design, facts),
         *_performance(design),
+        *_types(design, facts),
         *_local_ssds(design, facts),
     ]
     return Cost(
@@ -238,17 +239,19 @@ def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
         return prices.get(f"{mount.kind}.{mount.deployment}")
     if mount.kind != "fsx_lustre":
         return prices.get(mount.kind)
-    # The snapshot has only SSDs, and only the slowest PERSISTENT_2.
-    if mount.storage_type != "SSD" or mount.throughput not in (None, 125):
+    # The snapshot has only SSDs, and PERSISTENT_2 with few throughputs.
+    if mount.storage_type != "SSD":
         return None
-    return prices.get(f"{mount.kind}.{mount.deployment}")
+    faster = "" if mount.throughput in (None, 125) else f".{mount.throughput}"
+    return prices.get(f"{mount.kind}.{mount.deployment}{faster}")
 
 
 def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     """The cost of root disks of hosts, and of nodes while they are up."""
     hosts = sum(h.disk_gib for h in design.hosts)
-    idle = hosts + sum(p.disk_gib * p.min for p in design.partitions)
-    most = hosts + sum(p.disk_gib * p.max for p in design.partitions)
+    usual = [p for p in design.partitions if p.disk_type is None]
+    idle = hosts + sum(p.disk_gib * p.min for p in usual)
+    most = hosts + sum(p.disk_gib * p.max for p in usual)
     if most == 0:
         return
     rate = facts.storage.get(design.provider, {}).get("disk")
@@ -256,6 +259,21 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     yield Part(
         name="root disks", what=f"{most} GiB at most", idle=_times(monthly, idle), max=_times(monthly, most)
     )
+
+
+def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
+    """The cost of root disks of nodes whose type the stack file gives."""
+    for p in design.partitions:
+        if p.disk_type is None:
+            continue
+        rate = facts.storage.get(design.provider, {}).get(f"disk.{p.disk_type}")
+        monthly = None if rate is None else rate / HOURS_A_MONTH
+        yield Part(
+            name=f"disks of {p.name}",
+            what=f"{p.disk_type}, {p.disk_gib * p.max} GiB at most",
+            idle=_times(monthly, p.disk_gib * p.min),
+            max=_times(monthly, p.disk_gib * p.max),
+        )
 
 
 def _performance(design: ClusterDesign) -> Iterator[Part]:

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
+from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
 from infra.config.containers import PackageConfig
 from infra.config.fields import clock, time_limit_seconds
+from infra.config.local_cloud import LocalConfig
 from infra.health import health
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from infra.mounts import gp3_of, mounts_of
@@ -194,6 +195,7 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             disk_gib=_disk(cluster, cluster.login.disk_gib),
             price_hour=_price(config, facts, login),
             gp3=gp3_of(cluster.login.gp3),
+            open_metadata=cluster.login.open_metadata,
         )
         for index in range(cluster.login.count)
     ]
@@ -241,8 +243,11 @@ def _partition(
         gp3=gp3_of(own.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
+        disk_type=partition.gcp.disk_type if partition.gcp else None,
+        min_cpu_platform=partition.gcp.min_cpu_platform if partition.gcp else None,
         topology=partition.topology,
         local_ssds=local_ssds,
+        open_metadata=partition.open_metadata,
     )
 
 

@@ -25,6 +25,8 @@ NODES = 256
 # Others use 127.0.0.0/16 (127.0.0.1, 127.0.1.1, 127.0.0.53); the last block has the broadcast address.
 FIRST, LAST = 4, 1022
 _BASE = 127 << 24
+PUBLIC = ".ports"
+"""The end of the name of a cluster's public note, which lies beside its run directory."""
 _CLAIM = "slurm-stacks-"
 _NOTE = "addresses.json"
 
@@ -47,6 +49,14 @@ def first_node_address(first: str) -> str:
 def head_address(first: str, index: int) -> str:
     """Return the address of machine `index` (from 0) of the cluster's head, in that block."""
     return text(number(first) + 1 + index)
+
+
+def public_note(run: Path) -> Path:
+    """Return the file from which other users' commands learn which ports a cluster has reserved.
+
+    All else is in the run directory, which only its owner may enter.
+    """
+    return run.with_name(f"{run.name}{PUBLIC}")
 
 
 def saved_block(run: Path) -> str | None:
@@ -109,6 +119,11 @@ def claim_name(name: str) -> socket.socket | None:
 
 def claimed_blocks() -> set[str]:
     """Return the first addresses of all blocks that agents of any user on this host have claimed."""
+    return claimed_names()
+
+
+def claimed_names() -> set[str]:
+    """Return all names that agents of any user on this host have claimed (`claim_name`)."""
     marker = f"@{_CLAIM}"
     with contextlib.suppress(OSError):
         names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if line.strip()]

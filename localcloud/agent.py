@@ -7,6 +7,7 @@ The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -25,6 +26,7 @@ from localcloud.cloud import Cloud
 from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
 from localcloud.limits import COMPUTE, Limits, changed, refusal
+from localcloud.network import read_hosts
 from node import rpc
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
@@ -33,6 +35,7 @@ from node.model import CONTAINER
 
 WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1
+RENEW_SECONDS = 3600.0
 PID_DIGITS = 10
 FORMER_NAMES = {"room": "available_capacity"}
 """Earlier names of calls. The controller uses them until `up` publishes this version's code."""
@@ -96,7 +99,8 @@ class Agent:
         if method in ("launch", "terminate", "list", "available_capacity"):
             if self._concerns_compute(method, params):
                 self._delay_or_refuse(method)
-            return getattr(self._cloud, method)(**params)
+            answer = getattr(self._cloud, method)(**params)
+            return self._with_addresses(answer) if method == "list" else answer
         if self._closing and method != "shutdown":
             raise CloudError("Unavailable", "the cloud is shutting down")
         if method in ("fault", "inspect"):
@@ -110,6 +114,17 @@ class Agent:
             threading.Timer(0.05, self.stop).start()
             return {"pid": os.getpid()}
         raise CloudError("InvalidRequest", f"no call is named {method!r}")
+
+    def _with_addresses(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Add the addresses of container machines. Process machines have those of this host."""
+        if isolation.read(self._run) != CONTAINER:
+            return answer
+        given = read_hosts(self._run / "cloud" / "hosts")
+        machines = [
+            record | {"addresses": [given[record["node"]]] if record["node"] in given else []}
+            for record in answer["machines"]
+        ]
+        return answer | {"machines": machines}
 
     def _concerns_compute(self, method: str, params: dict[str, Any]) -> bool:
         """Whether a call is about nodes. Calls about the cluster's head never get an injected error."""
@@ -156,6 +171,8 @@ class AgentLock:
         os.pwrite(self._lock, f"{os.getpid():<{PID_DIGITS}}\n".encode(), 0)
         self._folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
         self._kept = False
+        self._note = addresses.public_note(run)
+        self._renewed = -RENEW_SECONDS
         self.keep()
 
     def ours(self) -> bool:
@@ -172,6 +189,11 @@ class AgentLock:
         a locked directory; while it inspects this one, it holds the lock itself.
         """
         self._kept = self._kept or _locked(self._folder)
+        # The public note lies outside, so it stays as long as it is new.
+        if (now := time.monotonic()) > self._renewed + RENEW_SECONDS:
+            self._renewed = now
+            with contextlib.suppress(OSError):
+                os.utime(self._note)
 
 
 def _locked(descriptor: int) -> bool:

@@ -73,7 +73,7 @@ def make(name: str, cores: Sequence[int] = ()) -> list[Path]:
     """Make a machine's cgroup in each hierarchy that its processes belong to.
 
     Args:
-        cores: cores of this host that the machine may use, by cgroups of version 2; empty means all.
+        cores: cores of this host that the machine may use, by cgroups of version 2; empty means any.
 
     Raises:
         OSError: the kernel refuses.
@@ -110,6 +110,23 @@ def make_for_jobs(name: str, cores: Sequence[int] = ()) -> dict[str, Path]:
                 (group / file).write_text(own or (folder / file).read_text())
         made[controller] = group
     return made
+
+
+def set_cores(name: str, cores: Sequence[int]) -> None:
+    """Change the cores of a machine's cgroups, wherever the kernel limits cores by them."""
+    for group in of(name):
+        if not (group / CPUS).exists():
+            continue
+        if (group / "cgroup.controllers").exists():
+            (group / CPUS).write_text(in_words(cores))  # those below have none of their own, or fewer
+            continue
+        # In version 1 a group's cores are always among those of the group above.
+        below = [Path(folder) for folder, _, _ in os.walk(group, topdown=False)]
+        already = (group / CPUS).read_text().strip()
+        (group / CPUS).write_text(",".join(filter(None, [already, in_words(cores)])))
+        for folder in below:
+            with contextlib.suppress(OSError):  # a job's group that ends meanwhile
+                (folder / CPUS).write_text(in_words(cores))
 
 
 def _delegate_controllers(folder: Path) -> None:

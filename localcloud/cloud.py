@@ -40,7 +40,7 @@ class Cloud:
         self._runtime = runtime
         self.limits = limits
         self._lock = threading.RLock()
-        self._cores = cores.Cores()
+        self._cores = cores.Cores(folder.parent.name)
         self._closed = False
         self._store = MachineStore(self._file)
         self._faults = FaultInjector(self._store, runtime, self._lock)
@@ -181,7 +181,7 @@ class Cloud:
     # --- machines ----------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Note machines that ended by themselves, and forget machines that ended long ago."""
+        """Note machines that ended by themselves, forget those that ended long ago, and share out cores."""
         died: builtins.list[MachineRecord] = []
         with self._lock:
             changed = self._store.unsaved
@@ -196,10 +196,30 @@ class Cloud:
                     self._launched.pop(record.id, None)
                     self._store.launches.pop(record.token, None)
                     changed = True
+            changed = self._share_out_cores() or changed
             if changed:
                 self._store.try_to_save()
         for record in died:
             self._runtime.clear(record.boot())
+
+    def _share_out_cores(self) -> bool:
+        """Give cores that became free to machines that share theirs. Returns whether any record changed."""
+        changed = False
+        for record in self._store.machines.values():
+            if record.state == "terminated" and record.cores:  # a fault has ended it
+                self._cores.give_back(record.id)
+                record.cores, changed = [], True
+        for identity, new in self._cores.moves().items():
+            record = self._store.machines[identity]
+            # A machine that is ending stays where it is: its cores are free in a moment.
+            if record.process is not None and record.state == "running":
+                print(f"{record.node} moves to cores {cores.in_words(new)}", flush=True)
+                try:
+                    self._runtime.move(record.boot(), record.process, new)
+                except OSError as error:  # it runs all the same
+                    print(f"not all of {record.node} moves: {error}", flush=True)
+            record.cores, changed = new, True
+        return changed
 
     def _is_old(self, record: MachineRecord) -> bool:
         now = time.monotonic()
@@ -250,8 +270,8 @@ class Cloud:
             record = self._store.machines.get(identity)
             if record is None or record.state != "pending" or self._closed:
                 return
-            if not record.cores:
-                record.cores = self._cores.take(cores.wanted(record.tags))
+            if not record.cores and (count := cores.wanted(record.tags)):
+                record.cores = self._cores.take(record.id, count, record.tags["cluster"])
             try:
                 record.process = self._runtime.start(record.boot())
             except OSError as error:
@@ -272,7 +292,7 @@ class Cloud:
 
     def _terminated(self, record: MachineRecord) -> None:
         record.change("terminated")
-        self._cores.give_back(record.cores)
+        self._cores.give_back(record.id)
         record.cores = []
 
     # --- rules and storage -------------------------------------------------------------------------------
@@ -298,7 +318,8 @@ class Cloud:
             return
         self._end_orphans()
         for record in self._store.machines.values():
-            self._cores.keep(record.cores)
+            record.cores = self._cores.moved(record.process, record.cores)
+            self._cores.keep(record.id, record.cores, record.tags["cluster"])
         for record in self._store.machines.values():
             if record.state == "pending":
                 # The earlier agent may have been killed between the start of the machine and the save.

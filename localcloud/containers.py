@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -161,6 +162,9 @@ class ContainerRuntime:
         nspawn.power_off(self._identity(boot), process, OFF_SECONDS)
         self.kill(boot, process)
         return not process.alive()
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        nspawn.move(self._identity(boot), process, boot.cores, cores)
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
         nspawn.kill(self._identity(boot), process)

@@ -1,69 +1,260 @@
-"""CPU cores of this host that belong to one machine of a local cluster, for as long as the machine lives.
+"""The CPU cores of this host on which a local machine runs: as many as its type has, for as long as it lives.
 
-A machine's type says how many cores it has. Without cores of its own a machine would use all cores of this
-host, so one node would be as quick as two. Each agent takes cores for its machines, and claims them as it
-claims addresses (`addresses.py`): no two clusters of this host have the same core, even clusters of different
-users. If too few cores are left, a machine gets none of its own and runs on any.
+Without this a machine would use all cores of this host, so one node would be as quick as two, and a node's
+number of cores would depend on who came first. So every machine has its type's number of cores. Cores that
+nobody has are given out first. Where too few are free, a machine shares the cores that the fewest others
+have; when a core becomes free, a machine that shares moves there (`Cores.moves`). A type with more cores than
+this host gets all of them.
+
+Agents of other clusters, even of other users, see how many machines have which core: each agent holds an
+abstract Unix socket for each core that its machines use, whose name tells the core, whose it is, and how many
+machines have it. The kernel removes the name when the agent ends, however it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from localcloud.addresses import claim_name
+from localcloud.addresses import claim_name, claimed_names
+from node.processes import ProcessId
 
 TAG = "cpus"
 """The tag of a machine with the number of its type's cores. A machine without it runs on any core."""
+LOCK_SECONDS = 2.0
+"""How long to wait while another agent gives out cores. It takes a few milliseconds."""
+PASSES = 50
+"""The most looks for threads that are still on a machine's former cores. Three are usual."""
+_PREFIX = "core"
+_LOCK = "cores-lock"
 _SYSFS = Path("/sys/devices/system/cpu")
 
 
-class Cores:
-    """The cores that the agent holds. It is not thread-safe; the cloud holds the lock.
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How many machines of one cluster have a core.
 
-    Args:
-        usable: the cores that machines may have, better ones first.
-        claim: claims a core for as long as the returned socket is open; `None` if another agent has it.
+    Attributes:
+        owner: the user whose cluster it is, as a number.
+        run: the name of the cluster's run directory, which tells apart clusters of one name.
     """
 
-    def __init__(
-        self, usable: Iterable[int] | None = None, claim: Callable[[int], socket.socket | None] | None = None
-    ) -> None:
+    core: int
+    owner: int
+    run: str
+    machines: int
+    cluster: str
+
+    @property
+    def name(self) -> str:
+        text = f"{_PREFIX}:{self.core}:{self.owner}:{self.run[:24]}:{self.machines}:{self.cluster}"
+        return text[:80]  # an abstract socket's name has at most 107 bytes
+
+    @classmethod
+    def of(cls, name: str) -> Use | None:
+        """Read a claimed name; `None` if it is of another kind."""
+        kind, *values = name.split(":")
+        if kind != _PREFIX or len(values) != 5:
+            return None
+        core, owner, run, machines, cluster = values
+        if not (core.isdecimal() and owner.isdecimal() and machines.isdecimal()):
+            return None
+        return cls(int(core), int(owner), run, int(machines), cluster)
+
+
+def uses() -> list[Use]:
+    """Return which clusters of this host have machines on which cores, by core."""
+    found = (Use.of(name) for name in claimed_names())
+    return sorted((use for use in found if use is not None), key=lambda use: (use.core, use.run))
+
+
+class Cores:
+    """The cores of a cluster's machines. It is not thread-safe; the cloud holds the lock.
+
+    Args:
+        run: the name of the cluster's run directory.
+        usable: the cores that machines may have, better ones first; by default all that this process may use.
+    """
+
+    def __init__(self, run: str, usable: Iterable[int] | None = None) -> None:
+        self._run = run[:24]
         self._usable = list(by_sharing(_siblings) if usable is None else usable)
-        self._claim = claim or (lambda core: claim_name(f"core-{core}"))
-        self._held: dict[int, socket.socket] = {}
+        self._of: dict[str, tuple[int, ...]] = {}
+        self._names: dict[int, tuple[str, socket.socket | None]] = {}
+        self._cluster = ""
 
-    def take(self, count: int) -> list[int]:
-        """Take `count` cores that nobody holds. Returns an empty list if there are fewer."""
-        taken: list[int] = []
-        for core in self._usable:
-            if len(taken) == count:
-                break
-            if core not in self._held and self._hold(core):
-                taken.append(core)
-        if len(taken) < count:
-            self.give_back(taken)
-            return []
-        return sorted(taken)
+    def take(self, machine: str, count: int, cluster: str = "") -> list[int]:
+        """Give `count` cores to a machine: those that the fewest machines of this host have.
 
-    def keep(self, cores: Iterable[int]) -> None:
+        Returns fewer only if this host has fewer.
+        """
+        self._cluster = cluster or self._cluster
+        with _one_at_a_time():
+            load = self._load()
+            order = sorted(self._usable, key=lambda core: (load[core], self._usable.index(core)))
+            taken = sorted(order[:count])
+            self._note(machine, taken)
+        return taken
+
+    def keep(self, machine: str, cores: Iterable[int], cluster: str = "") -> None:
         """Claim the cores that a machine got from an earlier agent."""
-        for core in cores:
-            if core not in self._held and not self._hold(core):
-                print(f"core {core} belongs to another cluster by now: a machine shares it", flush=True)
+        self._cluster = cluster or self._cluster
+        with _one_at_a_time():
+            self._note(machine, cores)
 
-    def give_back(self, cores: Iterable[int]) -> None:
-        for core in cores:
-            if (held := self._held.pop(core, None)) is not None:
-                held.close()
+    def moved(self, process: ProcessId | None, cores: list[int]) -> list[int]:
+        """Return the cores of a machine that an earlier agent may have moved just before it was killed."""
+        with contextlib.suppress(OSError):
+            if process is not None and process.alive():
+                there = os.sched_getaffinity(process.pid)
+                if len(there) == len(cores) and there <= set(self._usable):
+                    return sorted(there)
+        return cores
 
-    def _hold(self, core: int) -> bool:
-        held = self._claim(core)
+    def give_back(self, machine: str) -> None:
+        """Take a machine's cores from it, because it has ended."""
+        if self._of.get(machine):
+            self._note(machine, ())
+
+    def moves(self) -> dict[str, list[int]]:
+        """Return machine -> its cores from now on, for machines that get others because some became free.
+
+        A machine leaves a core that it shares for one that fewer have. It always keeps its number of cores.
+        """
+        found: dict[str, list[int]] = {}
+        # This is asked twice a second, and nearly always there is nothing to do: no lock for that.
+        load = self._load() if self._of else Counter()
+        if not any(self._better(cores, load) for cores in self._of.values()):
+            return {}
+        with _one_at_a_time():
+            load = self._load()
+            for machine, cores in list(self._of.items()):
+                while (step := self._better(self._of[machine], load)) is not None:
+                    left, entered = step
+                    load[left] -= 1
+                    load[entered] += 1
+                    moved = sorted(entered if core == left else core for core in self._of[machine])
+                    self._note(machine, moved)
+                if list(cores) != list(self._of[machine]):
+                    found[machine] = list(self._of[machine])
+        return found
+
+    def _better(self, cores: Iterable[int], load: Mapping[int, int]) -> tuple[int, int] | None:
+        """Return a core that the machine has, and another one that would be shared by fewer."""
+        own = set(cores)
+        others = [core for core in self._usable if core not in own]
+        if not own or not others:
+            return None
+        worst = max(sorted(own), key=lambda core: load[core])
+        best = min(others, key=lambda core: load[core])  # of equals the first, which is the better one
+        return (worst, best) if load[best] + 1 < load[worst] else None
+
+    def _load(self) -> Counter[int]:
+        """Return how many machines have each core: ours, and those of other clusters."""
+        found = Counter(core for cores in self._of.values() for core in cores)
+        for use in uses():
+            if (use.owner, use.run) != (os.getuid(), self._run):
+                found[use.core] += use.machines
+        return found
+
+    def _note(self, machine: str, cores: Iterable[int]) -> None:
+        """Remember which cores a machine has, and tell the other clusters."""
+        before = self._of.pop(machine, ())
+        if now := tuple(cores):
+            self._of[machine] = now
+        counts = Counter(core for held in self._of.values() for core in held)
+        for core in {*before, *now}:
+            name = Use(core, os.getuid(), self._run, counts[core], self._cluster).name
+            former = self._names.pop(core, None)
+            if former is not None and former[0] == name:
+                self._names[core] = former
+                continue
+            if counts[core]:
+                self._names[core] = (name, claim_name(name))
+            if former is not None and former[1] is not None:
+                former[1].close()
+
+    def close(self) -> None:
+        """Give all cores back."""
+        for machine in list(self._of):
+            self.give_back(machine)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let no other agent of this host give out cores meanwhile.
+
+    An agent that holds the lock and stands still must not keep machines from starting, so the wait has a
+    limit; two agents may then choose the same core, and the next look for moves sets it right.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while (held := claim_name(_LOCK)) is None and time.monotonic() < deadline:
+        if _LOCK not in claimed_names():
+            held = claim_name(_LOCK)  # it was just given back, or this host allows no such names
+            break
+        time.sleep(0.002)
+    try:
+        yield
+    finally:
         if held is not None:
-            self._held[core] = held
-        return held is not None
+            held.close()
+
+
+@contextlib.contextmanager
+def running_on(cores: Iterable[int]) -> Iterator[None]:
+    """Let this thread, and so all processes that it starts meanwhile, run on these cores only.
+
+    Nothing changes without cores. A core may have been switched off; a machine starts all the same.
+    """
+    wanted, before = set(cores), os.sched_getaffinity(0)
+    if wanted:
+        try:
+            os.sched_setaffinity(0, wanted)
+        except (OSError, ValueError) as error:
+            print(f"a machine does not run on its cores {in_words(sorted(wanted))}: {error}", flush=True)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def move(find: Callable[[], Iterable[int]], before: Iterable[int], after: Iterable[int]) -> None:
+    """Move all threads of processes from a machine's cores to others.
+
+    A thread that has chosen some of the machine's cores gets as many. One that runs on cores that were not
+    the machine's has left them by itself, and stays. A process that is started meanwhile has the cores of its
+    parent, so the last look finds nothing to move.
+
+    Args:
+        find: returns the processes' pids; called until there is nothing to move.
+    """
+    old, new = set(before), set(after)
+    change = dict(zip(sorted(old - new), sorted(new - old), strict=True))
+    for _ in range(PASSES):
+        moved = False
+        for pid in find():
+            for thread in _threads(pid):
+                with contextlib.suppress(OSError):  # it has ended, or is another user's
+                    mask = os.sched_getaffinity(thread)
+                    wanted = {change.get(core, core) for core in mask}
+                    if mask <= old and wanted != mask:
+                        os.sched_setaffinity(thread, wanted)
+                        moved = True
+        if not moved:
+            return
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def by_sharing(siblings: Callable[[int], tuple[int, ...]]) -> list[int]:

@@ -1,9 +1,12 @@
-"""A process machine's own host name, and an /etc/hosts with all machines of the cluster.
+"""A process machine's own host name, an /etc/hosts with all machines of the cluster, and its Slurm.
 
 It runs as a file, without the project; the run directory has a copy named `view.py`:
 `view.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud` folder, whose
 file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
 replaces this process by another program.
+
+In /etc/slurm, where Slurm's programs look by default, they find the cluster's configuration. So programs that
+remove SLURM_CONF from the environment keep the cluster.
 
 The program runs in a mount namespace and a UTS namespace. For an ordinary user they are inside a user
 namespace that maps only this user. They end with their last process and change nothing outside. Network,
@@ -27,6 +30,8 @@ from pathlib import Path
 NEWNS, NEWUTS, NEWUSER = 0x20000, 0x4000000, 0x10000000
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 HOSTS, SWITCH = Path("/etc/hosts"), Path("/etc/nsswitch.conf")
+SLURM = Path("/etc/slurm")
+"""The folder of slurm.conf in the distributions' packages."""
 NAME_SERVICE_CACHES = ("/run/nscd/socket", "/var/run/nscd/socket")
 WATCH_SECONDS = 5.0
 BEGIN, END = "# slurm-stacks: machines of this cluster\n", "# slurm-stacks: end\n"
@@ -60,6 +65,9 @@ def enter(folder: Path, name: str) -> None:
     """
     hosts, switch = write_hosts(folder), _write_switch(folder)
     user, group = os.geteuid(), os.getegid()
+    # Nodes know the group in which the cluster was brought up, and no other. They could not run the jobs of a
+    # shell in another group (`newgrp`). Where root's group owns what users make, the folder does not say.
+    known = folder.stat().st_gid or group
     if user == 0:
         _call("unshare", NEWNS | NEWUTS)
         # Slave, not private: later mounts and unmounts of the host take effect here, too.
@@ -69,10 +77,13 @@ def enter(folder: Path, name: str) -> None:
         _call("unshare", NEWUSER | NEWNS | NEWUTS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        Path("/proc/self/gid_map").write_text(f"{known} {group} 1")
     _mount(hosts, HOSTS, MS_BIND)
     if switch is not None:
         _mount(switch, SWITCH, MS_BIND)
+    # A namespace without root's rights cannot make the folder where the host has none.
+    if SLURM.is_dir() and slurm_folder(folder).is_dir():
+        _mount(slurm_folder(folder), SLURM, MS_BIND)
     for cache in {os.path.realpath(path) for path in NAME_SERVICE_CACHES}:
         if os.path.exists(cache):  # noqa: PTH110 - pathlib raises for another user's folder
             # nscd would answer from the host's /etc/hosts. A file that is no socket keeps programs from it.
@@ -81,11 +92,16 @@ def enter(folder: Path, name: str) -> None:
     _call("sethostname", encoded, len(encoded))
 
 
+def slurm_folder(folder: Path) -> Path:
+    """Return the folder of the cluster's slurm.conf."""
+    return folder.parent / "etc"
+
+
 def _watch(folder: Path) -> None:
-    """Keep /etc/hosts mounted for as long as this process lives.
+    """Keep /etc/hosts and /etc/slurm mounted for as long as this process lives.
 
     A program that replaces the host's /etc/hosts by a new file (an editor, `sed -i`) removes the mount on it,
-    in other namespaces too.
+    in other namespaces too. So does the removal of /etc/slurm.
     """
 
     def keep() -> None:
@@ -94,6 +110,9 @@ def _watch(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 if not os.path.samestat(HOSTS.stat(), (folder / "etc-hosts").stat()):
                     _mount(write_hosts(folder), HOSTS, MS_BIND)
+            with contextlib.suppress(OSError):
+                if not os.path.samestat(SLURM.stat(), slurm_folder(folder).stat()):
+                    _mount(slurm_folder(folder), SLURM, MS_BIND)
 
     # The new thread must not receive signals: the first thread handles them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

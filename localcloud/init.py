@@ -24,16 +24,6 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def take_cores(text: str) -> None:
-    """Let this process and all that it starts run on these cores only (`0,3`; empty means on any)."""
-    if not text:
-        return
-    try:
-        os.sched_setaffinity(0, {int(core) for core in text.split(",")})
-    except (OSError, ValueError) as error:  # a core may have been switched off; the machine runs all the same
-        print(f"this machine does not have cores {text} of its own: {error}", flush=True)
-
-
 def main() -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -43,7 +33,6 @@ def main() -> None:
     # inherit that.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     become_subreaper()
-    take_cores(os.environ.pop("SLURM_STACKS_CORES", ""))
     while len(sys.argv) == 1:
         signal.pause()
     sys.argv = sys.argv[1:]

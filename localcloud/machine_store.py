@@ -28,7 +28,7 @@ class MachineRecord:
         notice: when the machine will be preempted, in seconds since the epoch; `None` means never.
         frozen: whether the machine's processes are frozen.
         cut: whether the machine is cut off from the network.
-        cores: cores of this host that are the machine's own; empty means that it runs on any.
+        cores: the cores of this host on which the machine runs; empty means any.
     """
 
     id: str

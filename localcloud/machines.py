@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from localcloud.cores import in_words
+from localcloud.cores import move, running_on
 from localcloud.errors import CloudError
+from localcloud.hosts_namespace import SLURM
 from node.bootstrap import files
 from node.processes import (
     ProcessId,
@@ -31,11 +33,9 @@ from node.processes import (
     with_environment,
 )
 
-CONTROLLER = "controller"
+CONTROLLER, LOCALHOST = "controller", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
-CORES_VARIABLE = "SLURM_STACKS_CORES"
-"""Tells a machine's init (`init.py`) which cores are its own."""
 GRACE_SECONDS = 8.0
 STEPDS = ("slurmstepd", "slurmstepd-wlm")
 """Names of the program that runs a job's step on its node: Slurm's own name, and the name in Debian's and
@@ -51,7 +51,7 @@ class Boot:
     Attributes:
         host: the machine's name in the cluster (`controller`, `debug-3`).
         registers: whether the machine runs its loader; without it, the machine never becomes a node.
-        cores: cores of this host that are the machine's own; empty means that it runs on any.
+        cores: the cores of this host on which the machine runs; empty means any.
     """
 
     id: str
@@ -80,6 +80,10 @@ class MachineRuntime(Protocol):
 
     def reap(self) -> None:
         """Collect ended processes. The agent calls this often."""
+        ...
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        """Move a machine that runs from its cores, `boot.cores`, to others, as many."""
         ...
 
     # The faults. They are called for machines that run.
@@ -132,7 +136,8 @@ class ProcessRuntime:
         log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
         arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
-        with log.open("ab") as output, self._lock:
+        # The machine has its cores from its first moment on, so that a later move finds all of it on them.
+        with log.open("ab") as output, self._lock, running_on(boot.cores):
             child = subprocess.Popen(
                 [*self._program(boot), *(arguments if boot.registers else ())],
                 stdin=subprocess.DEVNULL,
@@ -145,7 +150,6 @@ class ProcessRuntime:
                     "LANG": "C.UTF-8",
                     MACHINE_VARIABLE: boot.id,
                     CLUSTER_VARIABLE: str(self._run),
-                    CORES_VARIABLE: in_words(boot.cores),
                 },
                 start_new_session=True,
             )
@@ -158,11 +162,12 @@ class ProcessRuntime:
     def _program(self, boot: Boot) -> list[str]:
         """Return the command line of a machine's init, in its own hosts namespace if there is one.
 
-        The controller has none. Its daemons look no node up by name, and munged would not start in an
-        ordinary user's namespace: folders of root belong to nobody there, which munged calls insecure.
+        The controller is called localhost there, because its daemons listen on the address of that name, and
+        jobs' programs connect from 127.0.0.1, where the daemons call back.
         """
-        if boot.role != CONTROLLER and has_hosts_namespace(self._run):
-            return [*namespace_command(self._run, boot.host, "--python"), str(self._init)]
+        if has_hosts_namespace(self._run):
+            name = LOCALHOST if boot.role == CONTROLLER else boot.host
+            return [*namespace_command(self._run, name, "--python"), str(self._init)]
         return [self._python, "-I", "-S", str(self._init)]
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
@@ -182,6 +187,9 @@ class ProcessRuntime:
     def purge(self) -> None:
         end_all(lambda: pids_of_cluster(self._run))
         self.reap()
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        move(lambda: with_descendants([process.pid]), boot.cores, cores)
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
         kill_tree(process)
@@ -223,9 +231,13 @@ class ProcessRuntime:
 
 def has_hosts_namespace(run: Path) -> bool:
     """Whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
+    return hosts_namespace_possible(run) and (run / "cloud" / "hosts").exists()
+
+
+def hosts_namespace_possible(run: Path) -> bool:
+    """Whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
-        possible = json.loads((run / "cloud" / "view.json").read_text())["possible"]
-        return bool(possible) and (run / "cloud" / "hosts").exists()
+        return bool(json.loads((run / "cloud" / "view.json").read_text())["possible"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -266,18 +278,27 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
     Returns:
         Their pids. Jobs do not inherit the machine's own variables.
     """
-    conf = f"SLURM_CONF={run}/etc/slurm.conf".encode()
+    file = run / "etc" / "slurm.conf"
+    conf = f"SLURM_CONF={file}".encode()
     node = b"SLURMD_NODENAME=" + (os.fsencode(host) if host else b"")
 
     def wanted(pid: int, environment: list[bytes]) -> bool:
-        if conf not in environment:
-            return False
+        named = conf in environment
         if host is not None:
-            return node in environment
-        ours = any(entry.startswith(node) for entry in environment)
-        return ours or Path(f"/proc/{pid}/exe").readlink().name in SLURMS_OWN
+            return named and node in environment
+        if named and any(entry.startswith(node) for entry in environment):
+            return True
+        if Path(f"/proc/{pid}/exe").readlink().name not in SLURMS_OWN:
+            return False
+        return named or (not any(e.startswith(b"SLURM_CONF=") for e in environment) and _finds(pid, file))
 
     return having(wanted)
+
+
+def _finds(pid: int, file: Path) -> bool:
+    """Whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
+    seen = Path(f"/proc/{pid}/root{SLURM}", file.name)
+    return seen.exists() and seen.samefile(file)
 
 
 def _stepds(jobs: list[int]) -> list[int]:

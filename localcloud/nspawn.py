@@ -17,11 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud import boot_files, cgroups
+from localcloud import boot_files, cgroups, cores
 from localcloud.container_machine import Machine
-from localcloud.cores import in_words
 from node import foreign
-from node.processes import ProcessId, descendants
+from node.processes import ProcessId, descendants, with_descendants
 
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POWER_OFF = signal.SIGRTMIN + 4
@@ -80,7 +79,7 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     if machine.cores:
         # The machine's processes inherit this. Cgroups of version 2 limit the cores, too, if they have
         # cpusets.
-        apart = ["taskset", "--cpu-list", in_words(machine.cores), *apart]
+        apart = ["taskset", "--cpu-list", cores.in_words(machine.cores), *apart]
     if machine.card is not None:
         apart = ["nsenter", f"--net={machine.card.namespace}", "--", *apart]
     command = [
@@ -225,6 +224,18 @@ def kill(identity: str, launcher: ProcessId | None) -> None:
     deadline = time.monotonic() + ENDING_SECONDS
     while launcher is not None and launcher.alive() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def move(identity: str, launcher: ProcessId, before: Sequence[int], after: Sequence[int]) -> None:
+    """Move all of a machine from its cores to others, as many.
+
+    Raises:
+        OSError: the kernel refuses the cgroup's cores.
+    """
+    # The kernel cuts a thread's cores down to its cgroup's, so the group has both while threads move.
+    cgroups.set_cores(group(identity), sorted({*before, *after}))
+    cores.move(lambda: with_descendants([launcher.pid]), before, after)
+    cgroups.set_cores(group(identity), after)
 
 
 def freeze(identity: str) -> None:

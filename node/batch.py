@@ -34,6 +34,8 @@ class Batch:
     """Folder on the machine -> folder in the container."""
     placement_group: str | None = None
     attempts: int = 1
+    parameters: dict[str, str] = field(default_factory=dict)
+    """Values of the placeholders `Ref::name` in the command."""
     timeout: int | None = None
     """The time limit of the whole job, in seconds."""
     repository: str | None = None

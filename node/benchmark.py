@@ -22,6 +22,7 @@ from typing import Any
 from node import foreign
 from node.folders import Folders
 from node.model import Settings
+from node.slurm import environment
 from node.slurm.control import Slurm, SlurmDown, is_unanswered
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState
@@ -268,16 +269,13 @@ class Run:
                 path.replace(self._attic(job) / path.name)
 
     def _sbatch(self, after: Sequence[int], lock: int) -> int:
-        folders = Folders(self._settings)
         # A job inherits its submitter's environment. A fixed environment makes all runs equal.
-        env = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "HOME": os.environ.get("HOME", "/"),
-            "USER": os.environ.get("USER", self._settings.site.user),
-            "LANG": "C.UTF-8",
-            "SLURM_CONF": str(folders.slurm_conf),
-            "SLURM_STACKS_SUBMITTED": f"{time.time():.3f}",
-        }
+        env = environment.of_submitter(
+            Folders(self._settings).slurm_conf,
+            home=os.environ.get("HOME", "/"),
+            user=os.environ.get("USER", self._settings.site.user),
+            SLURM_STACKS_SUBMITTED=f"{time.time():.3f}",
+        )
         options = ["--parsable", f"--comment={self._comment}"]
         if after:
             options.append(f"--dependency=afterany:{':'.join(map(str, after))}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from node.accelerator import Accelerator as Accelerator  # noqa: PLC0414  the design's types are here
 from node.batch import Batch
-from node.containers.model import Containers as Containers  # noqa: PLC0414  the design's types are here
+from node.containers.model import Containers as Containers  # noqa: PLC0414
 from node.containers.model import Package
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
@@ -29,45 +30,6 @@ APPS, SHARED = "/apps", "/home"
 """Paths of the shared directories on all machines but processes."""
 
 
-SUBNET_MANAGED = frozenset({"b200"})
-"""GPUs whose NVSwitches NVIDIA's NVLink Subnet Manager programs, by the kernel's InfiniBand modules.
-
-Without it nvidia-smi sees all GPUs, and every program fails with CUDA's error 802 (NVIDIA's Fabric Manager
-user guide, section 1.3.2; NVIDIA/gpu-operator#2781 on p6-b200).
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """The accelerators of a node: Slurm's generic resource `gpu:<type>:<count>`."""
-
-    type: str
-    """Slurm's GRES type: v100, t4, a100, a10g, trainium."""
-    count: int
-    """Devices on each node."""
-    gres: str = "gpu"
-    """The name of the generic resource: `gpu`, or `neuron` for Trainium."""
-    simulated: bool = False
-    """True on the local stack: Slurm counts and allocates devices that do not exist."""
-    cores: int = 0
-    """NeuronCores of a device, if jobs ask for cores; 0: they ask for devices."""
-
-    @property
-    def resource(self) -> str:
-        """The generic resource that jobs ask for."""
-        return f"{self.gres}core" if self.cores else self.gres
-
-    @property
-    def units(self) -> int:
-        """How much of it a node has."""
-        return self.count * (self.cores or 1)
-
-    @property
-    def subnet_managed(self) -> bool:
-        """Whether the devices are of no use before a subnet manager has joined them."""
-        return self.type in SUBNET_MANAGED and self.count > 1 and not self.simulated
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine that exists as long as the cluster does."""
@@ -85,6 +47,8 @@ class Host:
     """USD an hour; `None` if the snapshot knows no price."""
     gp3: Gp3 | None = None
     """AWS: the performance of its root disk."""
+    open_metadata: bool = False
+    """Whether every user of a login machine may ask the cloud's metadata address, not root alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +61,8 @@ class Partition:
     memory_mib: int
     """Slurm's RealMemory, which is below what the machine reports."""
     min: int
-    """Number of static nodes: the first `min` nodes are up as long as the cluster is."""
     max: int
-    """Number of static and dynamic nodes together."""
+    """How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all."""
     accelerator: Accelerator | None = None
     spot: bool = False
     placement: str = "none"
@@ -128,12 +91,17 @@ class Partition:
     """Google Cloud: whether nodes load signed kernel modules only."""
     placement_policy: str | None = None
     """Google Cloud: name of the placement policy that the reservation was made with."""
+    disk_type: str | None = None
+    min_cpu_platform: str | None = None
+    """Google Cloud: type of a node's root disk (`None`: pd-balanced), the oldest processors it may have."""
     topology: bool = False
     """Whether Slurm chooses nodes by where the cloud says that their machines are."""
     local_ssds: int = 0
     """Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch."""
     gp3: Gp3 | None = None
     """AWS: the performance of a node's root disk."""
+    open_metadata: bool = False
+    """Whether jobs may ask the cloud's metadata address, and so act with their node's identity."""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -319,9 +287,8 @@ class BenchmarkDesign:
     data: str
     """auto | mnist | synthetic"""
     batch: int = 64
-    """Examples for each worker and step."""
     learning_rate: float = 0.2
-    """For a batch of 64."""
+    """Examples for each worker and step, and the rate for a batch of 64."""
     seed: int = 0
     average_every: int | None = None
     """local-sgd: the steps that a worker trains alone. `None` means measured."""
@@ -373,8 +340,7 @@ class Site:
     """The bucket's name. `None` on the local stack, where the bucket is a folder."""
     secret: str | None = None
     """The secret that holds the munge key. `None` for processes, which have the key in their own folder."""
-    mounts: dict[str, MountSource] = field(default_factory=dict)
-    """A mount's path -> its source, for the mounts that need more than their path."""
+    mounts: dict[str, MountSource] = field(default_factory=dict)  # path -> source, where a path is not enough
     cloud_dns: bool = False
     """Whether the names of nodes can be resolved before the nodes boot."""
     cgroups: str | None = None

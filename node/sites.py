@@ -61,6 +61,9 @@ class LocalSite:
 
     socket: str = ""
     """The socket of the local cloud's agent, as machines see it."""
+    loopback_only: bool = False
+    """Process machines: whether the controller's daemons listen on 127.0.0.1 alone. Then the controller's
+    namespace calls this host `localhost`, because they listen on the address of the host's name."""
     provider: Literal["local"] = "local"
 
 

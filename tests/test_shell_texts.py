@@ -59,7 +59,11 @@ def texts() -> Iterator[tuple[str, str, str]]:
         yield f"batch-user-data-{name}", "sh", str(message.get_payload(0).get_payload())  # type: ignore[union-attr]
     yield "ecs-image", "bash", ecs.SCRIPT.read_text()
     yield "policy-rc.d", "sh", system_packages.OUR_POLICY
-    yield "epilog", "sh", programs.EPILOG_TEXT.format(path="/bin", conf="'/a b/slurm.conf'", seconds=9)
+    yield (
+        "epilog",
+        "sh",
+        programs.EPILOG_TEXT.format(path="/bin", slurm="env -i SLURM_CONF='/a b/slurm.conf'", seconds=9),
+    )
     yield "wait-for-environment", "sh", lines.wait_for_environment(PLACE, "0123abcd", 60)
     yield "unpack", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64)
     yield "submit", "sh", lines.submit(PLACE, "0123abcd/4567")

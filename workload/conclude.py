@@ -18,9 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from workload import program_record, result
+from workload import cores, program_record, result
 from workload.options import read_job
 from workload.program import PROGRESS_LINES, RESULT, STATE, VALUES
+from workload.rendezvous import FOLDER as RENDEZVOUS
 
 PACKAGES = (
     "torch",
@@ -44,6 +45,7 @@ def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) ->
     job = read_job(env, time.time())
     nodes = int(env["SLURM_JOB_NUM_NODES"])
     script, *arguments = options.command
+    used = cores.noted(folder / RENDEZVOUS, job.machine)
     values, notes = program_record.read_values(folder / VALUES)
     history, more = program_record.read_lines(folder / PROGRESS_LINES)
     cost = None if job.price_hour is None else round(job.price_hour * nodes * options.seconds / 3600, 6)
@@ -56,6 +58,8 @@ def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) ->
         "nodes": nodes,
         "workers": nodes * options.tasks_per_node,
         "gpus_per_node": options.gpus_per_node,
+        "cores": None if used is None else used.cores,
+        "cores_shared": None if used is None else used.shared,
         "script": script,
         "arguments": arguments,
         "exit_status": options.status,
@@ -115,9 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.seconds = max(0.0, options.ended - options.began)
     folder = Path.cwd()
+    made = record(options, os.environ, folder)
     # The files in which the tasks tell each other their addresses.
-    shutil.rmtree(folder / ".rendezvous", ignore_errors=True)
-    conclude(record(options, os.environ, folder), folder)
+    shutil.rmtree(folder / RENDEZVOUS, ignore_errors=True)
+    conclude(made, folder)
     return 0
 
 

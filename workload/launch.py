@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workload import ports, slurm
+from workload import cores, ports, slurm
 from workload.errors import WorkloadError
 from workload.program import WORK
 from workload.rendezvous import Rendezvous, meet, reached_by
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         address = reached_by(step.node, env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
         note = {"node": step.node, "address": address, "port": port, "master_port": master_port}
         rendezvous.publish("address", note)
+        rendezvous.publish(cores.TOPIC, cores.mine(step.node, None))
         addresses = meet(rendezvous, LIMIT_SECONDS)
         (chief,) = rendezvous.collect("address", range(1), LIMIT_SECONDS, "address")
         env |= variables(step, addresses, chief["master_port"]) | local_variables(env, step)

@@ -7,7 +7,7 @@ FILES = "files"
 LAUNCHER = frozenset(
     {
         *("__init__.py", "errors.py", "slurm.py", "rendezvous.py", "result.py", "options.py"),
-        *("program.py", "ports.py", "launch.py", "program_record.py", "conclude.py"),
+        *("program.py", "cores.py", "ports.py", "launch.py", "program_record.py", "conclude.py"),
     }
 )
 """The files of this package that start a user's program and write its result. Standard library only."""

@@ -28,6 +28,7 @@ from typing import Any
 from workload.errors import WorkloadError
 from workload.slurm import Step
 
+FOLDER = ".rendezvous"
 POLL_SECONDS = 0.1
 LOOPBACK = "127.0.0.1"
 
@@ -74,7 +75,7 @@ class Rendezvous:
 
     def __init__(self, parent: Path, step: Step) -> None:
         self.step = step
-        self.folder = parent / ".rendezvous" / step.key
+        self.folder = parent / FOLDER / step.key
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob(f"*-{step.rank}.json"):
             old.unlink()  # happens only without Slurm, when every run has the same key

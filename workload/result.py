@@ -55,6 +55,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "average_every": (int, type(None)),
     "cores": (int,),
     "cores_shared": (bool,),
+    "cores_others": _OPTIONAL_NUMBER,
     "step_seconds": _OPTIONAL_NUMBER,
     "exchange_seconds": _OPTIONAL_NUMBER,
     "phases": (dict,),
@@ -72,7 +73,7 @@ MOST_ENTRIES = 100_000
 MOST_MISTAKES = 20
 """The most mistakes of one object that are named."""
 LATER = (
-    *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
+    *("seed", "learning_rate", "average_every", "cores", "cores_shared", "cores_others"),
     *("step_seconds", "exchange_seconds", "phases"),
 )
 """Keys that records of earlier versions lack."""
@@ -115,8 +116,8 @@ def mistakes(record: Any) -> list[str]:
     ):
         if record.get(key) is not None and record[key] < 0:
             found.append(f"result.{key}: {record[key]} is negative")
-    for key in ("accuracy", "test_accuracy"):
-        if not 0 <= record[key] <= 1:
+    for key in ("accuracy", "test_accuracy", "cores_others"):
+        if record.get(key) is not None and not 0 <= record[key] <= 1:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
     for name, seconds in record.get("phases", {}).items():
         if isinstance(seconds, bool) or not isinstance(seconds, _NUMBER) or not 0 <= seconds < math.inf:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from workload.slurm import Step, read_step
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint, Store
     from workload.data import Data
+    from workload.loop import Epoch
     from workload.record import Phases, Progress
     from workload.workers import Connection
 
@@ -121,13 +123,19 @@ def _attempt(task: Task) -> int:
     return task.preemption.leave()
 
 
+def log_level(gpus_per_node: int) -> str:
+    """TensorFlow's level: on GPUs its own lines name the devices, as in the published outputs; on CPUs they
+    say nothing of use."""
+    return "0" if gpus_per_node else "1"
+
+
 def _run(task: Task) -> None:
     options, step, rendezvous, phases = task.options, task.step, task.rendezvous, task.phases
     # TensorFlow reads these when it is imported or starts its server.
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ["TF_GRPC_REUSE_PORT"] = "1"
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level(options.gpus_per_node))
     os.environ.pop("TF_CONFIG", None)
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.
@@ -135,7 +143,6 @@ def _run(task: Task) -> None:
     held = reserve_port()  # stays open as long as this task runs
     if step.size > 1:
         announce(rendezvous, held)
-    rendezvous.publish("cores", cores.mine(step.node, task.job.machine))
     if not step.chief:
         threading.Thread(target=_follow, args=(rendezvous,), daemon=True).start()
     beginning = _begin(task)
@@ -292,6 +299,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
         start_latency=_start_latency(task.job, found),
     )
     task.preemption.training()
+    task.rendezvous.publish(cores.TOPIC, cores.mine(step.node, task.job.machine))
     if step.chief:
         epochs = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
         steps = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
@@ -300,7 +308,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
             f"profile {options.profile}, global batch {plan.global_batch}",
             flush=True,
         )
-    report: Report = task.progress.report
+    report: Report = functools.partial(_report, task)
     logs = None
     if step.chief:  # every worker has the same numbers
         logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=found is not None)
@@ -317,6 +325,16 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
     accuracy = model.held_out_accuracy(trained, plan.data.x_test, plan.data.y_test)
     logs.end(accuracy, plan.epochs)
     return accuracy
+
+
+def _report(task: Task, epoch: Epoch) -> None:
+    """Report an epoch, and after the last one what this task's cores have done.
+
+    It is not left to the end of the training, because `fit` sometimes stalls after its last epoch.
+    """
+    if epoch.epoch == task.options.epochs:
+        task.rendezvous.publish(cores.AFTER, cores.mine(task.step.node, task.job.machine))
+    task.progress.report(epoch)
 
 
 def _loop(profile: str) -> Any:
@@ -349,9 +367,7 @@ def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float)
     )
     made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
     made["versions"] |= devices.gpu_versions()
-    # Every task left its note before the training.
-    notes = task.rendezvous.collect("cores", range(step.size), END_SECONDS, "number of cores")
-    made["cores"], made["cores_shared"] = cores.counted(notes)
+    made |= cores.of_tasks(task.rendezvous, step.size, END_SECONDS)
     result.write(options.result, made)
     task.progress.state("done")
     beginning.store.remove()

@@ -40,7 +40,7 @@ OWN: dict[str, Row] = {
     "partitions.aws.neuron_cores": Row(Kind.RENEWED),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
+    "partitions.gcp": Row(Kind.NOTHING, rows.OF_GOOGLE),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER
     ),

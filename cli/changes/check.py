@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from dataclasses import dataclass
 from cli.changes import jobs, table
 from cli.changes.jobs import Job
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from node.slurm import environment
 
+SLURM_CONF = "/etc/slurm/slurm.conf"
+"""Where a whole machine has slurm.conf."""
 SECONDS = 40.0
 """The time limit of one call to the login machine, which may be dead."""
 RELEASE_TRIES = 12
@@ -30,11 +34,30 @@ class ClusterControl:
     Attributes:
         run: Runs a shell line there, with a time limit in seconds, and returns its output. Raises NotUpError
             if there is no cluster, and UserError if it does not answer.
-        prefix: The command prefix that gives the rights of Slurm's administrator, with a trailing space.
+        slurm_conf: The path of slurm.conf there.
+        sudo: Whether the rights of Slurm's administrator need `sudo`.
     """
 
     run: Callable[[str, float], str]
-    prefix: str = ""
+    slurm_conf: str = SLURM_CONF
+    sudo: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """The command prefix that gives the rights of Slurm's administrator, with a trailing space."""
+        # sudo keeps some variables, and its session may set those of /etc/environment.
+        return f"sudo -n {shlex.join(environment.words(self.slurm_conf))} " if self.sudo else ""
+
+    def ask(self, line: str, seconds: float) -> str:
+        """Run a shell line of `jobs` with an environment of our own, and return its output.
+
+        Every program of Slurm's that this program runs on a cluster is started here. So neither the caller's
+        shell nor the login machine's can hide a job.
+
+        Raises:
+            NotUpError, UserError: As for `run`.
+        """
+        return self.run(environment.shell_line(line, self.slurm_conf), seconds)
 
     def jobs(self) -> list[Job]:
         """The jobs that have not ended.
@@ -42,7 +65,7 @@ class ClusterControl:
         Raises:
             NotUpError, UserError: As for `run`.
         """
-        return jobs.parse(self.run(jobs.SQUEUE, SECONDS))
+        return jobs.parse(self.ask(jobs.LISTING, SECONDS))
 
     def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
         """Take partitions out of service.
@@ -53,7 +76,7 @@ class ClusterControl:
         Raises:
             NotUpError, UserError: As for `run`.
         """
-        text = self.run(jobs.hold_line(partitions, state, self.prefix), SECONDS)
+        text = self.ask(jobs.hold_line(partitions, state, self.prefix), SECONDS)
         return jobs.held(text), jobs.parse(text)
 
     def release(self, partitions: Sequence[str]) -> bool:
@@ -67,7 +90,7 @@ class ClusterControl:
         """
         for left in reversed(range(RELEASE_TRIES if partitions else 0)):
             try:
-                self.run(jobs.release_line(partitions, self.prefix), SECONDS)
+                self.ask(jobs.release_line(partitions, self.prefix), SECONDS)
                 break
             except NotUpError:
                 break
@@ -212,7 +235,7 @@ def end_jobs_of(
 
 def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
     try:
-        reach.run(line, SECONDS)
+        reach.ask(line, SECONDS)
     except UserError as error:
         say(no_answer(error, CHANGED))
 
@@ -251,7 +274,8 @@ def drain(
     keep = ""
     if execute and held:
         # Not `scontrol reconfigure`: see `node.elastic.reconfiguration`.
-        lines = "; ".join(f"{reach.prefix}scontrol update PartitionName={name} State=UP" for name in held)
+        sudo = "sudo " if reach.sudo else ""
+        lines = "; ".join(f"{sudo}scontrol update PartitionName={name} State=UP" for name in held)
         keep = f" (should you keep the cluster: `{execute} -- sh -c '{lines}'` lets them start again)"
     say(f"no further job starts{keep}")
     if running := [job for job in there if not job.pending]:
@@ -273,7 +297,7 @@ def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None
     line = line or f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
     numbers = {job.id for job in running}
     try:
-        there = jobs.parse(reach.run(line, END_SECONDS + SECONDS))
+        there = jobs.parse(reach.ask(line, END_SECONDS + SECONDS))
     except UserError as error:
         say(no_answer(error))
         return

@@ -1,6 +1,7 @@
 """Shell lines that list, hold and cancel a cluster's jobs, and the parsing of their output. Pure.
 
 The caller runs these lines on the cluster: over SSH on a cloud, directly for the local stack.
+`ClusterControl.ask` gives all of them the environment of `node.slurm.environment`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from node.logs.text import printable
 from node.slurm.hostlist import expand
 
 MOST_LISTED = 20
+LONGEST_NAME = 200
+"""The number of characters that are shown of a job's name."""
 HOLDING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "COMPLETING")
 """The states of jobs that have nodes."""
-SQUEUE = f"squeue --noheader --all --states=PENDING,{','.join(HOLDING)} --format='%i|%u|%P|%N|%T|%n|%j'"
-SEPARATORS = SQUEUE.count("|")
+_SQUEUE = f"squeue --noheader --all --states=PENDING,{','.join(HOLDING)}"
+_NAMES = "names="
+LISTING = (
+    # What decides: no field that holds a text of a user's.
+    f"{_SQUEUE} --format='%i|%u|%P|%N|%T|%n' || exit; "
+    # The names, for people. A name may hold anything, so a mark that nobody can know separates them: it is
+    # drawn here, and squeue gets it in its environment, because all users see the arguments of a command.
+    f"mark=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n'); echo {_NAMES}$mark; "
+    f'[ -z "$mark" ] || SQUEUE_FORMAT="$mark%i|%j" {_SQUEUE} || :'
+)
+"""A shell line that lists the jobs which have not ended, with their names. It must be the last one."""
 KILL_WAIT_SECONDS = 30.0
 """Slurm's KillWait: how long a cancelled job has between SIGTERM and SIGKILL."""
 _HELD = "held="
@@ -54,29 +67,65 @@ class Job:
         """Whether the job has finished and Slurm only cleans up its nodes: nothing of it can be lost."""
         return self.state == "COMPLETING"
 
+    @property
+    def target(self) -> str:
+        """The id in commands. They refuse an array's limit and its steps: `12_[3-9:3%2]` is `12_[3,6,9]`."""
+        tasks = _LIMIT.sub("", self.id)
+        return _STEPS.sub(lambda m: ",".join(map(str, range(int(m[1]), int(m[2]) + 1, int(m[3])))), tasks)
+
     def touches(self, nodes: frozenset[str]) -> bool:
         """Whether the job uses or requires one of these nodes."""
-        mine = [name for text in (self.nodes, self.required) if text for name in expand(text)]
+        mine = [name for text in (self.nodes, self.required) for name in _expanded(text)]
         return not nodes.isdisjoint(mine)
 
     def requires(self, nodes: frozenset[str]) -> bool:
         """Whether the job, running or not, was submitted for one of these nodes (`--nodelist`)."""
-        return bool(self.required) and not nodes.isdisjoint(expand(self.required))
+        return not nodes.isdisjoint(_expanded(self.required))
 
     def line(self) -> str:
-        return f"job {self.id} {self.name} ({self.user}, {self.state} on {self.nodes or self.partition})"
+        name = f" {self.name}" if self.name else ""
+        return f"job {self.id}{name} ({self.user}, {self.state} on {self.nodes or self.partition})"
+
+
+_LIMIT = re.compile(r"%\d+(?=\])")
+_STEPS = re.compile(r"(\d+)-(\d+):([1-9]\d*)")
+# A user's name is what a name service gives: it may hold the separator, and no line break.
+_RECORD = re.compile(r"(\d+(?:[_+][\w\[\],:%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII)
+
+
+def _expanded(nodes: str) -> list[str]:
+    try:
+        return expand(nodes)
+    except ValueError:  # Slurm accepts spellings that this program does not know
+        return []
 
 
 def parse(text: str) -> list[Job]:
-    """The jobs in an output of `SQUEUE` and other commands, in order. A name may contain the separator."""
-    found = [line.strip().split("|", SEPARATORS) for line in text.splitlines()]
+    """The jobs in an output of `LISTING` and other commands, in order.
+
+    Only the lines before the names tell which jobs there are. What is no job's line belongs to other
+    commands, such as those of a shell's ~/.bashrc.
+    """
+    told, names = _sections(text)
+    found = [match for line in told.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
     jobs = [
-        Job(number, user, partition, nodes, state, "" if required == "(null)" else required, name)
-        for number, user, partition, nodes, state, required, name in (
-            fields for fields in found if len(fields) > SEPARATORS
-        )
+        Job(number, printable(user), partition, nodes, state, "" if required == "(null)" else required, name)
+        for number, user, partition, nodes, state, required in (match.groups() for match in found)
+        for name in [names.get(number, "")]
     ]
     return sorted(jobs, key=_number)
+
+
+def _sections(text: str) -> tuple[str, dict[str, str]]:
+    """What comes before the names, and the names by id, without what could control a terminal."""
+    told, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
+    mark, _, listed = rest.partition("\n")
+    names: dict[str, str] = {}
+    for record in listed.split(mark)[1:] if mark else ():
+        number, _, name = record.removesuffix("\n").partition("|")
+        more = f" … ({len(name) - LONGEST_NAME} more characters)" if len(name) > LONGEST_NAME else ""
+        names.setdefault(number.strip(), printable(name[:LONGEST_NAME]) + more)
+    return told, names
 
 
 def _number(job: Job) -> int:
@@ -108,13 +157,14 @@ def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
     return (
         f"{_ANSWERS}; taken=; "
         f"for name in {names}; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
-        f'{update} || {{ {undo}; }}; taken="$taken $name"; echo {_HELD}$name; done; {SQUEUE}'
+        f'{update} || {{ {undo}; }}; taken="$taken $name"; echo {_HELD}$name; done; {LISTING}'
     )
 
 
 def held(text: str) -> list[str]:
     """The partitions that `hold_line` has taken out of service, not those that were so before."""
-    return [line.removeprefix(_HELD) for line in text.splitlines() if line.startswith(_HELD)]
+    told, _ = _sections(text)
+    return [line.removeprefix(_HELD) for line in told.split("\n") if line.startswith(_HELD)]
 
 
 def release_line(partitions: Iterable[str], prefix: str = "") -> str:
@@ -131,7 +181,7 @@ def release_line(partitions: Iterable[str], prefix: str = "") -> str:
 
 def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:
     """A shell line that cancels jobs: SIGTERM at once, SIGKILL after Slurm's KillWait."""
-    return f"{prefix}scancel --quiet {shlex.join(job.id for job in jobs)}"
+    return f"{prefix}scancel --quiet {shlex.join(job.target for job in jobs)}"
 
 
 def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: str = "") -> str:
@@ -139,7 +189,7 @@ def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: s
     lines = [cancel_line(ended, prefix)] if ended else []
     for job in again:
         # One command per job: Slurm refuses a whole command if one of its jobs may not be requeued.
-        queued = f"{prefix}scontrol requeue {shlex.quote(job.id)} 2>/dev/null"
+        queued = f"{prefix}scontrol requeue {shlex.quote(job.target)} 2>/dev/null"
         lines.append(f"{{ {queued} || {cancel_line([job], prefix)}; }}")
     return "; ".join(lines)
 
@@ -162,5 +212,5 @@ def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
     over = '[ "$(date +%s)" -ge "$end" ]'
     return (
         f"end=$(($(date +%s) + {seconds})); until {over}; do holding=$({look}) && {none} && break; sleep 1; "
-        f"done; {SQUEUE}"
+        f"done; {LISTING}"
     )

@@ -30,6 +30,8 @@ SHARED: dict[str, Row] = {
     "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
     "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
     "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
+    "partitions.open_metadata": Row(Kind.RENEWED, ("partitions.open_metadata",)),
+    "login.open_metadata": Row(Kind.LIVE, ("login.open_metadata",)),
     "partitions.local": Row(Kind.NOTHING),
     "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
     "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
@@ -79,6 +81,7 @@ UNSEEN = frozenset(
     {
         "cluster.stack", "cluster.isolation",
         "controller.name", "controller.role", "controller.tags", "controller.price_hour",
+        "controller.open_metadata",
         "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
         "partitions.name", "partitions.zones", "partitions.reservations",
         "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
@@ -93,6 +96,12 @@ ON_AWS = (
     *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
 )
 """Keys that only AWS has."""
+
+
+OF_GOOGLE = tuple(
+    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+)
+"""Fields of the design that follow from `partitions.gcp`."""
 
 
 def without_effect(note: str, *keys: str) -> dict[str, Row]:

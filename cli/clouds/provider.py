@@ -316,6 +316,10 @@ class CloudProvider(abc.ABC):
             known_clusters.forget(stack)
         return left
 
+    def neighbours(self, stack: Stack) -> list[str]:
+        """Always empty: each node is a machine of its own."""
+        return []
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         from cli.clouds import kept_storage
 

@@ -49,4 +49,4 @@ def reach(stack: Stack, design: ClusterDesign, cloud: Cloud) -> ClusterControl:
         # A single attempt, because the caller goes on without the answer.
         return openssh.run(replace(login.target, patience=0), line, seconds=seconds)
 
-    return ClusterControl(run, "sudo -n ")
+    return ClusterControl(run, sudo=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from infra.errors import NotUpError, UserError
 from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh.target import Target
+from node.bootstrap import report
 from node.model import Access, ClusterDesign
 
 
@@ -49,14 +49,14 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
             f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
             f"`{cloud.start_line(machine)}`, and try again in a minute"
         )
-    report = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
-    if report is None or not report["host_keys"]:
+    found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if found is None or not found["host_keys"]:
         raise NotUpError(
             f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
             f"host keys: `./cluster up --stack {stack.name}` shows how far it is"
         )
     return Login(
-        host, target(cloud, design.access, machine, report["host_keys"], python_command(stack.project))
+        host, target(cloud, design.access, machine, found["host_keys"], python_command(stack.project))
     )
 
 
@@ -85,15 +85,13 @@ def python_command(project: Path) -> str:
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     """A machine's boot report; `None` if there is none yet.
 
+    Every process of a machine may be able to write its report, so it is checked (`report.displayable`).
+
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
     body = cloud.read(bucket, f"boot/{host}.json")
-    try:
-        content: dict[str, Any] | None = None if body is None else json.loads(body)
-    except ValueError:
-        return None
-    return content
+    return None if body is None else report.displayable(body)
 
 
 def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:

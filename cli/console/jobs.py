@@ -21,7 +21,7 @@ def situation(seen: Mapping[str, Any]) -> str:
     job, progress = seen["job"], seen["progress"]
     nodes = f" on {job['nodes']}" if job["nodes"] else ""
     if job["state"] == "PENDING":
-        return f"waits: {in_words(job['cause'])}"
+        return f"waits: {printable(in_words(job['cause']))}"
     if job["state"] == "CONFIGURING":
         return f"nodes are starting: {job['nodes']}"
     if progress is not None and "script" in progress:

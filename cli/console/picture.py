@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from infra.config.fields import in_words, time_limit_seconds
 from node import plurals
 
 PORTS = {
@@ -55,14 +56,16 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
 
 
 def _nodes(partition: Mapping[str, Any]) -> str:
-    """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100."""
+    """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100, jobs of at most 24 h."""
     least, most = partition["min"], partition["max"]
     count = f"{most if least == most else f'{least}–{most}'} × {partition['machine']}"
     parts = [plurals.count(partition["cpus"], "CPU"), f"{partition['memory_mib'] / 1024:.0f} GiB"]
     if accelerator := partition["accelerator"]:
         unit = f"NeuronCores of {accelerator['type']}" if accelerator["gres"] == "neuroncore" else None
         parts.append(f"{accelerator['count']} {unit or '× ' + accelerator['type']}")
-    return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}"
+    limit = time_limit_seconds(partition["time_limit"])
+    longest = "" if limit is None else f", jobs of at most {in_words(limit)}"
+    return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}{longest}"
 
 
 def _price(part: Mapping[str, Any]) -> str:

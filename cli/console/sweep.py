@@ -55,6 +55,8 @@ class Row:
     accuracy: float | None = None
     where: str = ""
     """The partition and the GPUs a node, if the sweep compares them."""
+    whole: bool = False
+    """Whether `seconds` are of a whole program, which does not say how long its training took."""
 
     @property
     def over(self) -> bool:
@@ -155,7 +157,8 @@ class Board:
             table.add_column(name, justify="right", header_style="dim", no_wrap=True)
         room = max(width - (OTHER_COLUMNS if wide else NARROW_COLUMNS), STATE_WIDTH)
         table.add_column("state", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=room)
-        for name in ("train s", "images/s", "accuracy") if wide else ("train s",):
+        time = _time(any(row.whole for row in self._rows))
+        for name in (time, "images/s", "accuracy") if wide else (time,):
             table.add_column(name, justify="right", header_style="dim", no_wrap=True)
         above, rows, below = (0, self._rows, 0)
         if not self._whole:
@@ -218,7 +221,11 @@ class Line:
     images_per_second: float | None
     accuracy: float | None
     speed_up: float | None
-    """Speed-up over one node. `None` means that no run was on one node."""
+    """Speed-up over one node. `None` means that no run was on one node, or that its cores were not alike."""
+    whole: bool = False
+    """Whether `seconds` are of a whole program."""
+    cores: str = ""
+    """Which cores the runs had, if they were local."""
 
 
 def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> None:
@@ -226,8 +233,11 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
     # The table's own title would be folded to the table's width.
     console.print(Text(f"\n{title}", "bold"))
     table = Table(box=None, pad_edge=False)
-    for name in ("nodes", "runs", "train s", "images/s", "accuracy", "speed-up"):
+    time = _time(any(line.whole for line in lines))
+    for name in ("nodes", "runs", time, "images/s", "accuracy", "speed-up"):
         table.add_column(name, justify="right", header_style="dim")
+    if told := any(line.cores for line in lines):
+        table.add_column("cores", header_style="dim")
     for line in lines:
         table.add_row(
             str(line.nodes),
@@ -236,8 +246,14 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
             _or_dash(line.images_per_second, "{:.0f}"),
             _or_dash(line.accuracy, "{:.4f}"),
             _or_dash(line.speed_up, "{:.2f}"),
+            *([line.cores or "–"] if told else []),
         )
     console.print(table)
+
+
+def _time(whole: bool) -> str:
+    """Return the head of the column with the time that is compared."""
+    return "run s" if whole else "train s"
 
 
 def _or_dash(value: float | None, form: str) -> str:

@@ -235,10 +235,23 @@ def show_result(result: dict[str, Any], owner: str | None = None, console: Conso
     if result.get("average_every") is not None:
         every = result["average_every"]
         rows.append(("weights averaged", "every step" if every == 1 else f"every {every} steps"))
-    if result.get("cores_shared"):
-        cores = plurals.count(result["cores"], "core")
-        rows.append(("cores", f"{result['workers']} workers shared {cores}: more nodes were no more machine"))
+    if (cores := _cores(result)) is not None:
+        rows.append(("cores", cores))
     _put_result(result, rows, owner, console)
+
+
+def _cores(result: Mapping[str, Any]) -> str | None:
+    """Say which cores the workers had. `None` where a result does not tell, as those of earlier versions."""
+    if result.get("cores") is None:
+        return None
+    cores, workers = plurals.count(result["cores"], "core"), plurals.count(result["workers"], "worker")
+    if result["cores_shared"]:
+        text = f"{workers} shared {cores}: more nodes add no computing power"
+    else:
+        text = f"{cores} for {workers}"
+    if (others := result.get("cores_others")) is None:
+        return text
+    return f"{text}; other programs took {100 * others:.0f} % of their time"
 
 
 def _show_program(result: Mapping[str, Any], owner: str | None, console: Console) -> None:

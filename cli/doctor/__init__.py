@@ -12,6 +12,7 @@ from cli import providers
 from cli.doctor import project as general
 from cli.doctor import show
 from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_message, warns
+from cli.doctor.windows import windows
 from infra.errors import EXIT_FAILED, UserError
 from infra.program.stack import Stack
 
@@ -40,6 +41,7 @@ def findings_of(stack: Stack) -> list[Finding]:
     checks = [
         Check("python", functools.partial(general.python, stack.project)),
         Check("environment", general.environment),
+        Check("windows", functools.partial(windows, stack.project)),
         Check("state", functools.partial(general.state, stack)),
     ]
     known: list[Finding] = [file, *types]

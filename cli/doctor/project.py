@@ -24,6 +24,7 @@ from infra.instance_types.catalog import catalog
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from node import plurals
+from node.slurm.environment import defaults
 
 if TYPE_CHECKING:
     from cli.provider import Provider
@@ -137,13 +138,13 @@ def python(project: Path) -> Iterable[Finding]:
 
 
 def environment() -> Iterable[Finding]:
-    """Check for variables of another Slurm: jobs are submitted with the caller's environment."""
-    if job := os.environ.get("SLURM_JOB_ID"):
+    """Check for options of Slurm's programs in variables, which a command after `exec --` takes."""
+    if names := defaults(os.environ):
         yield warns(
             "environment.slurm",
-            f"this shell is inside job {job} of another Slurm: `exec -- srun …` would take that "
-            "job's allocation for its own",
-            "Use a shell outside of the job, or remove the variables: unset ${!SLURM_*}",
+            f"this shell sets {', '.join(names)}: after `exec --` Slurm's programs take them as options, so "
+            "that they may hide jobs or ask for what this cluster does not have",
+            f"If they are for another cluster: unset {' '.join(names)}",
         )
 
 

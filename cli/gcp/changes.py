@@ -41,6 +41,8 @@ OWN: dict[str, Row] = {
     "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _AWS),
     "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
     "partitions.gcp.placement_policy": Row(Kind.RENEWED, ("partitions.placement_policy",)),
+    "partitions.gcp.disk_type": Row(Kind.RENEWED, ("partitions.disk_type",)),
+    "partitions.gcp.min_cpu_platform": Row(Kind.RENEWED, ("partitions.min_cpu_platform",)),
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),

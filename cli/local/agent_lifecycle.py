@@ -19,7 +19,7 @@ from cli.local.site import RunDirectory
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import containers
+from localcloud import addresses, containers
 from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
 from node.processes import ProcessId, end_all
@@ -130,6 +130,7 @@ def end_cluster(run: RunDirectory) -> None:
         raise UserError(f"these processes of the cluster cannot be ended: {left}")
     if stays := containers.remove_leftovers(run.path):
         raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+    addresses.public_note(run.path).unlink(missing_ok=True)
     shutil.rmtree(run.path, ignore_errors=True)
 
 

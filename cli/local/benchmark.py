@@ -20,6 +20,7 @@ from infra.errors import UserError
 from infra.program.stack import Stack
 from node import foreign
 from node.bootstrap import files
+from node.slurm.environment import without_slurm
 
 CANCEL_SECONDS = 15.0
 
@@ -106,13 +107,13 @@ def cancel(stack: Stack, arguments: list[str]) -> int:
 
 def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> int:
     if not run.containers:
-        return subprocess.run([str(run.tool), *arguments], check=False, timeout=seconds).returncode
+        env = without_slurm(os.environ)
+        return subprocess.run([str(run.tool), *arguments], env=env, check=False, timeout=seconds).returncode
     if machine_access.controller(run) is None:
         raise FileNotFoundError("the controller does not run")
     command = machine_access.command(run, [TOOL, *arguments])
-    return subprocess.run(
-        command.argv, env={**os.environ, **command.env}, check=False, timeout=seconds
-    ).returncode
+    env = without_slurm(os.environ) | command.env
+    return subprocess.run(command.argv, env=env, check=False, timeout=seconds).returncode
 
 
 def write_file(path: Path, content: bytes) -> None:

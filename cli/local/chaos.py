@@ -14,7 +14,7 @@ from cli.local import agent_lifecycle, published_settings
 from cli.local.site import RunDirectory
 from cli.provider import StackUp
 from infra.config.checks.local_cloud import pools
-from infra.config.cluster import LocalConfig
+from infra.config.local_cloud import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
@@ -177,13 +177,13 @@ def _mistake(key: str, value: Any, known: list[str]) -> Mistake | None:
         advice = f"did you mean {CAPACITY}{meant}?" if meant else ""
         return Mistake(key, "no pool of this cluster", ", ".join(names), advice)
     if key not in KEYS and section != "capacity":
-        return unknown_key((key,), [name if name != "capacity" else "capacity.<pool>" for name in KEYS])
+        return unknown_key((key,), [name if name != "capacity" else "capacity.<pool>" for name in KEYS])[0]
     if value is None:
         return None
     try:
         LocalConfig.model_validate({"capacity": {pool: value}} if pool else {key: value})
     except ValidationError as error:
-        found = from_pydantic(error.errors(include_url=False)[0], (), LocalConfig)
+        found = from_pydantic(error.errors(include_url=False)[0], (), LocalConfig)[0]
         return replace(found, path=key)
     return None
 

@@ -27,6 +27,11 @@ def is_up(run: RunDirectory) -> bool:
     return was_ready(run.boot_report("controller")) if run.containers else run.tool.exists()
 
 
+def slurm_conf(run: RunDirectory) -> str:
+    """Return the path of slurm.conf on the login machine."""
+    return "/etc/slurm/slurm.conf" if run.containers else str(run.path / "etc" / "slurm.conf")
+
+
 def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     """Return the process to start so that `argv` runs on the login machine; an empty `argv` means a shell.
 
@@ -36,7 +41,7 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     ours = bool(argv) and argv[0] == TOOL
     if not run.containers:
         env = {
-            "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
+            "SLURM_CONF": slurm_conf(run),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
         # In the head's hosts namespace programs find nodes by name. The cluster's own command needs no names.
@@ -47,7 +52,7 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     name = user()
     environment = {
         "PATH": OWN_PATH,
-        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_CONF": slurm_conf(run),
         "HOME": f"{SHARED}/{name}",
         "USER": name,
         "LOGNAME": name,

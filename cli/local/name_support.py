@@ -1,4 +1,7 @@
-"""Whether process machines can know each other by name here. A probe makes a hosts namespace."""
+"""Whether process machines can know each other by name, and Slurm's programs the cluster without SLURM_CONF.
+
+A probe makes a hosts namespace.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ NAMESPACE_SETTINGS = (
 def update(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Find out and save whether machines that start from now on know each other by name."""
     problem = unsupported_reason(addresses.ensure_block(run.path))
-    if problem is not None:
-        say(problem)
+    for text in (problem, no_slurm_folder()):
+        if text is not None:
+            say(text)
     if has_hosts_namespace(run.path) != (problem is None):
         set_hosts_namespace(run.path, possible=problem is None)
 
@@ -66,18 +70,36 @@ def unsupported_reason(first: str) -> str | None:
     return _sentence(f"this kernel does not let an ordinary user make namespaces ({problem})", "run as root")
 
 
+def no_slurm_folder() -> str | None:
+    """Return why programs that remove SLURM_CONF do not find the cluster although there are namespaces."""
+    folder = hosts_namespace.SLURM
+    if folder.is_dir():
+        return None
+    return (
+        "programs that remove SLURM_CONF from their environment do not find the cluster here, and all else "
+        f"works: this host has no folder {folder}, in whose place they would see the cluster's; "
+        f"as root: mkdir {folder}"
+    )
+
+
 def _sentence(cause: str, cure: str) -> str:
-    return f"nodes do not know each other by name here, and all else works: {cause}; {cure}"
+    return (
+        "nodes do not know each other by name here, nor do programs without SLURM_CONF know the cluster, and "
+        f"all else works: {cause}; {cure}"
+    )
 
 
 def _probe(address: str) -> str:
     """Make a hosts namespace with this address. Returns what went wrong; empty if it works."""
     python = [base_python(), "-I", "-S"]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "hosts").write_text(f"{address} {PROBE_NAME}\n")
+        cloud = Path(folder) / "cloud"
+        cloud.mkdir()
+        hosts_namespace.slurm_folder(cloud).mkdir()
+        (cloud / "hosts").write_text(f"{address} {PROBE_NAME}\n")
         try:
             done = subprocess.run(
-                [*python, hosts_namespace.__file__, folder, PROBE_NAME, "--exec", *python, "-c", PROBE],
+                [*python, hosts_namespace.__file__, cloud, PROBE_NAME, "--exec", *python, "-c", PROBE],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

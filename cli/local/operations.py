@@ -254,7 +254,7 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
             file=sys.stderr,
         )
         terminate(run, "compute")
-    elif old.slurmdbd_port == moved.site.slurmdbd_port:
+    elif (old.slurmdbd_port, old.cloud) == (moved.site.slurmdbd_port, moved.site.cloud):
         return settings, revision
     current = run.current()
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
@@ -337,7 +337,7 @@ def main() -> int:
     parser.add_argument("--requirements", help="environment: the user's requirements file")
     options, rest = parser.parse_known_args()
     stack = Stack(Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve(), options.stack)
-    # munge refuses folders that others may write, and files below the run directory are executed.
+    # Others may write nothing there, whatever the umask is: files below the run directory are executed.
     os.umask(os.umask(0o022) | 0o022)
     try:
         if options.verb in PASSING:

@@ -139,6 +139,11 @@ class LocalProvider:
             end_cluster(RunDirectory.of(stack))
             owner.release(stack)
 
+    def neighbours(self, stack: Stack) -> list[str]:
+        from cli.local import neighbours
+
+        return neighbours.by_others(stack)
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         return []
 

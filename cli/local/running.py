@@ -20,6 +20,7 @@ from infra import bundle
 from infra.errors import NotUpError, UserError
 from node.model import ClusterDesign
 from node.published import parse_settings
+from node.slurm.environment import without_slurm
 
 SHORT = 8
 """The number of characters of a digest that messages show."""
@@ -71,7 +72,7 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
             raise UserError(agent_lifecycle.how_to_restart(stack))
         return _shell(run, line, seconds)
 
-    return ClusterControl(ask)
+    return ClusterControl(ask, machine_access.slurm_conf(run))
 
 
 def check_changes(
@@ -150,7 +151,7 @@ def _shell(run: RunDirectory, line: str, seconds: float) -> str:
     command = machine_access.command(run, ["sh", "-c", line])
     process = subprocess.Popen(
         command.argv,
-        env={**os.environ, **command.env},
+        env=without_slurm(os.environ) | command.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

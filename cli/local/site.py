@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pwd
+import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,20 @@ from infra.program import folders, locations
 from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
-from localcloud.machines import base_python, pids_of_cluster
+from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
 from node import ports, rpc
 from node.bootstrap import files
+from node.bootstrap.report import displayable
 from node.bootstrap.vm import cloud_local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
-from node.slurm import blocks
+from node.slurm import blocks, users
 from node.slurm.addressing import slurmd_addresses
 
 # The ports are below the kernel's range for outgoing connections, which begins at 32768 by default.
 FIRST_PORT, LAST_PORT = 16800, 32600
+PORTS = "ports.json"
+"""The file in a run directory with its cluster's ports."""
 NOTE_LENGTH = 1 << 20
 """The most characters that are read of a note of ports. One for all ports is far shorter."""
 
@@ -47,7 +51,7 @@ class RunDirectory:
     def make(cls, stack: Stack) -> RunDirectory:
         """Create the directory, with links to folders that outlive the cluster."""
         run = cls(folders.make_run_dir(stack))
-        for folder in (run.cloud, run.bucket, run.path / "log", run.shared):
+        for folder in (run.cloud, run.bucket, run.path / "etc", run.path / "log", run.shared):
             folder.mkdir(exist_ok=True)
         files.link(run.path / "python3", base_python())
         apps = locations.cache_root() / "apps"
@@ -105,10 +109,9 @@ class RunDirectory:
     def report(self, host: str) -> dict[str, Any]:
         """Return the steps and the facts of a machine's boot; empty if it has not reported yet."""
         try:
-            found: dict[str, Any] = json.loads(self.boot_report(host).read_text())
-        except (OSError, ValueError):
+            return displayable(self.boot_report(host).read_bytes()) or {}
+        except OSError:
             return {}
-        return found
 
     def current(self) -> dict[str, Any]:
         """Return the content of `current.json`, which names what is published now.
@@ -171,7 +174,7 @@ class RunDirectory:
             Site(
                 root=str(self.path),
                 user=user(),
-                controller_host="localhost",
+                controller_host=LOCALHOST,
                 controller_address="127.0.0.1",
                 slurmctld_port=base,
                 slurmd_port=base + 1,
@@ -181,7 +184,10 @@ class RunDirectory:
                 python=str(self.path / "python3"),
                 apps=str(self.apps),
                 shared=str(self.shared),
-                cloud=LocalSite(str(self.agent_socket)),
+                cloud=LocalSite(
+                    str(self.agent_socket),
+                    own and hosts_namespace_possible(self.path) and _localhost_is_here(),
+                ),
             ),
         )
         head = {machine.name: addresses.head_address(first, i) for i, machine in enumerate(design.hosts)}
@@ -262,14 +268,13 @@ class RunDirectory:
         return chosen
 
     def _ports_of_others(self) -> list[range]:
-        found = []
-        files = set(self.path.parent.glob("*/ports.json"))
+        notes = set(self.path.parent.glob(f"*/{PORTS}"))
         if self.path.parent == locations.run_root():
-            files |= {file for root in locations.run_roots() for file in root.glob("*/ports.json")}
-        for file in files:
-            if file.parent != self.path and (kept := RunDirectory(file.parent).kept_ports()) is not None:
-                found.append(range(kept[0], sum(kept)))
-        return found
+            # Only their owner can read what is in run directories.
+            notes |= {note for root in locations.run_roots() for note in root.glob(f"*{addresses.PUBLIC}")}
+        own = {self.path / PORTS, addresses.public_note(self.path)}
+        found = [_reserved(_content(note)) for note in notes - own]
+        return [range(kept[0], sum(kept)) for kept in found if kept is not None]
 
     def _usable(self, base: int, count: int) -> bool:
         """Whether the ports can be used: no other program has the controller's port, or blocks idle nodes."""
@@ -282,10 +287,7 @@ class RunDirectory:
 
     def kept_ports(self) -> tuple[int, int] | None:
         """Return the first saved port and the number of ports; `None` if none are saved."""
-        kept = self._kept()
-        with contextlib.suppress(KeyError, ValueError, TypeError):
-            return int(kept["base"]), int(kept["count"])
-        return None
+        return _reserved(self._kept())
 
     def _kept_blocks(self) -> blocks.Blocks:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -294,12 +296,28 @@ class RunDirectory:
 
     def _kept(self) -> dict[str, Any]:
         """Return what is saved of the ports; empty if nothing is, or if the file is damaged."""
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-            return dict(json.loads(_read_note(self.path / "ports.json")))
-        return {}
+        return _content(self.path / PORTS)
 
     def _keep(self, **values: object) -> None:
-        files.write(self.path / "ports.json", json.dumps({**self._kept(), **values}).encode())
+        kept = {**self._kept(), **values}
+        files.write(self.path / PORTS, json.dumps(kept).encode())
+        if (reserved := _reserved(kept)) is not None:
+            public = {"base": reserved[0], "count": reserved[1]}
+            files.write(addresses.public_note(self.path), json.dumps(public).encode())
+
+
+def _content(note: Path) -> dict[str, Any]:
+    """Return what a note of ports says; empty if there is none, or if it is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        return dict(json.loads(_read_note(note)))
+    return {}
+
+
+def _reserved(note: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the first of the ports and their number; `None` if the note does not say."""
+    with contextlib.suppress(KeyError, ValueError, TypeError):
+        return int(note["base"]), int(note["count"])
+    return None
 
 
 def _read_note(file: Path) -> str:
@@ -347,19 +365,34 @@ def free_range(
     )
 
 
+def _localhost_is_here() -> bool:
+    """Whether localhost is 127.0.0.1, on which the controller's daemons then listen."""
+    with contextlib.suppress(OSError):
+        return socket.gethostbyname(LOCALHOST) == "127.0.0.1"
+    return False
+
+
 def user() -> str:
     """Return this user's name from the user database. $USER may be another user's, after `su` for example.
 
     Raises:
-        UserError: exit 3; this user has no name.
+        UserError: exit 3; this user has no name, or one that Slurm cannot know.
     """
+    uid, gid = os.getuid(), os.getgid()
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        uid, gid = os.getuid(), os.getgid()
         raise UserError(
             f"user {uid} has no name on this machine, and Slurm needs one. Have a line added to /etc/passwd "
             f"(as root: echo 'me:x:{uid}:{gid}::/tmp:/bin/sh' >>/etc/passwd), or start the container for a "
             "user that its image knows.",
             EXIT_REFUSED,
         ) from None
+    try:
+        users.spelled(name)
+    except ValueError as error:
+        raise UserError(
+            f"the cluster would belong to user {name!r}: {error}. Run the command as another user.",
+            EXIT_REFUSED,
+        ) from None
+    return name

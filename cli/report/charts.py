@@ -82,6 +82,7 @@ class Chart:
         lines: The lines to draw.
         ideal: The direction of the line of perfect scaling. `None` means no such line.
         from_zero: Whether the scale of y starts at zero.
+        x_log: Whether the horizontal scale is logarithmic: numbers of machines double, epochs do not.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Chart:
     lines: tuple[Line, ...]
     ideal: Literal["rising", "flat"] | None = None
     from_zero: bool = True
+    x_log: bool = True
 
     @property
     def log(self) -> bool:
@@ -291,6 +293,7 @@ def over_epochs(name: str, entry: Entry) -> list[Chart]:
                 for i, point in enumerate(points)
             ),
             from_zero=slug == "loss",
+            x_log=False,
         )
         for slug, title, of in what
     ]

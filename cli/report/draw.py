@@ -31,6 +31,10 @@ LEFT, BOTTOM, TOP, RIGHT = 50.0, 38.0, 8.0, 12.0
 LABEL_GAP = 6.0
 LETTER = 0.58 * FONT_SIZE
 TICK_ROOM = 15.0
+IDEAL = "ideal"
+"""The name of the line of perfect scaling."""
+CURVE = 64
+"""The parts of that line: it is straight only where both scales are of one kind."""
 LEAST_SPAN = 0.02
 """The least range of a scale that does not begin at zero."""
 DATE_FREE = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -86,7 +90,7 @@ def _draw(figure: Figure, chart: Chart) -> None:
     axes = figure.add_axes(
         (LEFT / WIDTH, BOTTOM / HEIGHT, 1 - (LEFT + right) / WIDTH, 1 - (BOTTOM + TOP) / HEIGHT)
     )
-    if chart.x_label == "nodes":
+    if chart.x_log:
         axes.set_xscale("log", base=2)
         axes.set_xlim(first / 1.1, last * 1.1) if last > first else axes.set_xlim(first / 2, last * 2)
     else:
@@ -101,7 +105,9 @@ def _draw(figure: Figure, chart: Chart) -> None:
         _ideal(axes, chart, first, last)
     for number, line in enumerate(sorted(chart.lines, key=lambda one: one.style.strong)):
         _line(axes, line, 3 + number / 100)
-    _names(axes, chart)
+    taken = _names(axes, chart)
+    if chart.ideal is not None and last > first:
+        _name_of_ideal(axes, chart, first, last, taken)
 
 
 def _range(chart: Chart) -> tuple[float, float]:
@@ -179,26 +185,47 @@ def _at(axes: Axes, x: float, y: float) -> tuple[float, float]:
     return float(across), float(up)
 
 
+def _perfect(chart: Chart, first: int, last: int) -> list[tuple[float, float]]:
+    """Return points of the line of perfect scaling, so many that it is right on scales of any kind.
+
+    It rises as the number of nodes does, because the speed-up is over one node, or stays at 1.
+    """
+    xs = [first + (last - first) * index / CURVE for index in range(CURVE + 1)]
+    return [(x, x if chart.ideal == "rising" else 1.0) for x in xs]
+
+
 def _ideal(axes: Axes, chart: Chart, first: int, last: int) -> None:
-    """Draw the line of perfect scaling. It is straight, because both scales are of the same kind."""
-    muted, rising = _COLOURS["muted"], chart.ideal == "rising"
-    axes.plot(
-        (first, last),
-        (first, last) if rising else (1, 1),
-        color=muted,
-        linewidth=1,
-        dashes=(1, 2.5),
-        zorder=2,
-    )
-    where = min(last, axes.get_ylim()[1]) if rising else last
+    """Draw the line of perfect scaling."""
+    xs, ys = zip(*_perfect(chart, first, last), strict=True)
+    axes.plot(xs, ys, color=_COLOURS["muted"], linewidth=1, dashes=(1, 2.5), zorder=2, gid="ideal")
+
+
+def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[labels.Box]) -> None:
+    """Write "ideal" at its line, where it covers no other line and no other name."""
+    width, half = len(IDEAL) * LETTER, labels.HEIGHT / 2
+    seen = [_at(axes, x, y) for x, y in _perfect(chart, first, last)]
+    low, high = (_at(axes, first, y)[1] for y in axes.get_ylim())
+    left = _at(axes, first, 1.0)[0]
+    wanted = [
+        labels.Box(x + dx, x + dx + width, y + dy - half, y + dy + half)
+        for x, y in reversed(seen)
+        if low <= y <= high
+        # Above the line and to its left, or below it and to its right, where a line that rises leaves room.
+        for dx, dy in ((-width - 3, half + 2), (3, -half - 2))
+        if left <= x + dx and x + dx + width <= WIDTH and low + half <= y + dy <= high - half
+    ]
+    if not wanted:
+        return
+    paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in chart.lines]
+    own = [labels.Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
+    box = labels.clearest(wanted, paths, [*taken, *own])
     axes.annotate(
-        "ideal",
-        (where, where if rising else 1),
-        xytext=(-6, -9) if rising and where == last else (-10, -4) if rising else (0, 6),
-        textcoords="offset points",
-        ha="right",
+        IDEAL,
+        (box.left, (box.low + box.high) / 2),
+        xycoords="figure points",
+        ha="left",
         va="center",
-        color=muted,
+        color=_COLOURS["muted"],
         gid="label-ideal",
     )
 
@@ -224,8 +251,12 @@ def _line(axes: Axes, line: Line, z: float) -> None:
     )
 
 
-def _names(axes: Axes, chart: Chart) -> None:
-    """Write each line's name beside its end, in the order of the ends. Ours choose their places first."""
+def _names(axes: Axes, chart: Chart) -> list[labels.Box]:
+    """Write each line's name beside its end, in the order of the ends. Ours choose their places first.
+
+    Returns:
+        Where the names stand.
+    """
     lines = sorted(chart.lines, key=lambda one: not one.style.strong)
     ends = [_at(axes, line.dots[-1].x, line.dots[-1].y) for line in lines]
     top = HEIGHT - labels.HEIGHT / 2
@@ -257,6 +288,7 @@ def _names(axes: Axes, chart: Chart) -> None:
             # A name that had to move far is connected with its line.
             arrowprops=_THREAD if abs(middles[index] + move - ends[index][1]) > labels.HEIGHT * 0.8 else None,
         )
+    return [labels.moved(box, move) for box, move in zip(wanted, moves, strict=True)]
 
 
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")

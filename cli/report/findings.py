@@ -25,7 +25,8 @@ ABOUT_PUBLISHED = (
     " eight) come to all but two seconds of the 209.6 s in their table.",
     "Their accuracy is that on the training data after the last epoch; they held no data out.",
     "Cost: of m4.large and c4.2xlarge with the articles’ prices; of n1-standard-2 and its V100s with the "
-    "dated snapshot in infra/instance_types; of p3.2xlarge, which is retired, no price is known.",
+    "dated snapshot in infra/instance_types; of p3.2xlarge, which is retired, with its last list price in "
+    "eu-central-1.",
     "Their nodes took 1.5 to 2 minutes to start on Google Cloud, with GPUs about 5 minutes there and "
     "about 4 on AWS.",
 )
@@ -91,6 +92,12 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
 def _on_one_machine(runs: Sequence[Run]) -> str:
     """What the times of local nodes are worth, which depends on whether they had cores of their own."""
     several = [run for run in runs if run.local and run.workers > 1]
+    if disturbed := [run for run in runs if run.disturbed]:
+        most = max(run.cores_others or 0.0 for run in disturbed)
+        return (
+            f"Other programs took up to {words.share(most)} of the cores’ time in {len(disturbed):,} of "
+            f"{words.count(len(runs), 'run')}: these say nothing of how much faster more nodes are."
+        )
     if several and all(run.cores_shared is False for run in several):
         return (
             "The local stack’s nodes are on one machine, each with CPU cores of its own: memory and its "
@@ -140,14 +147,14 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     timed = [(t.median, one, point) for one, point in points if (t := point.seconds_per_epoch) is not None]
     if timed:
         seconds, one, point = min(timed, key=lambda item: item[0])
-        found.append(Figure("Fastest epoch", words.seconds(seconds), _where(one, point)))
+        found.append(Figure("Fastest epoch", words.seconds(seconds), _median_of(one, point)))
     rates = [
         (r.median, one, point)
         for one, point in points
         if (r := point.spread(lambda run: run.images_per_second)) is not None
     ]
     rate, one, point = max(rates, key=lambda item: item[0])
-    found.append(Figure("Images a second", f"{rate:,.0f}", _where(one, point)))
+    found.append(Figure("Images a second", f"{rate:,.0f}", _median_of(one, point)))
     starts = [run.start_latency_seconds for run in runs if run.start_latency_seconds is not None]
     if starts:
         median, worst = statistics.median(starts), max(starts)
@@ -160,6 +167,13 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     hit = sum(1 for run in runs if run.restarts)
     found.append(Figure("Restarts", f"{restarts:,}", f"in {words.count(hit, 'run')}" if hit else "in no run"))
     return found
+
+
+def _median_of(series: Series, point: Point) -> str:
+    """Say where a figure is from. Of several runs it is the median, and one of them was faster."""
+    runs = len(point.runs)
+    where = _where(series, point)
+    return f"median of {words.count(runs, 'run')}: {where}" if runs > 1 else where
 
 
 def _where(series: Series, point: Point) -> str:
@@ -229,7 +243,7 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
             "Times are for one epoch, because runs differ in their number of epochs. A run’s first epoch is "
             "slower, so runs of few epochs look slower than they would over eight."
         )
-    said += [_no_base(one) for one in ours if one.point(1) is None]
+    said += [_uneven(one) if one.uneven else _no_base(one) for one in ours if one.uneven or not one.point(1)]
     if len({(one.key.stack, one.key.digest) for one in ours}) > len({one.key.stack for one in ours}):
         said.append("Runs of different training code (digest) are different series and never averaged.")
     if unplotted:
@@ -263,10 +277,26 @@ def _where_time_goes(ours: Sequence[Series]) -> list[str]:
             f"Where the time of {one.key.stack} on {words.count(measured.workers, 'worker')} goes: "
             f"{words.share(measured.computing)} computes and the rest exchanges weights. A step takes "
             f"{1000 * measured.step:.1f} ms, an exchange every {steps} {1000 * measured.exchange:.1f} ms. "
-            "The line “predicted” is what these two times allow on other numbers of nodes, if an exchange "
-            "takes its share of a ring (workload/scaling.py): a point below it lost time elsewhere."
+            + (
+                "Nothing is predicted of other numbers of nodes: they share one machine’s memory, so a step "
+                "takes longer the more of them compute."
+                if one.any_run.local
+                else "The line “predicted” is what these two times allow on other numbers of nodes, if an "
+                "exchange takes its share of a ring (workload/scaling.py): a point below it lost time "
+                "elsewhere."
+            )
         ]
     return []
+
+
+def _uneven(one: Series) -> str:
+    name = f"{one.key.stack} ({words.recipe(one)}{words.code(one)})"
+    if one.key.disturbed:
+        return (
+            "Other programs, which may be nodes of other clusters, took a tenth or more of the cores’ time "
+            f"in runs of {name}: no speed-up is computed. On a quiet machine the same runs have one."
+        )
+    return f"{name}: its nodes had less than a core for each of their CPUs, so no speed-up is computed."
 
 
 def _no_base(one: Series) -> str:

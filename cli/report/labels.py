@@ -56,8 +56,7 @@ def place(
         bottom: The least height of a label's middle.
         top: The greatest height of a label's middle.
     """
-    marks = [(_around(x, y, DOT), DOT_COST) for path in paths for x, y in path]
-    marks += [(_around(x, y, 1.0), LINE_COST) for path in paths for x, y in _along(path)]
+    marks = _marks(paths)
     moves = []
     for box in wanted:
         middle = (box.low + box.high) / 2
@@ -70,6 +69,26 @@ def place(
         moves.append(best)
         marks.append((moved(box, best), LABEL_COST))
     return moves
+
+
+def clearest(
+    wanted: Sequence[Box], paths: Sequence[Sequence[tuple[float, float]]], taken: Sequence[Box]
+) -> Box:
+    """Return the place for a label that covers the least: of equals the first.
+
+    Args:
+        wanted: The places that it may have; at least one.
+        paths: The dots of each line.
+        taken: The places of other labels.
+    """
+    marks = [*_marks(paths), *((box, LABEL_COST) for box in taken)]
+    return min(wanted, key=lambda box: sum(price for mark, price in marks if box.meets(mark)))
+
+
+def _marks(paths: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[Box, float]]:
+    """Return what the dots and lines cover, with what it costs to cover it."""
+    marks = [(_around(x, y, DOT), DOT_COST) for path in paths for x, y in path]
+    return marks + [(_around(x, y, 1.0), LINE_COST) for path in paths for x, y in _along(path)]
 
 
 def _around(x: float, y: float, reach: float) -> Box:

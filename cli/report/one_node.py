@@ -28,35 +28,37 @@ def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str
 
 def _sentence(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str:
     own = runs.of(Kept(Path("result.json"), dict(result)), stack)
+    if (why := _not_alike(own)) is not None:
+        return why
     same = [one for one in series.group(_usable(kept, stack)) if one.key == series.key(own)]
     alone = same[0].point(1) if same else None
     base = alone.seconds_per_epoch if alone else None
     if base is None or own.seconds_per_epoch is None:
-        return _predicted(own, hint("run", stack, f"--nodes 1,{own.nodes}"))
+        command = hint("run", stack, f"--nodes 1,{own.nodes}")
+        return f"`{command}` measures how much faster {words.count(own.nodes, 'node')} are than 1."
     ratio = base.median / own.seconds_per_epoch
     text = (
         f"{words.count(own.nodes, 'node')} trained {words.ratio(ratio)} as fast as 1: an epoch took "
         f"{words.seconds(own.seconds_per_epoch)}, on 1 node {words.seconds(base.median)} "
         f"({'median of ' if base.count > 1 else ''}{words.count(base.count, 'kept run')})"
     )
-    if own.cores_shared and own.cores:
-        text += f"; the nodes shared {words.count(own.cores, 'core')}"
     return f"{text}."
 
 
-def _predicted(own: runs.Run, command: str) -> str:
-    """The sentence without a run of one node, by the run's own times of a step and of an exchange.
-
-    Nothing is predicted where workers shared cores, because the step would be another one on one node.
-    """
-    nodes, model = words.count(own.nodes, "node"), own.scaling
-    if model is None or own.workers != own.nodes or own.cores_shared:
-        return f"`{command}` measures how much faster {nodes} are than 1."
-    return (
-        f"{nodes} trained about {words.ratio(model.speed_up(own.workers))} as fast as 1 would, by this run's "
-        f"own times: {1000 * model.step:.0f} ms a step, {1000 * model.exchange:.0f} ms an exchange every "
-        f"{words.count(model.every, 'step')}. `{command}` measures it."
-    )
+def _not_alike(own: runs.Run) -> str | None:
+    """Say why the run tells nothing of one node; `None` if it does: a node had less than its type's cores."""
+    nodes = words.count(own.nodes, "node")
+    if own.local and own.cores_shared and own.cores:
+        return (
+            f"{nodes} shared {words.count(own.cores, 'core')}, so this run does not tell how much faster "
+            "they are than 1."
+        )
+    if own.disturbed:
+        return (
+            f"Other programs took {words.share(own.cores_others or 0.0)} of the cores' time, so this run "
+            f"does not tell how much faster {nodes} are than 1."
+        )
+    return None
 
 
 def _usable(kept: Iterable[Kept], stack: str) -> list[runs.Run]:

@@ -89,7 +89,7 @@ def render(
         "words": words,
         "data_names": statements.DATA,
     }
-    return str(_environment().get_template(TEMPLATE.name).render(values))
+    return str(environment().get_template(TEMPLATE.name).render(values))
 
 
 def _capital(text: str) -> str:
@@ -120,7 +120,8 @@ def _curves(sections: Sequence[Section]) -> list[Curves]:
     return found
 
 
-def _environment() -> Any:
+def environment(*folders: Path) -> Any:
+    """Return the templates of reports, with those in further folders."""
     import jinja2
     import markupsafe
 
@@ -128,12 +129,12 @@ def _environment() -> Any:
         """Turn `text in backticks` into code. Everything is escaped first."""
         return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATE.parent),
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([TEMPLATE.parent, *folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = code
-    return environment
+    made.filters["code"] = code
+    return made

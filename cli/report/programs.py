@@ -53,6 +53,10 @@ class Program:
     environment: str
     versions: tuple[tuple[str, str], ...]
     cost_usd: float | None
+    cores: int | None
+    """CPU cores of all tasks together, at their start."""
+    cores_shared: bool | None
+    """Whether any core was more than one node's."""
     said: tuple[tuple[str, str | int | float | bool | None], ...]
     """The values that the program has given."""
 
@@ -85,6 +89,9 @@ class Key(NamedTuple):
     workers_per_node: float
     environment: str
     digest: str | None
+    cores_each: float | None
+    """CPU cores of each task, if none is shared."""
+    cores_shared: bool | None
     timed: bool
     """Whether the program says how long its training took."""
 
@@ -115,7 +122,12 @@ class ProgramSeries:
     points: tuple[Point, ...]
 
     def speed_up(self, point: Point) -> Spread | None:
-        """Return the speed-up over the median on one node; `None` without a run on one node."""
+        """Return the speed-up over the median on one node.
+
+        `None` without a run on one node, and of local nodes that shared cores: they were not alike.
+        """
+        if self.key.cores_shared and point.runs[0].pretended_price:
+            return None
         alone = next((one.seconds.median for one in self.points if one.nodes == 1), None)
         there = point.seconds
         if alone is None or there.low <= 0:
@@ -141,12 +153,11 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
     Raises:
         ValueError: A number is larger than any run can have. The message names the key.
     """
-    record: Mapping[str, Any] = kept.record
-    numbers = ("nodes", "workers", "gpus_per_node", "seconds_total", "restarts", "cost_usd")
+    record: Mapping[str, Any] = {"cores": None, "cores_shared": None, **kept.record}
+    numbers = ("nodes", "workers", "gpus_per_node", "seconds_total", "restarts", "cost_usd", "cores")
     if found := [key for key in numbers if record[key] is not None and record[key] > LARGEST]:
         raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
-    timed = record["values"].get(SECONDS)
-    ok = isinstance(timed, int | float) and not isinstance(timed, bool) and 0 < timed <= LARGEST
+    timed, whole = seconds(record)
     label = f"checkout {printable(checkout)}" if checkout else UNKNOWN_CHECKOUT
     return Program(
         source=printable(kept.path.name),
@@ -156,15 +167,26 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
         checkout_label=label if several else None,
         script=printable(record["script"]),
         arguments=tuple(printable(text) for text in record["arguments"]),
-        seconds_train=float(timed) if ok else None,
+        seconds_train=None if whole else timed,
         versions=tuple((printable(name), printable(value)) for name, value in record["versions"].items()),
         said=tuple(
             (printable(name), printable(value) if isinstance(value, str) else value)
             for name, value in record["values"].items()
         ),
         **{key: _text(record[key]) for key in ("job_id", "partition", "machine", "digest", "environment")},
-        **{key: record[key] for key in (*numbers, "start_latency_seconds")},
+        **{key: record[key] for key in (*numbers, "cores_shared", "start_latency_seconds")},
     )
+
+
+def seconds(record: Mapping[str, Any]) -> tuple[float, bool]:
+    """Return the time of a program that is compared, and whether it is of the whole program.
+
+    It is the training's, where the program says how long that took.
+    """
+    timed = record["values"].get(SECONDS)
+    if isinstance(timed, int | float) and not isinstance(timed, bool) and 0 < timed <= LARGEST:
+        return float(timed), False
+    return float(record["seconds_total"]), True
 
 
 def _text(value: str | None) -> Any:
@@ -194,6 +216,8 @@ def _key(run: Program) -> Key:
         run.workers / run.nodes,
         run.environment,
         run.digest,
+        None if run.cores is None or run.cores_shared else run.cores / run.workers,
+        run.cores_shared,
         run.seconds_train is not None,
     )
 
@@ -278,6 +302,7 @@ def cells(run: Program) -> dict[str, object]:
         "origin": "ours",
         "versions": "; ".join(f"{name} {value}" for name, value in run.versions),
         "comparable": "no",
+        "cores_shared": None if run.cores_shared is None else "yes" if run.cores_shared else "no",
         "script": run.script,
         "arguments": " ".join(run.arguments),
         "values": "; ".join(f"{name} {value}" for name, value in run.said),
@@ -286,6 +311,6 @@ def cells(run: Program) -> dict[str, object]:
 
 _SHARED = (
     *("stack", "checkout", "source", "kept_at", "job_id", "partition", "machine", "nodes", "workers"),
-    *("gpus_per_node", "seconds_total", "seconds_train", "start_latency_seconds", "restarts", "digest"),
-    "cost_usd",
+    *("cores", "gpus_per_node", "seconds_total", "seconds_train", "start_latency_seconds", "restarts"),
+    *("digest", "cost_usd"),
 )

@@ -35,10 +35,15 @@ _NUMBERS = (
 COMPARABLE_PROFILES = ("published", "sync")
 """Profiles whose every step uses the whole batch, as in the articles."""
 _LATER = (
-    *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
+    *("seed", "learning_rate", "average_every", "cores", "cores_shared", "cores_others"),
     *("step_seconds", "exchange_seconds"),
 )
 """Keys that results of earlier versions lack."""
+
+
+MUCH = 0.1
+"""The part of its cores' time from which on other programs have made a run slow: no other run's time tells
+how much faster it was. On a quiet machine it is some hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,9 @@ class Run:
     cores: int | None = None
     """CPU cores that all workers together could use."""
     cores_shared: bool | None = None
-    """Whether any core was shared by several workers."""
+    """Whether any core was more than one node's."""
+    cores_others: float | None = None
+    """The part of the cores' time that other programs took, 0 to 1."""
     step_seconds: float | None = None
     """Mean time in which a worker computes a step. `None` if it was not told apart from the exchange."""
     exchange_seconds: float | None = None
@@ -118,6 +125,16 @@ class Run:
         if not (self.workers > 1 and self.step_seconds and self.exchange_seconds and every):
             return None
         return Measured(self.step_seconds, self.exchange_seconds, self.workers, every)
+
+    @property
+    def cores_each(self) -> float | None:
+        """CPU cores of each worker. `None` if they are not known, or shared."""
+        return None if self.cores is None or self.cores_shared else self.cores / self.workers
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took much of its cores' time. A cloud's machine belongs to its run alone."""
+        return self.local and (self.cores_others or 0.0) >= MUCH
 
     @property
     def batch(self) -> float:

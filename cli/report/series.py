@@ -13,8 +13,9 @@ from cli.report.runs import Run
 class Key(NamedTuple):
     """What runs of one series have in common: everything except the number of nodes.
 
-    The digest names the training code and its locked packages. Runs of other code form another series, so
-    their times are never averaged together and no speed-up compares the two.
+    So a node of a series is like any other of it, with as many CPU cores to itself. The digest names the
+    training code and its locked packages. Runs of other code form another series, so their times are never
+    averaged together and no speed-up compares the two.
     """
 
     origin: str
@@ -32,6 +33,11 @@ class Key(NamedTuple):
     """Examples for each worker and step."""
     learning_rate: float | None
     digest: str | None
+    cores_each: float | None
+    """CPU cores of each worker, if none is shared."""
+    cores_shared: bool | None
+    disturbed: bool
+    """Whether other programs took much of the cores' time."""
 
 
 def key(run: Run) -> Key:
@@ -49,6 +55,9 @@ def key(run: Run) -> Key:
         run.batch,
         run.learning_rate,
         run.digest,
+        run.cores_each,
+        run.cores_shared,
+        run.disturbed,
     )
 
 
@@ -115,12 +124,19 @@ class Series:
     def point(self, nodes: int) -> Point | None:
         return next((point for point in self.points if point.nodes == nodes), None)
 
+    @property
+    def uneven(self) -> bool:
+        """Whether its nodes had unlike parts of cores: local nodes that shared, or were disturbed."""
+        return self.key.disturbed or (self.any_run.local and bool(self.key.cores_shared))
+
     def speed_up(self, point: Point) -> Spread | None:
         """Return the speed-up over this series' median on one node.
 
         `None` means that there is no run on one node: a speed-up over another number of nodes would be
-        another figure.
+        another figure; or that its nodes are not alike (`uneven`).
         """
+        if self.uneven:
+            return None
         base = self.point(1)
         alone = base.seconds_per_epoch if base else None
         there = point.seconds_per_epoch
@@ -141,8 +157,11 @@ class Series:
         """Return the speed-up over one node that the runs of several nodes let expect.
 
         `None` means that no run tells how long workers compute and how long they exchange. The run of the
-        most nodes counts, because its exchange is the nearest to that of more.
+        most nodes counts, because its exchange is the nearest to that of more. Nothing is predicted of local
+        nodes: they share one machine's memory, so a step takes longer the more of them compute.
         """
+        if self.any_run.local:
+            return None
         alone = self.point(1)
         step = alone.of("step_seconds") if alone else None
         for point in reversed(self.points):

@@ -70,9 +70,13 @@ COLUMNS: Mapping[str, Column] = {
         "the parts of the run that wrote the result, seconds",
     ),
     "cores": Column(lambda r: r.cores, "CPU cores that all workers together could use"),
+    "cores_others": Column(
+        lambda r: _rounded(r.cores_others),
+        "the part of the cores' time that other programs took while it trained, 0 to 1",
+    ),
     "cores_shared": Column(
         lambda r: None if r.cores_shared is None else "yes" if r.cores_shared else "no",
-        "whether any core was more than one worker's",
+        "whether any core was more than one node's",
     ),
     "loss": Column(lambda r: r.loss, "on the training data, last epoch"),
     "accuracy": Column(lambda r: r.accuracy, "on the training data, last epoch, 0 to 1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.report.runs import PUBLISHED_RATE
+from cli.report.runs import PUBLISHED_RATE, Run
 from cli.report.series import Series
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -92,6 +92,8 @@ def recipe(series: Series) -> str:
         parts[0] += " (all on one machine)"
     if k.gpus_per_node:
         parts.append(f"{count(k.gpus_per_node, 'GPU')} a node")
+    if how := how_cores(series):
+        parts.append(how)
     parts += [
         f"profile {k.profile}",
         count(k.epochs, "epoch"),
@@ -101,6 +103,33 @@ def recipe(series: Series) -> str:
     if k.learning_rate not in (None, PUBLISHED_RATE):
         parts.append(f"learning rate {k.learning_rate:g}")
     return ", ".join(parts)
+
+
+def how_cores(series: Series) -> str:
+    """Say how a local series' nodes had their cores; nothing of other series, and where it is not known."""
+    k = series.key
+    if not series.any_run.local:
+        return ""
+    if k.disturbed or k.cores_shared:
+        how = (
+            "nodes that shared cores" if k.cores_shared else "",
+            "other programs on the cores" if k.disturbed else "",
+        )
+        return ", ".join(filter(None, how))
+    return (
+        "" if k.cores_each is None else f"{k.cores_each:g} {'core' if k.cores_each == 1 else 'cores'} a node"
+    )
+
+
+def cores(run: Run) -> str | None:
+    """Say how the workers of a local run had its cores. `None` of other runs, and where it is not known."""
+    if not run.local or run.cores is None:
+        return None
+    workers, has = count(run.workers, "worker"), count(run.cores, "core")
+    text = f"{workers} shared {has}" if run.cores_shared else f"{has} for {workers}"
+    if run.cores_others is None:
+        return text
+    return f"{text}; other programs took {share(run.cores_others)} of their time"
 
 
 def code(series: Series) -> str:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli import providers, results
+from cli import providers, results, shared_cores
 from cli.sweep import plan as plans
 from cli.sweep import summary
 from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
@@ -137,6 +137,11 @@ class Benchmark:
             return None
         pretended = " (the stack file's pretended price)" if self.cluster.provider == "local" else ""
         return "\n".join(f"{text}{pretended}" for text in found)
+
+    def shared_cores(self, plan: Plan) -> list[str]:
+        """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""
+        runs = [(run.case.partition or self.partition.name, run.nodes) for run in plan.runs]
+        return shared_cores.of_runs(self.stack, self.cluster, runs)
 
     def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
         """The values that an earlier result must have to tell how long the runs of a case take."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cli import results
+from cli import results, shared_cores
 from cli.console.progress import Console
 from cli.console.sweep import Board, show_summary
 from cli.console.tables import output
@@ -163,6 +163,8 @@ class Sweep:
         self._console.say(f"stack {self._stack.name}: {_announcement(plan)}", "bold")
         if text := benchmark.cost(wanted):
             self._console.say(text)
+        for text in benchmark.shared_cores(plan):
+            self._console.say(text, "yellow")
         self._console.say("They run one after another, watched or not. After Ctrl-C `run` watches again.")
         self._store.save(plan)
         return plan
@@ -209,6 +211,10 @@ class Sweep:
         kept = [progress.kept[number] for number in sorted(progress.kept)]
         for title, lines in summary.tables(kept, self._stack.name):
             show_summary(title, lines, output())
+        provider = self._config.cluster.provider
+        beside = shared_cores.after(self._stack, provider, [one.record for one in kept])
+        if beside is not None:
+            self._console.say(beside, "yellow")
         failures = _failures(progress)
         if kept:
             from cli import report

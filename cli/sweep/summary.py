@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.console.sweep import Line
-from cli.report import programs, runs, series
+from cli.report import programs, runs, series, words
 from cli.results import Kept
 from cli.sweep.plan import SweepRequest
 from node import plurals
@@ -31,7 +31,15 @@ def tables(kept: Iterable[Kept], stack: str) -> list[tuple[str, list[Line]]]:
 
 def _own_lines(one: programs.ProgramSeries) -> list[Line]:
     return [
-        Line(point.nodes, len(point.runs), point.seconds.median, None, None, _median(one.speed_up(point)))
+        Line(
+            nodes=point.nodes,
+            runs=len(point.runs),
+            seconds=point.seconds.median,
+            images_per_second=None,
+            accuracy=None,
+            speed_up=_median(one.speed_up(point)),
+            whole=not one.key.timed,
+        )
         for point in one.points
     ]
 
@@ -40,7 +48,8 @@ def _title(one: series.Series) -> str:
     key = one.key
     data = key.data if key.data == runs.MNIST else f"{key.data} (not MNIST)"
     epochs = plurals.count(key.epochs, "epoch")
-    return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}"
+    how = words.how_cores(one)
+    return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}{how and f', {how}'}"
 
 
 def _lines(one: series.Series) -> list[Line]:
@@ -52,9 +61,20 @@ def _lines(one: series.Series) -> list[Line]:
             images_per_second=_median(point.spread(lambda run: run.images_per_second)),
             accuracy=_median(point.spread(lambda run: run.accuracy)),
             speed_up=_median(one.speed_up(point)),
+            cores=_cores(point),
         )
         for point in one.points
     ]
+
+
+def _cores(point: series.Point) -> str:
+    """Say which cores the runs of a number of nodes had; nothing of runs on machines of their own."""
+    first = point.runs[0]
+    if not first.local or first.cores is None:
+        return ""
+    text = f"{first.cores}, shared" if first.cores_shared else f"{first.cores}"
+    taken = series.spread_of(run.cores_others for run in point.runs)
+    return f"{text}, {100 * taken.median:.0f} % others'" if taken is not None else text
 
 
 def _median(spread: series.Spread | None) -> float | None:

@@ -14,12 +14,14 @@ from cli import results
 from cli.console.jobs import ending, situation, values
 from cli.console.progress import clock
 from cli.console.sweep import Board, Row
+from cli.report import programs, runs
 from cli.results import Kept
 from cli.sweep.plan import Plan, PlannedRun
 from cli.sweep.remote import Remote
 from cli.sweep.store import Store
 from infra import os_errors
 from infra.errors import NotUpError, UserError
+from node import plurals
 
 POLL_SECONDS = 2.0
 """Seconds between two questions. Each takes 0.1 s on the local stack, where it disturbs the measurement."""
@@ -138,14 +140,15 @@ class Progress:
             record = self.kept[run.number].record
             if self.kept[run.number].program:
                 said = values(record["values"])
-                text = f"done: {record['seconds_total']:.1f} s{said and f', {said}'}"
-                return Row(*base, "done", "done", text, run.job, record["seconds_total"])
+                seconds, whole = programs.seconds(record)
+                text = f"done: {seconds:.1f} s{said and f', {said}'}"
+                return Row(*base, "done", "done", text, run.job, seconds, whole=whole)
             return Row(
                 *base,
                 "done",
                 "done",
                 f"done: {record['seconds_train']:.1f} s, loss {record['loss']:.4f}, "
-                f"accuracy {record['accuracy']:.4f}",
+                f"accuracy {record['accuracy']:.4f}{_cores(record)}",
                 run.job,
                 record["seconds_train"],
                 record["images_per_second"],
@@ -157,6 +160,17 @@ class Progress:
         if seen is None or seen["job"] is None:
             return Row(*base, "queued", "queued", job=run.job)
         return _live_row(run, seen)
+
+
+def _cores(record: Mapping[str, Any]) -> str:
+    """Say what makes a local run's time another one than that of nodes alike."""
+    text = ""
+    if record.get("cores_shared"):
+        shared = plurals.count(record["cores"], "core")
+        text += f", {plurals.count(record['workers'], 'worker')} on {shared}"
+    if (others := record.get("cores_others")) is not None and others >= runs.MUCH:
+        text += f", other programs took {100 * others:.0f} % of the cores' time"
+    return text
 
 
 def _live_row(run: PlannedRun, seen: Seen) -> Row:

@@ -7,7 +7,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws.addresses import AwsAddresses
-from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
+from infra.aws.launch_templates import BOOT_SCRIPT, metadata
 from infra.aws.role_resources import ResourcesByRole
 from infra.aws.tags import BUCKET, tags
 from infra.clouds.termination import behind
@@ -70,7 +70,7 @@ class AwsHead(pulumi.ComponentResource):
             primary_network_interface=aws.ec2.InstancePrimaryNetworkInterfaceArgs(
                 network_interface_id=behind(self._termination, addresses.interfaces[host.name])
             ),
-            metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**METADATA),
+            metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**metadata(host)),
             root_block_device=aws.ec2.InstanceRootBlockDeviceArgs(
                 volume_size=host.disk_gib,
                 volume_type="gp3",

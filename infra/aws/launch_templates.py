@@ -13,7 +13,7 @@ from infra.aws import images, reservations
 from infra.aws.role_resources import RoleResources
 from infra.aws.tags import tags
 from infra.clouds.userdata import BootScript
-from node.model import ClusterDesign, Partition
+from node.model import ClusterDesign, Host, Partition
 
 METADATA: dict[str, Any] = {
     "http_endpoint": "enabled",
@@ -22,7 +22,10 @@ METADATA: dict[str, Any] = {
     # A machine reads its cluster, its role and its number in the launch there, without a call to AWS.
     "instance_metadata_tags": "enabled",
 }
-"""The metadata options of every machine: only its own processes reach its role's credentials."""
+"""The metadata options of a machine: only its own processes reach its role's credentials."""
+OPEN_HOPS = 2
+"""The hop limit of machines whose metadata address is open to every user: a container with a network of its
+own, such as Docker makes it, is one hop further."""
 BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=16 * 1024)
 """The user data of every machine. EC2's limit is in bytes, before base64."""
 ONE_EACH = 2
@@ -75,7 +78,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             key_name=design.access.key,
             user_data=self._user_data,
             iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(name=resources.profile),
-            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(**METADATA),
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(**metadata(partition)),
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
@@ -123,6 +126,11 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         return aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
+
+
+def metadata(machine: Partition | Host) -> dict[str, Any]:
+    """The metadata options of a partition's nodes, or of a machine that lives as long as the cluster."""
+    return {**METADATA, "http_put_response_hop_limit": OPEN_HOPS} if machine.open_metadata else METADATA
 
 
 def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:

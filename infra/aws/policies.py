@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.aws.systems_manager import MANAGED, MESSAGES, SESSION
 from infra.aws.tags import reservation_group
 from node.bootstrap.vm.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
@@ -27,43 +28,6 @@ PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")
 """The objects of the cluster's bucket that machines read (`infra.bundle`)."""
 BOOTS = "boot/"
 """The prefix of the keys of boot reports."""
-SESSION = (
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-    "ssm:UpdateInstanceInformation",
-)
-"""The fewest permissions that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let
-every machine read every parameter of the account's Parameter Store."""
-
-MESSAGES = (
-    "ec2messages:AcknowledgeMessage",
-    "ec2messages:DeleteMessage",
-    "ec2messages:FailMessage",
-    "ec2messages:GetEndpoint",
-    "ec2messages:GetMessages",
-    "ec2messages:SendReply",
-)
-"""With these, beside `SESSION`, a machine receives and answers commands of Systems Manager. Image Builder has
-no other way to a machine."""
-
-MANAGED = (
-    "ssm:DescribeAssociation",
-    "ssm:DescribeDocument",
-    "ssm:GetDeployablePatchSnapshotForInstance",
-    "ssm:GetDocument",
-    "ssm:GetManifest",
-    "ssm:ListAssociations",
-    "ssm:ListInstanceAssociations",
-    "ssm:PutComplianceItems",
-    "ssm:PutConfigurePackageResult",
-    "ssm:PutInventory",
-    "ssm:UpdateAssociationStatus",
-    "ssm:UpdateInstanceAssociationStatus",
-)
-"""With `SESSION` and `MESSAGES` these are AmazonSSMManagedInstanceCore, which Image Builder documents for its
-machines, except for reading the account's Parameter Store."""
 KEY = (
     "kms:Decrypt",
     "kms:DescribeKey",
@@ -114,8 +78,10 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The controller launches and ends this cluster's nodes, keeps the munge key and reads all boot
-    reports."""
+    """The controller launches and ends this cluster's nodes, and keeps the munge key.
+
+    It reads no boot reports here: nodes send theirs to it (`node.bootstrap.report_server`).
+    """
     return _document(
         _allow("Describe", _describe(design), "*"),
         *_launch(scope, design),
@@ -128,10 +94,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
-        _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in (*PUBLISHED, f"{BOOTS}*")]),
-        # The driver finds new reports in this list.
-        _allow("List", ["s3:ListBucket"], scope.bucket, StringEquals={"s3:prefix": BOOTS}),
-        _report(scope, ["controller"]),
+        *_member(scope, ["controller"]),
         *_common(scope, design, "controller"),
     )
 
@@ -145,8 +108,8 @@ def login(scope: Scope, design: ClusterDesign) -> Document:
 def compute(scope: Scope, design: ClusterDesign) -> Document:
     """A node may only boot. All nodes share one role, so each could write another's boot report.
 
-    Every process of a node, of any user, can act with this role. The role therefore gives no access to the
-    munge key.
+    Root of every node can act with this role, and with `open_metadata` every process of a node. The role
+    therefore gives no access to the munge key, and nothing follows from what nodes write into the bucket.
     """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),
@@ -340,9 +303,15 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it."""
+    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it.
+
+    Log streams are named after their machine. A machine writes into those of its own kind, so that no node
+    can forge the controller's logs.
+    """
+    streams = [f"{scope.log_group}:log-stream:{host}/*" for host in _machines(design, role)]
     made = [
-        _allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
+        _allow("Logs", ["logs:CreateLogStream"], f"{scope.log_group}:*"),
+        _allow("LogEvents", ["logs:PutLogEvents"], streams),
         _allow(
             "Metrics",
             ["cloudwatch:PutMetricData"],
@@ -352,9 +321,18 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     ]
     made += _fetched(scope, design, role)
     made += _buckets(scope, design, role)
-    if design.access.mode == "ssm":
+    # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
+    # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
+    if design.access.mode == "ssm" and role != "compute":
         made.append(_allow("Session", list(SESSION), "*"))
     return made
+
+
+def _machines(design: ClusterDesign, role: str) -> list[str]:
+    """The names of a role's machines; nodes by their partition."""
+    if role == "compute":
+        return [f"{partition.name}-*" for partition in design.partitions]
+    return [host.name for host in design.hosts if host.role == role]
 
 
 def _fetched(scope: Scope, design: ClusterDesign, role: str | None) -> list[Statement]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from node import names
-from node.bootstrap import key_server
+from node.bootstrap import key_server, report_server
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.model import ClusterDesign
 
@@ -22,6 +22,7 @@ SLURMCTLD: Ports = (6817, 6817)
 SLURMD: Ports = (6818, 6818)
 SLURMDBD: Ports = (6819, 6819)
 KEYS: Ports = (key_server.PORT, key_server.PORT)
+REPORTS: Ports = (report_server.PORT, report_server.PORT)
 DNS: Ports = (names.PORT, names.PORT)
 SRUN: Ports = (32768, 60999)
 """The ports where a waiting srun or salloc listens for its nodes and for slurmctld. Linux chooses them."""
@@ -76,6 +77,7 @@ def slurm(design: ClusterDesign) -> Iterator[Rule]:
         yield Rule(role, "in", "compute", SRUN, "nodes to a waiting srun")
     if "controller" in submit:
         yield Rule("controller", "in", "compute", SLURMCTLD, "slurmd to slurmctld")
+        yield Rule("controller", "in", "compute", REPORTS, "root of a node to its boot report")
         for role in roles(design):
             if role != "controller":
                 yield Rule("controller", "in", role, KEYS, "root of a machine to the munge key")

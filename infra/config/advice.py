@@ -93,15 +93,26 @@ def _cores(training: BenchmarkDesign | None, design: ClusterDesign, cores: int |
     """Warn where local nodes share cores, because this machine has too few."""
     if design.provider != "local" or training is None or cores is None:
         return []
-    partition = design.partition(training.partition)
-    wanted = training.nodes * partition.cpus
-    if training.nodes < 2 or wanted <= cores:
-        return []
-    needs, has = plurals.count(wanted, "core"), plurals.count(cores, "core")
-    return [
-        f"benchmark.nodes: {training.nodes} × {partition.instance_type} need {needs}, and this machine "
-        f"has {has}: the nodes share them, so their time says little about what more machines would bring"
-    ]
+    text = too_few_cores(design.partition(training.partition), training.nodes, cores)
+    return [] if text is None else [f"benchmark.nodes: {text}"]
+
+
+def too_few_cores(partition: Partition, nodes: int, cores: int) -> str | None:
+    """Say that local nodes of a partition have fewer cores than their type, or share some; `None` if not.
+
+    Args:
+        cores: The cores of this machine.
+    """
+    kind, has = partition.instance_type, plurals.count(cores, "core")
+    if partition.cpus > cores:
+        return f"a node of {kind} has {partition.cpus} CPUs, and this machine has {has}: it gets no more"
+    if nodes * partition.cpus <= cores:
+        return None
+    needs = plurals.count(nodes * partition.cpus, "core")
+    return (
+        f"{nodes} × {kind} need {needs}, and this machine has {has}: the nodes share them, so their time "
+        "says little about what more machines would bring, and no speed-up is computed from it"
+    )
 
 
 def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:

@@ -65,7 +65,8 @@ class Container(Section):
     command: list[str] = Field(
         default_factory=list,
         description="Command; empty: the image's own. `Ref::manifest` "
-        "stands for the manifest that started the job (`start_on_manifest`).",
+        "stands for the manifest that started the job (`start_on_manifest`), `Ref::name` for a value of "
+        "`batch.parameters`.",
     )
     job_role: str | None = Field(
         None,
@@ -109,6 +110,11 @@ class BatchConfig(Section):
     )
     disk_gib: int = Field(50, ge=30, le=16384, description="Root disk of each node in GiB.")
     attempts: int = Field(1, ge=1, le=10, description="How often a job that fails is tried.")
+    parameters: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Values for `Ref::name` in the container's command, such as hyperparameters. A job may "
+        "be submitted with others (submit-job --parameters).",
+    )
     timeout: int | None = Field(
         None, ge=60, le=366 * 86400, description="Seconds for the whole job; null for no limit."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -15,15 +15,17 @@ from infra.config.fields import (
     AcceleratorType,
     Cidr,
     ClusterName,
-    Isolation,
+    Distribution,
     Name,
     Reservation,
     Section,
     TimeLimit,
     Usd,
 )
+from infra.config.google import GcpPartition
 from infra.config.gpu import GpuConfig
 from infra.config.health import HealthConfig, JobScriptConfig
+from infra.config.local_cloud import LocalConfig
 from infra.config.network import NetworkConfig, Zones
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
@@ -62,7 +64,7 @@ class AccessConfig(Section):
 class ImageConfig(Section):
     """What machines boot from: a distribution, your own image, or images that are built first."""
 
-    source: Literal["ubuntu-24.04"] = Field("ubuntu-24.04", description="The distribution.")
+    source: Distribution = Field("ubuntu-24.04", description="The distribution.")
     id: str | None = Field(
         None,
         description="An existing image of Ubuntu 24.04, instead of the distribution's: ami-… on AWS, "
@@ -107,6 +109,11 @@ class LoginConfig(Section):
     instance_type: str | None = Field(None, description="Instance type; the controller's by default.")
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
+    open_metadata: bool = Field(
+        False,
+        description="true: programs of every user there may ask the cloud's metadata address, and so act "
+        "with the login machines' identity; false: root's alone. A controller's is never open.",
+    )
 
 
 class AcceleratorConfig(Section):
@@ -151,17 +158,6 @@ class AwsPartition(Section):
     )
 
 
-class GcpPartition(Section):
-    """Settings of a partition that only Google Cloud has."""
-
-    secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
-    placement_policy: Name | None = Field(
-        None,
-        description="Name of the placement policy that the partition's reservation was made with. Its nodes "
-        "are then as close together as the reserved machines.",
-    )
-
-
 class LocalPartition(Section):
     """Settings of a partition that only the local stack has."""
 
@@ -200,7 +196,10 @@ class PartitionConfig(Section):
         "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
     )
     time_limit: TimeLimit = Field(
-        "INFINITE", description='Longest run of a job, in quotes: "24:00:00", "2-00:00:00", or "INFINITE".'
+        "INFINITE",
+        description='Longest run of a job, in quotes and as Slurm reads it: "24:00:00" (hours, minutes, '
+        'seconds), "2-12" (days and hours), "90" (minutes), or "INFINITE". Two parts ("24:00") are refused, '
+        "which Slurm reads as minutes and seconds.",
     )
     exclusive: bool = Field(False, description="Whether a job never shares its nodes with another job.")
     disk_gib: int | None = Field(
@@ -208,6 +207,11 @@ class PartitionConfig(Section):
     )
     zones: Zones | None = Field(None, description="Zones for these nodes; the network's by default.")
     image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
+    open_metadata: bool = Field(
+        False,
+        description="true: jobs may ask the cloud's metadata address (IMDS, the metadata server), and so act "
+        "with their node's identity (boto3, gsutil, gs://); false: root's processes alone.",
+    )
     aws: AwsPartition | None = Field(None, description="Settings that only AWS has.")
     gcp: GcpPartition | None = Field(None, description="Settings that only Google Cloud has.")
     local: LocalPartition | None = Field(None, description="Settings that only the local stack has.")
@@ -227,16 +231,17 @@ class HookConfig(Section):
     source: str | None = Field(
         None,
         min_length=1,
-        description="Path in this project, or an s3://, gs:// or https:// address of the script.",
+        description="Path in this project, or an s3://, gs:// or https:// address of the script, where users "
+        "of the cluster may not write.",
     )
     script: str | None = Field(
         None,
         min_length=1,
         max_length=LONGEST_SCRIPT,
         description="The text of the script, instead of source. Its first line must name the interpreter "
-        "(#!/bin/bash).",
+        "(#!/bin/bash). No secrets: every user of the machines can read it.",
     )
-    args: list[str] = Field(default_factory=list, description="Arguments.")
+    args: list[str] = Field(default_factory=list, description="Arguments, which every user can read.")
     timeout: int = Field(600, ge=1, le=7200, description="Seconds it may take.")
 
 
@@ -304,56 +309,6 @@ class SlurmConfig(Section):
     )
     epilog: JobScriptConfig | None = Field(
         None, description="Runs on each node of a job after it; null: none."
-    )
-
-
-class LocalConfig(Section):
-    """How the local cloud behaves and what fails in it. `./cluster chaos` changes it while it runs."""
-
-    isolation: Isolation = Field(
-        "process",
-        description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
-        "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",
-    )
-    suite: str | None = Field(
-        None,
-        pattern=r"^[a-z]+$",
-        description="container: the release of the distribution that machines run (trixie, noble); null: "
-        "this machine's own.",
-    )
-    boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
-    boot_spread: float = Field(
-        0.0,
-        ge=0,
-        le=3600,
-        description="The most seconds by which a boot takes longer; different for each machine.",
-    )
-    quota_nodes: int | None = Field(
-        None, ge=0, description="Pretended quota: machines at once; null for none."
-    )
-    quota_gpus: int | None = Field(
-        None, ge=0, description="Pretended quota: devices of these machines at once; null for none."
-    )
-    capacity: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        default_factory=dict,
-        description="Pool -> most machines at once. A pool is a partition's name, or partition/zone.",
-    )
-    never_register: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of machines that start and never register as a node: 0 none, 1 all.",
-    )
-    api_error: Literal["quota", "capacity", "placement", "permission", "throttled", "config"] | None = Field(
-        None,
-        description="The cloud's error: throttled and permission for every call, the others for launches.",
-    )
-    api_latency: float = Field(0.0, ge=0, le=300, description="Additional seconds for every call.")
-    list_lag: float = Field(
-        0.0, ge=0, le=3600, description="Seconds for which a new machine is missing from the cloud's list."
-    )
-    price_hour: float | None = Field(
-        None, ge=0, description="Pretended USD for each node and hour, to try budgets."
     )
 
 

@@ -32,6 +32,7 @@ REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
 """A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
 SHA256 = rf"^([0-9a-f]{{64}}|{PLACEHOLDER})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
+CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
 
 IN_WORDS = {
@@ -49,15 +50,25 @@ IN_WORDS = {
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",
     SHA256: "64 small hexadecimal digits, as sha256sum prints them",
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
+    CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
 }
 LONGEST_NAME = 63
+UBUNTU = "ubuntu-24.04"
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
 """The longest time limit, in seconds. Slurm counts minutes in 32 bits."""
 
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
+_TWO_PARTS = re.compile(r"(\d+):([0-5]?\d)")
+TIME_LIMIT_SCHEMA = (
+    r"^([0-9]+|[0-9]+:[0-5]?[0-9]:[0-5]?[0-9]|[0-9]+-[0-9]+(:[0-5]?[0-9]){0,2}"
+    r"|[Ii][Nn][Ff][Ii][Nn][Ii][Tt][Ee]|[Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd])$"
+)
+TIME_LIMITS = (
+    'in quotes: hours:minutes:seconds, days-hours[:minutes[:seconds]], minutes alone ("90"), or "INFINITE"'
+)
 
 
 class Section(BaseModel):
@@ -76,8 +87,26 @@ def clock(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
+def time_limit_advice(text: str) -> str:
+    """What to write instead of a time in two parts, or of one without quotes, as it stands in the file."""
+    if (parts := _TWO_PARTS.fullmatch(text)) is not None:
+        first, second = map(int, parts.groups())
+        short, long = first * 60 + second, first * 3600 + second * 60
+        return (
+            f"Slurm reads {text} as minutes and seconds, and most people as hours and minutes: write "
+            f'"{clock(short)}" for {in_words(short)}, or "{clock(long)}" for {in_words(long)}'
+        )
+    return f'YAML reads a bare time as a number: write it in quotes, time_limit: "{text}"'
+
+
+def in_words(seconds: int) -> str:
+    """A duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
+    parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
+    return " ".join(f"{number} {unit}" for number, unit in parts if number) or "nothing"
+
+
 def _time_limit(value: Any) -> Any:
-    allowed = '[days-]hours:minutes:seconds in quotes, or "INFINITE"'
+    allowed = TIME_LIMITS
     if isinstance(value, int) and not isinstance(value, bool):
         # YAML 1.1 reads 24:00:00 in base 60, as 86400. A small number may mean minutes, as in Slurm.
         minutes = f', or "{value}" for {value} minutes' if 0 < value < 10000 else ""
@@ -96,6 +125,8 @@ def _time_limit(value: Any) -> Any:
         raise refusal(allowed, "a limit of zero lets no job run; leave the key out for no limit")
     if (time_limit_seconds(value) or 0) > LONGEST_LIMIT:
         raise refusal(allowed, "longer than ten years; leave the key out for no limit")
+    if _TWO_PARTS.fullmatch(value):
+        raise refusal(allowed, time_limit_advice(value))
     return value
 
 
@@ -176,6 +207,18 @@ def _isolation(value: object) -> object:
     return value
 
 
+def _distribution(value: object) -> object:
+    """Explain why other distributions cannot be chosen: posts and templates name them."""
+    others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
+    if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
+        raise refusal(
+            UBUNTU,
+            f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
+            "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
+        )
+    return value
+
+
 def _reservation(value: Any) -> Any:
     several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
     if not (several or isinstance(value, str) or value is None):
@@ -192,10 +235,15 @@ Reservation = Annotated[
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
     ),
 ]
-TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
+TimeLimit = Annotated[
+    str,
+    BeforeValidator(_time_limit),
+    WithJsonSchema({"type": "string", "pattern": TIME_LIMIT_SCHEMA}),
+]
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
+Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
 Isolation = Annotated[Literal["process", "container"], BeforeValidator(_isolation)]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import former_keys, placeholders, stack_file
+from infra.config import foreign_keys, former_keys, placeholders, stack_file
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
@@ -20,6 +20,7 @@ from infra.config.mistakes import (
     ConfigError,
     Location,
     Mistake,
+    fitting,
     from_pydantic,
     near,
     path_of,
@@ -108,7 +109,8 @@ def parse(
         mistakes += renamed.mistakes
         cluster = _validated(ClusterConfig, raw_cluster, (CLUSTER,), mistakes, broken)
         if not named:
-            advice = "the stack's name stands in where the file gives none: write name: …"
+            fits = fitting(stack) or "…"
+            advice = f"the stack's name stands in where the file gives none: write name: {fits}"
             mistakes = [replace(m, advice=advice) if m.path == f"{CLUSTER}.name" else m for m in mistakes]
     benchmark = None
     if BENCHMARK in values:
@@ -155,7 +157,9 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.")
     told = {mistake.path for mistake in found}
-    found += [m for key in content if key not in FILE_KEYS and (m := _unknown_at_top(key)).path not in told]
+    for key, value in content.items():
+        if key not in FILE_KEYS:
+            found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in told]
     values = content.get("config")
     if not isinstance(values, dict):
         if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
@@ -173,12 +177,12 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     return config
 
 
-def _unknown_at_top(key: str) -> Mistake:
+def _unknown_at_top(key: str, value: Any) -> list[Mistake]:
     if ":" in key:
-        return Mistake(
-            path_of((key,)), "a key at the top of the file", "its place is below `config:`", _INDENT
-        )
-    return unknown_key((key,), FILE_KEYS)
+        return [
+            Mistake(path_of((key,)), "a key at the top of the file", "its place is below `config:`", _INDENT)
+        ]
+    return unknown_key((key,), FILE_KEYS, value)
 
 
 def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
@@ -190,11 +194,12 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
         # A misspelt namespace (slurm-stack:cluster) must not count as another program's.
         foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
-            mistake = unknown_key((key,), [*ours, *LOCATION_KEYS])
+            found = unknown_key((key,), [*ours, *LOCATION_KEYS], values.get(key))
             # `cluster:` without a namespace is not similar enough to any of these keys.
-            if meant := near(key, ["cluster", "benchmark"]):
-                mistake = replace(mistake, advice=f"did you mean {NAMESPACE}:{meant}?")
-            mistakes.append(mistake)
+            meant = near(key, ["cluster", "benchmark"])
+            if meant and foreign_keys.find((key,)) is None:
+                found = [replace(found[0], advice=f"did you mean {NAMESPACE}:{meant}?")]
+            mistakes += found
     return mistakes
 
 
@@ -253,7 +258,7 @@ def _validated(
                 location = tuple(detail["loc"])
                 # Errors of later rounds come from our placeholders, which are missing or do not fit.
                 if attempt == 0:
-                    mistakes.append(from_pydantic(detail, top, model))
+                    mistakes += from_pydantic(detail, top, model)
                     broken.add(top + location)
                 _remove_value(raw, location, detail["type"], attempt)
     return None

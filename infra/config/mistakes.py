@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 import types
 import typing
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from infra.config.fields import IN_WORDS
+from infra.config import foreign_keys
+from infra.config.fields import CLUSTER_NAME_LENGTH, IN_WORDS, NAME
 from infra.errors import EXIT_USAGE, UserError
 from node import plurals
 
@@ -26,7 +29,10 @@ MOST_IN_FULL = 20
 """Up to this number each mistake has a paragraph; if there are more, each has one line."""
 
 OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type", "machines": "isolation"}
-"""What users write for a key, such as its former name or a cloud's -> the key."""
+"""What users write for a key, such as its former name or a cloud's -> the key. What only other tools call so
+is in `infra.config.foreign_words`."""
+MOST_PLACES = 4
+"""A key that is known at more places than these is not pointed to."""
 
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
 _UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
@@ -141,32 +147,84 @@ def near(word: str, words: Iterable[str]) -> str | None:
     return begins[0] if len(begins) == 1 else None
 
 
-def unknown_key(location: Location, allowed: Sequence[str]) -> Mistake:
-    """An unknown key as a mistake, with the key that was probably meant. Its value is not shown."""
+def unknown_key(
+    location: Location, allowed: Sequence[str], value: Any = None, *, model: type[BaseModel] | None = None
+) -> list[Mistake]:
+    """An unknown key as a mistake, with the key that was probably meant.
+
+    Only the value of a word of another tool is shown, and only if it is a number or a name. If such a word is
+    a section, each key in it that has an answer is a mistake of its own.
+
+    Args:
+        model: The model of the whole section, in which the key may have its place elsewhere.
+    """
     key = str(location[-1])
-    others = {word: meant for word, meant in OTHER_WORDS.items() if meant in allowed}
+    word = foreign_keys.find(location, exact=key.lower() in map(str.lower, allowed))
+    known = f"the keys {', '.join(allowed)}" if allowed else "no keys"
+    given = "a key that is not known"
+    if word is not None:
+        found = [(location, value), *foreign_keys.inner(location, value)]
+        answers = [(at, one, foreign_keys.find(at)) for at, one in found]
+        return [
+            Mistake(
+                path_of(at),
+                given,
+                known if at == location else "keys of a stack file",
+                foreign_keys.advice(at, answer, one),
+            )
+            for at, one, answer in answers
+            if answer is not None
+        ]
+    others = {other: meant for other, meant in OTHER_WORDS.items() if meant in allowed}
     meant = near(key, [*allowed, *others])
-    meant = others.get(meant or "", meant)
-    return Mistake(
-        path_of(location),
-        "a key that is not known",
-        f"the keys {', '.join(allowed)}" if allowed else "no keys",
-        f"did you mean {meant}?" if meant else "remove it",
-    )
+    advice = [f"did you mean {others.get(meant, meant)}?"] if meant else []
+    places = [] if model is None else _places(model).get(key, [])
+    if places and len(places) <= MOST_PLACES:
+        advice.append(f"its place is {' or '.join(places)}")
+    return [Mistake(path_of(location), given, known, " ".join(advice) or _NOWHERE)]
 
 
-def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:
-    """A `Mistake` from an error of pydantic.
+_NOWHERE = (
+    "no key is called so: infra/schema/stack.json describes all, look there for what it does, or leave it out"
+)
+
+
+@functools.cache
+def _places(model: type[BaseModel]) -> dict[str, list[str]]:
+    """key -> the paths at which a section and the sections in it have this key."""
+    found: dict[str, list[str]] = {}
+
+    def look(kind: Any, path: str) -> None:
+        kind = _plain(kind)
+        if typing.get_origin(kind) in (list, dict):
+            look(typing.get_args(kind)[-1], f"{path}[]" if typing.get_origin(kind) is list else f"{path}.…")
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            for key, field in kind.model_fields.items():
+                below = f"{path}.{key}" if path else key
+                found.setdefault(key, []).append(below)
+                look(field.annotation, below)
+
+    look(model, "")
+    return found
+
+
+def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> list[Mistake]:
+    """A `Mistake` from an error of pydantic; several for a section of another tool.
 
     Args:
         top: The location of `model` in the configuration.
         model: The model that was validated. The error's location starts there.
     """
     inner = tuple(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return unknown_key(top + inner, _keys_at(model, inner[:-1]), error["input"], model=model)
+    return [_wrong_value(error, top, model)]
+
+
+def _wrong_value(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:
+    inner = tuple(error["loc"])
     location = top + inner
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "extra_forbidden":
-        return unknown_key(location, _keys_at(model, inner[:-1]))
     if kind == "missing":
         allowed = _wanted_at(model, inner)
         return Mistake(path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …")
@@ -222,9 +280,18 @@ def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
         if kind == "literal_error":
             meant = near(value, re.findall(r"'([^']+)'", str(context["expected"])))
             return f"did you mean {meant}?" if meant else ""
+        if kind == "string_pattern_mismatch" and context["pattern"] == NAME and (fits := fitting(value)):
+            return f"write {fits}"
     if kind.startswith("string_type") and not isinstance(value, dict | list):
         return "write it in quotes"
     return ""
+
+
+def fitting(name: str) -> str:
+    """The name that fits and is most like this one: `slurmcpu-parallelcluster` of `slurmCPU_parallelcluster`;
+    empty if nothing of it is left."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).lstrip("-0123456789")[:CLUSTER_NAME_LENGTH].rstrip("-")
 
 
 def _number_advice(text: str) -> str:

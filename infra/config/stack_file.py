@@ -18,6 +18,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
 
+from infra.config.fields import TIME_LIMITS, time_limit_advice
 from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of, shown
 
 NAMESPACE = "slurm-stacks"
@@ -241,8 +242,11 @@ class _Inspection:
             case _:
                 return  # It belongs to another program.
         number = node.tag in (f"{_TAG}int", f"{_TAG}float") and node.style is None and len(node.value) < 40
-        # A time limit without quotes has its own message.
-        if number and _OTHER_BASE.fullmatch(node.value) and location[-1:] != ("time_limit",):
+        if not (number and _OTHER_BASE.fullmatch(node.value)):
+            return
+        if location[-1:] == ("time_limit",):
+            self._add(location, node.value, TIME_LIMITS, time_limit_advice(node.value))
+        else:
             self._add(
                 location,
                 node.value,

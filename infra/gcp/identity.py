@@ -79,7 +79,8 @@ class GcpIdentity(pulumi.ComponentResource):
         for role in self._accounts:
             self.grants += [*self._everywhere(role), *self._bucket(role, targets.bucket)]
         if "controller" in self._accounts:
-            # No other machine gets this, because every process on it, of any user, could read the munge key.
+            # No other machine gets this: where the stack file opens the metadata address, every process of a
+            # node could read the munge key.
             self.grants += self._secret(targets.secret)
             self.grants += self._launches(targets.subnetwork)
         self.register_outputs({"emails": self.emails})

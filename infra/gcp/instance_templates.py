@@ -11,7 +11,7 @@ from pulumi_gcp import compute
 
 from infra.gcp import images
 from infra.gcp.labels import labels
-from infra.gcp.metadata import SCOPES, metadata
+from infra.gcp.metadata import OPEN, SCOPES, metadata
 from infra.gcp.names import shortened
 from infra.gcp.role_resources import RoleResources
 from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
@@ -64,6 +64,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             instance_description=what,
             project=design.project,
             machine_type=partition.instance_type,
+            min_cpu_platform=partition.min_cpu_platform,
             guest_accelerators=_accelerators(partition),
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
@@ -81,7 +82,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
                 enable_integrity_monitoring=True,
                 enable_secure_boot=partition.secure_boot,
             ),
-            metadata=self._metadata,
+            metadata={**self._metadata, **(OPEN if partition.open_metadata else {})},
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -156,7 +157,7 @@ def _disks(
         auto_delete=True,
         source_image=image,
         disk_size_gb=partition.disk_gib,
-        disk_type=images.DISK_TYPE,
+        disk_type=partition.disk_type or images.DISK_TYPE,
         labels=own_labels,
     )
     scratch = [

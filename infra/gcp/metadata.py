@@ -34,6 +34,9 @@ ALWAYS = {
     "block-project-ssh-keys": "TRUE",
     "serial-port-enable": "FALSE",
 }
+OPEN = {"slurm-stacks-open-metadata": "true"}
+"""Says that every user of a node may ask the metadata address. The boot reads the settings instead. With this
+a partition has another template, so that nodes which booted otherwise retire."""
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 """The scopes restrict nothing here. The roles of its service account say what a machine may do."""
 

@@ -14,7 +14,8 @@ from node.model import ClusterDesign
 INSTANCE, DISK = "compute.googleapis.com/Instance", "compute.googleapis.com/Disk"
 
 EVERYBODY = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""The roles of every machine on the project. Neither service has anything narrower to write to."""
+"""The roles of every machine on the project. Neither service has anything narrower to write to, and neither
+role reads or changes anything else."""
 SUBNETWORK = "roles/compute.networkUser"
 ACT_AS = "roles/iam.serviceAccountUser"
 READ_SECRET, WRITE_SECRET = "roles/secretmanager.secretAccessor", "roles/secretmanager.secretVersionAdder"
@@ -82,7 +83,8 @@ def nodes_only(cluster: str) -> Condition:
 def own_reports(bucket: str, role: str) -> Condition:
     """Limits writes in the bucket to the boot reports of a role's machines.
 
-    All nodes share one account, so each could write another's report.
+    All nodes share one account, so each could write another's report. No program acts on nodes' reports in
+    the bucket: people read them.
     """
     folder = f"projects/_/buckets/{bucket}/objects/boot/"
     controller, login, image = f"{folder}controller.json", f"{folder}login-", f"{folder}image-"

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
 
-RUN_MODE = 0o711
+RUN_MODE = 0o700
+"""The mode of a run directory. It keeps other users of this machine away from all that is in it: the munge
+socket, with which one can submit jobs, the daemons' sockets, slurm.conf, logs, and jobs' files."""
 RUN_ROOT_MODE = 0o755
 """The mode of the folder of all of a user's run directories. Other users' commands find there which ports are
 reserved. The names that it shows are in the command lines of the clusters' processes too."""
@@ -41,17 +45,48 @@ def make_state_dir(stack: Stack) -> Path:
 
 
 def make_run_dir(stack: Stack) -> Path:
-    """Creates `run_dir` with mode 711 and its parent with mode 755, and returns it.
+    """Creates `run_dir` with mode 700 and its parent with mode 755, and returns it.
 
     Raises:
         UserError: Exit 3. One of the two exists and is a symbolic link, is not a folder, or belongs to
-            someone else. In /tmp anybody may have put it there.
+            someone else (in /tmp anybody may have put it there), or others may change a folder above them.
     """
     path = locations.run_dir(stack)
+    if problem := next(unsafe_parents(path), None):
+        raise UserError(f"{problem.cause}. {problem.cure}, and run the command again.", EXIT_REFUSED)
     _make_private(path.parent, RUN_ROOT_MODE)
     _make_private(path, RUN_MODE)
     locations.write_note(path, stack)
     return path
+
+
+class Unsafe(NamedTuple):
+    """Why other users could put their own folder in the place of a run directory, and what helps."""
+
+    cause: str
+    cure: str
+
+
+def unsafe_parents(path: Path) -> Iterator[Unsafe]:
+    """Yields what is wrong with the folders above a run directory. munged checks the same, but not for us:
+    it would also insist that all users can enter them."""
+    for folder in path.parents:
+        try:
+            info = folder.stat()
+        except FileNotFoundError:
+            continue
+        mode = stat.S_IMODE(info.st_mode)
+        if info.st_uid not in (0, os.geteuid()):
+            owner = os_errors.user_name(info.st_uid)
+            yield Unsafe(
+                f"{folder} belongs to {owner}, who could exchange the cluster's sockets and keys below it",
+                f"As root: chown root {folder}",
+            )
+        elif mode & 0o022 and not mode & stat.S_ISVTX and folder != path.parent:
+            yield Unsafe(
+                f"{folder} has mode {mode:o}: others could exchange the cluster's sockets and keys below it",
+                f"As root: chmod +t {folder}",
+            )
 
 
 def check_run_dir(stack: Stack) -> Path:
@@ -75,7 +110,7 @@ def _make_private(folder: Path, mode: int) -> None:
     except OSError as error:
         raise os_errors.explain(error, folder) from error
     else:
-        # The mode is set by chmod, because the umask limits mkdir's mode, and others must be able to enter.
+        # The mode is set by chmod, because the umask limits mkdir's mode.
         folder.chmod(mode)
         return
     _check_private(folder)

@@ -1,8 +1,8 @@
 """Where a stack's state and its running cluster lie: outside the checkout, by a key of checkout and stack.
 
 The key is a hash of the checkout's real path, so that two clones never share a folder. A cluster's run
-directory lies under /tmp with a short name, wherever the checkout lies: munge refuses sockets over 108 bytes
-and parents that others cannot enter, and values in slurm.conf have no spaces.
+directory lies under /tmp with a short name, wherever the checkout lies: a socket's path has at most 108
+bytes, and values in slurm.conf have no spaces.
 
 A run directory has a note of its checkout. A checkout that is renamed while its cluster is up finds it again
 by that note, and a cluster whose checkout is gone can be named and ended (`cli.local.orphaned_clusters`).

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-import re
-
 from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
+from node.sites import LocalSite
+from node.slurm import users
 
 DATABASE = "slurm_acct_db"
 CONF = """\
 # Written by slurm-stacks at each boot.
 AuthType=auth/munge
-{auth}DbdHost=localhost
+{auth}{listens}DbdHost=localhost
 DbdPort={port}
 SlurmUser={user}
 StorageType=accounting_storage/mysql
 StorageHost=localhost
-StorageUser={user}
+StorageUser={owner}
 StorageLoc={database}
 LogFile={log}/slurmdbd.log
 PidFile={run}/slurmdbd.pid
 """
 SQL = """\
 CREATE DATABASE IF NOT EXISTS {database};
-CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket;
-GRANT ALL ON {database}.* TO '{user}'@'localhost';
+CREATE USER IF NOT EXISTS '{owner}'@'localhost' IDENTIFIED {how};
+GRANT ALL ON {database}.* TO '{owner}'@'localhost';
 """
-USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*")
-"""Names that need no escapes inside the quotes of an SQL statement."""
+OWNER = "slurm"
+"""The database's user. On whole machines it is Slurm's user, too."""
+BY_USER, BY_FOLDER = "VIA unix_socket", "BY ''"
+"""How the database knows its user: by the process's user, or because nobody else reaches its socket. Process
+machines have the second: the name of the cluster's owner can be one that a database's user cannot have."""
 ATTEMPTS, PAUSE_SECONDS = 20, 0.5
 """The retries of sacctmgr while slurmdbd makes its tables."""
 
 
 def start(context: Context) -> str:
-    """Starts the database and slurmdbd, and registers this cluster with it before slurmctld starts.
-
-    Raises:
-        ValueError: SlurmUser's name cannot be the name of a database user.
-    """
+    """Starts the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
     site, folders = context.settings.site, context.folders
-    if not USER.fullmatch(site.user):
-        raise ValueError(f"{site.user!r} cannot be the name of a database user")
-    statements = SQL.format(database=DATABASE, user=site.user)
+    local = site.of(LocalSite) if context.process else LocalSite()
+    how = BY_FOLDER if context.process else BY_USER
+    statements = SQL.format(database=DATABASE, owner=OWNER, how=how)
     if context.vm:
         from node.bootstrap.vm import mariadb as distribution_mariadb
 
@@ -54,7 +53,10 @@ def start(context: Context) -> str:
         client_env = mariadb.start(context, statements)
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
-        port=site.slurmdbd_port, user=site.user, database=DATABASE, log=folders.log, run=folders.run,
+        # Otherwise slurmdbd listens on every address of its host.
+        listens="CommunicationParameters=NoInAddrAny\n" if local.loopback_only else "",
+        port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
+        log=folders.log, run=folders.run,
     )  # fmt: skip
     # slurmdbd refuses a file that other users may read.
     files.write(context.path(folders.etc) / "slurmdbd.conf", text.encode(), 0o600, context.slurm_user)
@@ -66,16 +68,16 @@ def start(context: Context) -> str:
         Service("slurmdbd", ("/usr/sbin/slurmdbd", "-D"), log, {**env, **client_env}, context.slurm_user)
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
-    _register_cluster(context, env)
+    _register_cluster(context)
     return "slurmdbd"
 
 
-def _register_cluster(context: Context, env: dict[str, str]) -> None:
+def _register_cluster(context: Context) -> None:
     """Registers the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
     name = context.settings.design.name
-    known = context.run(
+    known = context.slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster",
-        env=env, attempts=ATTEMPTS, pause=PAUSE_SECONDS,
+        attempts=ATTEMPTS, pause=PAUSE_SECONDS,
     )  # fmt: skip
     if name.lower() not in known.lower().split():
-        context.run("sacctmgr", "--immediate", "add", "cluster", name, env=env)
+        context.slurm("sacctmgr", "--immediate", "add", "cluster", name)

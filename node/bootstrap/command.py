@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from node.slurm.environment import without_slurm
+
 TAIL_LINES = 15
 
 
@@ -55,7 +57,7 @@ def run(
 
     Args:
         timeout: seconds for each attempt. After that the command and all of its processes are killed.
-        env: variables in addition to our own environment.
+        env: variables in addition to our own environment, of which no variable of Slurm's is passed on.
         stdin: the text for standard input.
         allow: the exit statuses that are not a failure.
         attempts: the number of attempts, for errors that may pass by themselves.
@@ -92,7 +94,7 @@ def _once(
         given.seek(0)
         try:
             child = subprocess.Popen(
-                argv, stdin=given, stdout=out, stderr=err, env={**os.environ, **(env or {})},
+                argv, stdin=given, stdout=out, stderr=err, env={**without_slurm(os.environ), **(env or {})},
                 cwd="/", start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from node.bootstrap.report import BootReport
 from node.bootstrap.services import Services
 from node.folders import Folders
 from node.model import Mount, Settings
+from node.slurm import environment
 
 
 class SkipStep(Exception):  # noqa: N818 - not an error: the step has nothing to do here
@@ -72,6 +73,23 @@ class Context:
     def munge_user(self) -> str | None:
         """The user of munged. `None` means the user of this process."""
         return "munge" if self.slurm_user else None
+
+    def slurm(
+        self,
+        *command: str,
+        conf: str | None = None,
+        timeout: float = 60.0,
+        allow: Collection[int] = (0,),
+        attempts: int = 1,
+        pause: float = 5.0,
+    ) -> str:
+        """Runs one of Slurm's programs, with an environment of ours, as `run` does.
+
+        Args:
+            conf: the path of slurm.conf. `None` means this machine's.
+        """
+        env = environment.of_ours(conf or self.folders.slurm_conf)
+        return self.run(*command, env=env, timeout=timeout, allow=allow, attempts=attempts, pause=pause)
 
     def path(self, pure: object) -> Path:
         return Path(str(pure))

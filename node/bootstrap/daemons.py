@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -73,9 +71,13 @@ def controller(context: Context) -> None:
 
 
 def _controls(context: Context) -> bool:
-    conf = str(context.folders.slurm_conf)
-    ping, env = ["/usr/bin/scontrol", "ping"], {**os.environ, "SLURM_CONF": conf}
-    return b" is UP" in subprocess.run(ping, env=env, capture_output=True, check=False).stdout
+    # Imported late, because no node needs it.
+    from node.slurm.control import Control, SlurmError
+
+    try:
+        return " is UP" in Control(context.folders.slurm_conf).run("scontrol", "ping")
+    except SlurmError:
+        return False
 
 
 def _renew(context: Context) -> None:

@@ -44,12 +44,16 @@ def boot(design: ClusterDesign, partition: Partition) -> int:
     devices = partition.accelerator is not None or bool(partition.efa)
     if baked(design, partition):
         installs = FOUND + (FOUND if devices else 0)
+        closed = FOUND
     else:
         lustre = any(mount.kind == "fsx_lustre" and "compute" in mount.roles for mount in design.mounts)
         installs = PACKAGES + (RESTART if lustre else 0) + (ACCELERATORS if devices else 0)
+        closed = METADATA
     hooks = sum(hook.timeout for hook in design.hooks if hook.role in ("compute", "all"))
     health = HEALTH if devices and design.health is not None else 0
-    return START + USERS + HOSTS + SECRETS + DISKS + installs + MOUNTS + SLURM + hooks + health + READY
+    return (
+        START + USERS + HOSTS + closed + SECRETS + DISKS + installs + MOUNTS + SLURM + hooks + health + READY
+    )
 
 
 def baked(design: ClusterDesign, partition: Partition) -> bool:

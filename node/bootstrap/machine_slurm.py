@@ -15,6 +15,7 @@ from node.bootstrap.vm import clouds, motd, pyxis
 from node.containers import oci
 from node.health import programs as node_programs
 from node.slurm import version
+from node.slurm.environment import without_slurm
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
@@ -72,7 +73,7 @@ def _release(context: Context) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
             conf.write(ENOUGH)
             conf.flush()
-            env = {**os.environ, "SLURM_CONF": conf.name}
+            env = {**without_slurm(os.environ), "SLURM_CONF": conf.name}
             done = subprocess.run([program, "-V"], env=env, capture_output=True, text=True, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{program} is not installed on this machine") from None

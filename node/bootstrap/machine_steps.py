@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.bootstrap import accounts, clock, files, key_server, sshd
+from node.bootstrap import accounts, clock, files, key_server, report_server, sshd
 from node.bootstrap.context import Context
 from node.bootstrap.machine_slurm import ready, slurm
 from node.bootstrap.vm import clouds, nfs_guard
@@ -82,11 +82,20 @@ def secrets(context: Context) -> str:
     files.folder(path.parent, 0o700, context.munge_user)
     files.write(path, key, 0o400, context.munge_user)
     if controller:
-        log = context.path(context.folders.log) / "keys.log"
-        service = key_server.service(context.settings.site.python, context.folders.code, path, log)
+        _serve(context, path)
+    return note
+
+
+def _serve(context: Context, key: Path) -> None:
+    """Starts what serves the other machines from now on: the key, and the place for their boot reports."""
+    python, code, log = context.settings.site.python, context.folders.code, context.path(context.folders.log)
+    reports = report_server.folder(context.folders)
+    for service in (
+        key_server.service(python, code, key, log / "keys.log"),
+        report_server.service(python, code, reports, context.slurm_user, log / "reports.log"),
+    ):
         context.services.stop(service.name)
         context.services.start(service)
-    return note
 
 
 def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:

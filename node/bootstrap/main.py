@@ -48,7 +48,14 @@ def bootstrap(
     else:
         host, sink, services = _on_this_host(settings, host, bucket)
     own = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
-    report = BootReport(host, role, [file_sink(own), sink], was_ready=was_ready(own))
+    sinks = [file_sink(own), sink]
+    if role == "compute" and not folders.process:
+        # Imported late, because no other machine needs it.
+        from node.bootstrap import report_server
+
+        # It is before the bucket, which may be slow.
+        sinks.insert(1, report_server.sender(settings.site.controller_address))
+    report = BootReport(host, role, sinks, was_ready=was_ready(own))
     context = Context(settings, settings_file, role, host, folders, services, report)
     steps = [step for step in STEPS if step.taken_by(context)]
     if context.vm:

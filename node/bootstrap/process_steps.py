@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
 from node.elastic import programs
+from node.sites import LocalSite
 from node.slurm import version
 
 VERSION_FILE = "version"
@@ -72,8 +74,6 @@ def slurm(context: Context) -> str:
         context.report.content["facts"]["slurm"] = text
         for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
             context.path(folder).mkdir(parents=True, exist_ok=True)
-        # munge refuses sockets in a folder that other users cannot enter, which may be due to the umask.
-        context.path(folders.run).chmod(0o755)
         programs.write(context.settings, context.settings_file)
         node_programs.write(context.settings, context.settings_file)
         configure(context.settings, text, files.write)
@@ -93,9 +93,18 @@ def ready(context: Context) -> str:
 
 
 def _controller(context: Context) -> str:
+    if context.settings.site.of(LocalSite).loopback_only and socket.gethostname() != "localhost":
+        raise OSError(
+            "the controller has no namespace, in which it would listen on the loopback alone; the end of its "
+            "log says why; `up` brings it up without when it runs again"
+        )
     run = context.path(context.folders.run)
     daemons.check_port(context, context.settings.site.slurmctld_port)
-    daemons.munged(context, run, run, context.path(context.folders.log))
+    # munged makes a socket that every user may use, and insists that all can reach it. Here nobody but the
+    # owner can enter the run directory, which keeps others from the cluster. In an ordinary user's namespace
+    # it would also refuse root's folders, which belong to nobody there. What munged checks of the folders
+    # besides, `infra.program.folders` has checked.
+    daemons.munged(context, run, run, context.path(context.folders.log), "--force")
     started = ["munged"]
     if context.settings.design.slurm.accounting:
         # Imported late to save time: few clusters need it.

@@ -1,23 +1,36 @@
 """The boot report: the machine's present step, the error of a failed step, and its last lines.
 
 `./cluster status` and a failed `up` show the report, so it must exist even if the machine can no longer be
-reached. Every change is written to the machine's disk and to the cluster's bucket.
+reached. Every change is written to the machine's disk and to the cluster's bucket, where people read it. A
+node also sends it to the controller (`report_server`): only what comes there changes a node's state.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.bootstrap import files
 
 REPORT_VERSION = "slurm-stacks/boot/v1"
 TAIL_LINES = 20
+TAIL_LENGTH = 2000
 LINE_LENGTH = 200
 """The greatest length of a line in a node's reason or a job's comment."""
+MOST_BYTES = 64 * 1024
+"""The greatest length of a report that another machine sends (`brief`)."""
+OWN_BYTES = 1024 * 1024
+"""The greatest length of a report's file that is read, with the last lines of every step."""
+LAST_TIME = 253402300799.0
+"""The last second of the year 9999."""
+STATES = ("booting", "ready", "failed", "rebooting")
+NOTICE_SECONDS = 7 * 86400.0
+"""The longest time between a notice and the machine's end. Compute Engine gives an hour at most."""
 
 
 class BootReport:
@@ -76,7 +89,7 @@ class BootReport:
         step = self.content["steps"][-1]
         step.update(state=state, seconds=round(seconds, 3), note=note)
         if tail:
-            step["tail"] = tail[-TAIL_LINES:]
+            step["tail"] = [line[:TAIL_LENGTH] for line in tail[-TAIL_LINES:]]
         self.write()
 
     def finish(self, state: str) -> None:
@@ -114,58 +127,184 @@ def was_ready(file: Path) -> bool:
         return False
 
 
-def failure(file: Path, since: float = 0.0) -> str | None:
-    """Returns why a boot failed, from its report's file. See `failure_in`."""
-    return failure_in(_text(file), since)
+class Reported(NamedTuple):
+    """What a report says of its machine, checked.
+
+    Attributes:
+        state: One of `STATES`.
+        failure: Why the boot failed, as one short line of printable characters.
+        notice: When the cloud will take the machine, in seconds since the epoch (UTC).
+    """
+
+    state: str
+    failure: str | None = None
+    notice: float | None = None
 
 
-def notice(file: Path, since: float = 0.0) -> float | None:
-    """Returns when the cloud will take a machine, from its report's file. See `notice_in`."""
-    return notice_in(_text(file), since)
+class BrokenReportError(ValueError):
+    """A report is not of the form that a boot writes. The message says what is wrong."""
 
 
-def _text(file: Path) -> str:
-    """Returns a report's content. It is empty if there is no report yet."""
-    try:
-        return file.read_text()
-    except (OSError, ValueError):
-        return ""
-
-
-def failure_in(content: str, since: float = 0.0) -> str | None:
-    """Returns why a boot failed. `None` means that it has not failed, or that there is no report yet.
+def checked(content: bytes, now: float, most: int = MOST_BYTES) -> Reported:
+    """Checks a report, whoever wrote it, and returns what it says.
 
     Args:
-        content: a report as it was written.
-        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
+        now: seconds since the epoch. The cloud takes no machine more than `NOTICE_SECONDS` later.
+        most: the greatest length in bytes.
+
+    Raises:
+        BrokenReportError: The report is too long, is no JSON, or has a value of another kind or range.
     """
+    found = _parsed(content, most)
+    state, steps = found.get("state"), found.get("steps")
+    if not isinstance(state, str) or state not in STATES:
+        raise BrokenReportError(f"its state is none of {', '.join(STATES)}")
+    if not isinstance(steps, list):
+        raise BrokenReportError("its steps are no list")
+    return Reported(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
+
+
+def _parsed(content: bytes, most: int) -> dict[str, Any]:
+    if len(content) > most:
+        raise BrokenReportError(f"it has more than {most} bytes")
     try:
-        found = json.loads(content)
-        if found.get("started", since) < since:
-            return None
-        step = found["steps"][-1]
-        if found["state"] != "failed":
-            return None
-        tail = [line for line in step.get("tail") or [] if str(line).strip()]
-        lines = [str(step["note"]).removesuffix(":"), *tail[-1:]]
-        return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in lines)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        found = json.loads(content.decode(), parse_constant=_no_constant)
+    except BrokenReportError:
+        raise
+    except RecursionError:
+        raise BrokenReportError("its JSON is nested too deeply") from None
+    except ValueError as error:
+        raise BrokenReportError(f"it is no JSON: {_line(str(error))}") from None
+    if not isinstance(found, dict):
+        raise BrokenReportError("it is no JSON object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise BrokenReportError(f"it holds {name}, which is no JSON")
+
+
+def _why(steps: list[Any]) -> str:
+    step = steps[-1] if steps else None
+    if not isinstance(step, dict):
+        raise BrokenReportError("it says that the boot failed, and has no step that did")
+    name, note, tail = step.get("name"), step.get("note"), step.get("tail") or []
+    if not isinstance(tail, list) or not all(isinstance(text, str) for text in (name, note, *tail)):
+        raise BrokenReportError("its last step has no text for its name, its note or its last lines")
+    lines = [_line(str(note)).removesuffix(":"), *[line for text in tail if (line := _line(text))][-1:]]
+    return f"step {_line(str(name))}: " + ": ".join(lines)
+
+
+def _notice(value: object, now: float) -> float | None:
+    if value is None:
         return None
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BrokenReportError("its notice is no number")
+        at = float(value)
+    except OverflowError:
+        at = math.inf
+    if not 0 <= at <= now + NOTICE_SECONDS:  # NaN is in no range
+        raise BrokenReportError("its notice is no time from 1970 to a week from now")
+    return at
 
 
-def notice_in(content: str, since: float = 0.0) -> float | None:
-    """Returns when the cloud will take the report's machine, in seconds since the epoch (UTC).
+def _line(text: str) -> str:
+    """Returns a text as one short line without control characters and half characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable.split())[:LINE_LENGTH]
 
-    `None` means that there is no such notice, or no report.
 
-    Args:
-        content: a report as it was written.
-        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
+def displayable(content: bytes) -> dict[str, Any] | None:
+    """Returns a whole report as people are shown it, whoever wrote it. `None` means that it is no report.
+
+    It has the keys that a boot writes, each with a value of its kind. Characters that would act on a terminal
+    are escaped. A report without a time of its beginning is as old as can be.
     """
     try:
-        found = json.loads(content)
-        return None if found["started"] < since else float(found["notice"])
-    except (ValueError, KeyError, TypeError):
+        found = _parsed(content, OWN_BYTES)
+    except BrokenReportError:
+        return None
+    if found.get("state") not in STATES:
+        return None
+    facts, steps = found.get("facts"), found.get("steps")
+    return {
+        **{key: _text(found.get(key)) for key in ("host", "role", "state")},
+        "was_ready": found.get("was_ready") is True,
+        "started": _number(found.get("started")) or 0.0,
+        "ended": _number(found.get("ended")),
+        "host_keys": _texts(found.get("host_keys")),
+        "facts": {_text(k): _text(v) for k, v in facts.items()} if isinstance(facts, dict) else {},
+        "steps": [_step(step) for step in steps if isinstance(step, dict)] if isinstance(steps, list) else [],
+    }
+
+
+def _step(step: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: _text(step.get(key)) for key in ("name", "state", "note")},
+        **{key: _number(step.get(key)) for key in ("started", "seconds", "timeout")},
+        **({"tail": tail} if (tail := _texts(step.get("tail"))) else {}),
+    }
+
+
+def _number(value: object) -> float | None:
+    """Returns a number that is a time, or so many seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_TIME:
+        return None
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    return [_text(one) for one in value] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or value.isprintable():
+        return value if isinstance(value, str) else ""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in value)
+
+
+def brief(text: str) -> bytes:
+    """Returns the part of a boot's report that `checked` reads. It is short, however long the report is."""
+    content = json.loads(text)
+    made = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
+    made["steps"] = []
+    for step in content["steps"][-1:]:
+        lines = [_line(line) for line in step.get("tail") or []]
+        last = {key: _line(str(step.get(key) or "")) for key in ("name", "state", "note")}
+        made["steps"].append({**last, "tail": [line for line in lines if line]})
+    return json.dumps(made).encode()
+
+
+def failure(file: Path, since: float = 0.0) -> str | None:
+    """Returns why a boot failed, from its report's file.
+
+    `None` means that it has not failed, or that there is no report yet.
+
+    Args:
+        since: seconds since the epoch. A file that was written earlier is of a former machine of this name.
+    """
+    found = _of_file(file, since)
+    return None if found is None else found.failure
+
+
+def notice(file: Path) -> float | None:
+    """Returns when the cloud will take a machine, from its report's file. `None` means that it does not say.
+
+    The time is in seconds since the epoch (UTC).
+    """
+    found = _of_file(file, 0.0)
+    return None if found is None else found.notice
+
+
+def _of_file(file: Path, since: float) -> Reported | None:
+    try:
+        with file.open("rb") as stream:
+            # Readers see a file as a whole: it is replaced, not rewritten.
+            if os.fstat(stream.fileno()).st_mtime < since:
+                return None
+            return checked(stream.read(OWN_BYTES + 1), time.time(), OWN_BYTES)
+    except (OSError, BrokenReportError):
         return None
 
 

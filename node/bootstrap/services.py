@@ -14,6 +14,7 @@ from typing import Protocol
 
 from node.bootstrap.accounts import start_as
 from node.processes import descendants
+from node.slurm.environment import without_slurm
 
 RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 6.0
@@ -95,7 +96,8 @@ class InitServices:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, **service.env},
+                    # No variable of Slurm's but the service's own: slurmctld and slurmd read some, too.
+                    env={**without_slurm(os.environ), **service.env},
                     cwd="/",
                     # A signal to the init's process group must not reach the service.
                     start_new_session=True,

@@ -71,7 +71,21 @@ def packages(context: Context) -> str:
 def metadata(context: Context) -> str:
     from node.bootstrap.vm import clouds, metadata_guard
 
+    if _open_metadata(context):
+        return metadata_guard.open_to_all(context)
     return metadata_guard.install(context, clouds.of(context.settings).metadata_openings)
+
+
+def _open_metadata(context: Context) -> bool:
+    """Whether the stack file opens the metadata address of this machine to every user. It never opens a
+    controller's."""
+    design = context.settings.design
+    if context.role == "compute":
+        partition = design.partition_of(context.host)
+        return partition is not None and partition.open_metadata
+    return context.role == "login" and any(
+        host.open_metadata for host in design.hosts if host.name == context.host
+    )
 
 
 def accelerators(context: Context) -> str:
@@ -145,8 +159,8 @@ WHOLE = VM | {"container"}
 STEPS: tuple[Step, ...] = (
     Step("users", limits.USERS, ALL, lambda context: kind(context).users(context)),
     Step("hosts", limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
-    # This comes before the controller reads the key, because users may log in while it still boots.
-    Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
+    # This comes before a machine has the key, because users may log in while it still boots.
+    Step("metadata", limits.METADATA, ALL, metadata, VM),
     # The controller waits until its permission to read the key is active. A login machine waits for the
     # controller.
     Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),

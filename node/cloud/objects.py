@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
 
 from node.cloud.errors import ServiceError
-
-
-class Entry(NamedTuple):
-    """An object in a list.
-
-    Attributes:
-        updated: the time of the last write, in seconds since the epoch (UTC).
-        etag: an identifier that changes with the content.
-    """
-
-    updated: float
-    etag: str
 
 
 def checked(content: bytes, sha256: str | None, what: str) -> bytes:

@@ -40,6 +40,7 @@ class Machine:
         notice: When the cloud will take the machine back, in seconds since the epoch (UTC); `None` means the
             cloud has announced nothing.
         outdated: Whether its partition's new machines are made from another template or instance type by now.
+        addresses: Its addresses in the cluster's network, from which it speaks to the controller.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Machine:
     zone: str | None = None
     notice: float | None = None
     outdated: bool = False
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action
     if rule.verb is Verb.TERMINATE:
         return [Action(rule.verb, m.node, m.id, rule.reason) for m in machines if m.state.alive]
     if rule.verb is Verb.EVACUATE or rule.reason == LATER:
-        notices = [m.notice for m in machines if m.state.alive and m.notice is not None]
+        notices = _notices(m for m in machines if m.state.alive)
         return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
     if rule.reason == UNFIT and view.reason:
         return [Action(rule.verb, view.name, None, f"{rule.reason}: {view.reason}")]
@@ -250,8 +250,11 @@ def health_cause(reason: str) -> str:
 
 
 def clock(moment: float) -> str:
-    """Format a moment in seconds since the epoch as reasons show it."""
-    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
+    """Format a moment in seconds since the epoch as reasons show it. Any number has a text."""
+    try:
+        return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
+    except (ValueError, OverflowError, OSError):  # no date of a calendar, or no number at all
+        return "an unknown time"
 
 
 def _look(
@@ -302,13 +305,18 @@ def _phase(
         # A machine that ended before the node was last powered up says nothing about the present one.
         ended = alive is not None and any(m.id == alive for m in machines)
         return MachinePhase.GONE if ended else MachinePhase.NONE
-    if notices := [m.notice for m in living if m.notice is not None]:
+    if notices := _notices(living):
         return MachinePhase.NOTICED if min(notices) - utc <= NEAR_SECONDS else MachinePhase.ANNOUNCED
     if len(living) > 1:
         return MachinePhase.SEVERAL
     if living[0].state is MachineState.PENDING:
         return MachinePhase.PENDING
     return MachinePhase.RUNNING if living[0].failure is None else MachinePhase.FAILED
+
+
+def _notices(machines: Iterable[Machine]) -> list[float]:
+    """Return when machines will be taken. A notice that is no time says nothing."""
+    return [m.notice for m in machines if m.notice is not None and math.isfinite(m.notice)]
 
 
 def _by_node(machines: Iterable[Machine]) -> dict[str, list[Machine]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from node.bootstrap.services import Service
 from node.folders import Folders
 from node.model import Settings
-from node.slurm.control import PATH
+from node.slurm import environment
 
 CLIENT = "usr/local/lib/slurm-stacks/client"
 """Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.
@@ -24,13 +24,14 @@ EPILOG_TEXT = """\
 # slurmctld before 24.11 does not clean up a job that is requeued if its node is lost before it has ended it:
 # the job's next run has no GPUs, or never begins. While this epilog runs, slurmctld does clean up, after it.
 exec </dev/null
-PATH={path} SLURM_CONF={conf}
-export PATH SLURM_CONF
+PATH={path}
 looks=0
 while [ "$looks" -lt {seconds} ]; do
     # Usually this takes a tenth of a second.
     if [ "$looks" -lt 5 ]; then sleep 0.1; else sleep 1; fi
-    scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null | grep -q COMPLETING || exit 0
+    # Only the line of the state counts: a node's reason or comment may hold the word as well.
+    {slurm} scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null |
+        grep -q '^ *State=[^ ]*COMPLETING' || exit 0
     looks=$((looks + 1))
 done
 """
@@ -46,8 +47,9 @@ def write(settings: Settings, settings_file: Path) -> None:
     for name in NAMES:
         call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.lib / 'requests')!r})"
         place_python(settings, name, "node.elastic.client", call)
-    conf = shlex.quote(str(folders.slurm_conf))
-    _place(code / "bin" / EPILOG, EPILOG_TEXT.format(path=PATH, conf=conf, seconds=EPILOG_SECONDS))
+    slurm = shlex.join(environment.words(folders.slurm_conf))
+    text = EPILOG_TEXT.format(path=environment.PATH, slurm=slurm, seconds=EPILOG_SECONDS)
+    _place(code / "bin" / EPILOG, text)
     write_tool(settings, settings_file)
     place_python(settings, configure(settings).name, "node.slurm.configure", f"main({str(settings_file)!r})")
     # The folder is made here and not by the clients: they may find the daemon down, and then need it.

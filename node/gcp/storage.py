@@ -1,20 +1,17 @@
-"""Reads, writes and lists whole objects of the cluster's bucket in Cloud Storage, and checks digests."""
+"""Reads and writes whole objects of the cluster's bucket in Cloud Storage, and checks digests."""
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import urllib.parse
 
 from node.cloud import call as http
-from node.cloud.objects import Entry, checked
+from node.cloud.objects import checked
 from node.gcp.service import Token, request
 
 SCHEME = "gs://"
 ENDPOINT = "https://storage.googleapis.com"
 ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
-FIELDS = "items(name,updated,etag),nextPageToken"
 
 
 class Bucket:
@@ -62,25 +59,6 @@ class Bucket:
         """
         query = urllib.parse.urlencode({"uploadType": "media", "name": key})
         self._call("POST", f"upload/storage/v1/b/{self._name}/o?{query}", key, content)
-
-    def list(self, prefix: str) -> dict[str, Entry]:
-        """Returns all objects whose names have a prefix, by name.
-
-        Raises:
-            UnreachableError: Cloud Storage did not answer.
-            ServiceError: Cloud Storage refused.
-        """
-        found: dict[str, Entry] = {}
-        query = {"prefix": prefix, "fields": FIELDS}
-        while True:
-            path = f"storage/v1/b/{self._name}/o?{urllib.parse.urlencode(query)}"
-            page = json.loads(self._call("GET", path, prefix).body)
-            for item in page.get("items", []):
-                updated = datetime.datetime.fromisoformat(item["updated"]).timestamp()
-                found[item["name"]] = Entry(updated, item["etag"])
-            if not (after := page.get("nextPageToken")):
-                return found
-            query["pageToken"] = after
 
     def _call(self, method: str, path: str, key: str, body: bytes | None = None) -> http.Answer:
         base = os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT

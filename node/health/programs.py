@@ -21,8 +21,9 @@ from node.health.model import EPILOG, PROLOG, JobScript
 from node.health.tools import OWN_FOLDERS, runner
 from node.model import Settings
 from node.published import read_settings
-from node.slurm.control import PATH, Control, SlurmError
-from node.slurm.states import parse_nodes
+from node.slurm.answers import parse_nodes
+from node.slurm.control import Control, SlurmError
+from node.slurm.environment import PATH
 
 HEALTH_CHECK = "node-health"
 NAMES = (HEALTH_CHECK, PROLOG, EPILOG)

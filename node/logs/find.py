@@ -21,6 +21,8 @@ from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
+from node.logs import outputs
+from node.logs.explained import explained
 from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
 from node.logs.text import UnreadableError, Wanted, open_log, tail
 from node.model import Settings
@@ -294,34 +296,36 @@ class Cluster:
         self, name: str, jobs: list[JobState], folders: list[Path], since: float | None
     ) -> Iterable[Source]:
         """The output files of a job that was submitted at a time, as far as that is known."""
-        said: dict[Path, str] = {}
+        said: dict[Path, tuple[str, int]] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
-        for job in jobs[-MOST_TASKS:]:
-            text = self._described(job.id)
-            if "BatchFlag=0" in text:
+        for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
+            if not outputs.is_batch(fields):
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
-            for kind, file in sorted(re.findall(r"^ *Std(Out|Err)=(/.*)$", text, re.MULTILINE), reverse=True):
+            for file in outputs.files(number, fields):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
-                if not any(folder.parent == Path(file).parent for folder in folders):
-                    said.setdefault(Path(file), "output" if kind == "Out" else "errors")
+                if not any(folder.parent == Path(file.path).parent for folder in folders):
+                    said.setdefault(Path(file.path), (file.kind, file.owner))
         for folder in folders:
             for path in sorted(folder.glob("out-*.txt")):
-                said.setdefault(path, "output")
+                said.setdefault(path, ("output", folder.lstat().st_uid))
         if said.pop(Path("/dev/null"), None) is not None:
             nowhere = "it goes to /dev/null, which keeps nothing"
         if not said:
             yield Note("output", [f"({nowhere})"])
-        for path, kind in said.items():
+        for path, (kind, owner) in said.items():
             missing = "the job has not written anything yet, or it was removed"
-            yield LogFile(kind, path, missing, since=since)
+            yield LogFile(kind, path, missing, since=since, owner=owner)
+        yield from explained(
+            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in said.items()
+        )
 
-    def _described(self, job: int) -> str:
-        """Slurm's text on a job. It is empty if Slurm does not answer or does not know the job."""
+    def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
+        """Where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""
         try:
-            return self.control.run("scontrol", "show", "job", str(job))
+            return self.control.outputs(jobs)
         except SlurmError:
-            return ""
+            return {}
 
 
 def _is(job: JobState, number: int, task: str | None) -> bool:

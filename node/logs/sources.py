@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from node.bootstrap import report
 from node.logs.text import UnreadableError, Wanted, age, decoded, open_log, printable, size, tail
 
 HOLD_SECONDS = 1.0
@@ -58,6 +58,8 @@ class LogFile:
         wanted: a filter for the lines to show. `None` means all lines.
         since: when the job was submitted that writes this file, in seconds since the epoch. A file that was
             last written earlier is not shown until the job writes it. `None` means that any file is shown.
+        owner: the number of the user whose file it must be, because others choose the path. `None` means that
+            anybody's will do.
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class LogFile:
         missing: str | None,
         wanted: Wanted | None = None,
         since: float | None = None,
+        owner: int | None = None,
     ) -> None:
         self._title = title
         self.path = path
         self._missing = missing
         self._wanted = wanted
         self._since = since
+        self._owner = owner
         self._descriptor: int | None = None
         self._position = 0
         self._part = b""
@@ -80,17 +84,18 @@ class LogFile:
 
     @property
     def heading(self) -> str:
+        title = printable(f"{self._title}: {self.path}")
         try:
             info = self.path.stat()
         except OSError:
-            return f"{self._title}: {self.path}"
-        if is_earlier(info, self._since):
-            return f"{self._title}: {self.path}"
-        return f"{self._title}: {self.path} ({size(info.st_size)}, {age(info.st_mtime)})"
+            return title
+        if is_earlier(info, self._since) or self._owner not in (None, info.st_uid):
+            return title
+        return f"{title} ({size(info.st_size)}, {age(info.st_mtime)})"
 
     def last(self, count: int) -> list[str]:
         try:
-            self._descriptor = open_log(self.path)
+            self._descriptor = open_log(self.path, self._owner)
         except FileNotFoundError:
             return [f"(not there: {self._missing})"] if self._missing is not None else []
         except UnreadableError as error:
@@ -117,7 +122,7 @@ class LogFile:
                 found += self._flush()
             with contextlib.suppress(FileNotFoundError, UnreadableError):
                 self._descriptor = None
-                self._descriptor, self._position = open_log(self.path), 0
+                self._descriptor, self._position = open_log(self.path, self._owner), 0
                 found += self._read()
         if self._part and time.monotonic() - self._part_since > HOLD_SECONDS:
             found += self._flush()
@@ -188,12 +193,15 @@ class BootReport:
 
     def _lines(self) -> list[str]:
         try:
-            content = json.loads(self._path.read_text())
-            return [*self._age(content["started"]), *(printable(line) for line in report_lines(content))]
+            with self._path.open("rb") as stream:
+                content = report.displayable(stream.read(report.OWN_BYTES + 1))
         except FileNotFoundError:
             return [f"(not there: {self._missing})"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
             return [f"(cannot be shown: {error!r})"]
+        if content is None:
+            return ["(cannot be shown: it is no boot report)"]
+        return [*self._age(content["started"]), *(printable(line) for line in report_lines(content))]
 
     def _age(self, started: float) -> list[str]:
         if self._asked is None or started >= self._asked - CLOCK_SECONDS:

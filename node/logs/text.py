@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
 import time
@@ -25,12 +26,15 @@ class UnreadableError(Exception):
     """The file cannot be read. The text says why."""
 
 
-def open_log(path: Path) -> int:
+def open_log(path: Path, owner: int | None = None) -> int:
     """Opens a regular file for reading and returns its descriptor.
+
+    Args:
+        owner: the number of the user whose file it must be. `None` means that anybody's will do.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        UnreadableError: It is not a regular file, or this user may not read it.
+        UnreadableError: It is not a regular file, not the owner's, or this user may not read it.
     """
     try:
         # A job's output may be a named pipe, on which an ordinary `open` would wait for ever.
@@ -39,10 +43,24 @@ def open_log(path: Path) -> int:
         raise
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    there = os.fstat(descriptor)
+    if not stat.S_ISREG(there.st_mode):
         os.close(descriptor)
         raise UnreadableError("not a file that keeps anything")
+    if owner is not None and there.st_uid != owner:
+        os.close(descriptor)
+        raise UnreadableError(
+            f"it belongs to {_user(there.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
+            "read it yourself if the job writes there"
+        )
     return descriptor
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def tail(descriptor: int, count: int, wanted: Wanted | None = None) -> tuple[list[str], int]:

@@ -15,7 +15,8 @@ from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.slurm import blocks, gres, topology
+from node.sites import LocalSite
+from node.slurm import blocks, gres, topology, users
 from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
@@ -117,7 +118,7 @@ def _spool(folders: Folders, node: str) -> PurePosixPath:
 def _value(key: str, value: object) -> str:
     """Returns the value as text. Raises ValueError for a value that would change the meaning of its line."""
     text = str(value)
-    if not _PLAIN_VALUE.fullmatch(text):
+    if not _PLAIN_VALUE.fullmatch(text) and not isinstance(value, users.Spelled):
         raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
     return text
 
@@ -131,15 +132,19 @@ def _daemons(settings: Settings) -> Options:
     site, folders = settings.site, Folders(settings)
     # %n is the node's name. It is needed in process mode, where all nodes share one file system.
     node = "-%n" if folders.process else ""
+    local = site.of(LocalSite) if folders.process else LocalSite()
+    user = users.spelled(site.user)
     return [
         ("ClusterName", settings.design.name),
         ("SlurmctldHost", f"{site.controller_host}({site.controller_address})"),
         ("SlurmctldPort", site.slurmctld_port),
         # In process mode each node line has its own port.
         *([] if folders.process else [("SlurmdPort", site.slurmd_port)]),
-        ("SlurmUser", site.user),
+        ("SlurmUser", user),
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
-        *([("SlurmdUser", site.user)] if folders.process else []),
+        *([("SlurmdUser", user)] if folders.process else []),
+        # Otherwise slurmctld listens on every address of its host.
+        *([("CommunicationParameters", "NoCtldInAddrAny")] if local.loopback_only else []),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),

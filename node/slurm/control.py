@@ -6,17 +6,28 @@ the JSON is not: 22.05, 23.11 and 24.11 each have a different schema.
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
 
+from node.slurm import environment
+from node.slurm.answers import (
+    JOB_TEXTS,
+    OUTPUT_FIELDS,
+    SQUEUE_FORMAT,
+    parse_jobs,
+    parse_nodes,
+    parse_texts,
+    text_format,
+    with_texts,
+)
 from node.slurm.hostlist import expand, fold
-from node.slurm.states import SQUEUE_FORMAT, JobState, NodeState, parse_jobs, parse_nodes
+from node.slurm.states import JobState, NodeState
 
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
 
@@ -243,20 +254,17 @@ class Control(Slurm):
 
     def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
         self._timeout = timeout
-        # Nothing is inherited: the caller may be a job or a program of slurmctld, whose SLURM_* variables
-        # change what the commands do. Times are seconds since 1970, whatever the machine's time zone is.
-        self._environment = {
-            "PATH": PATH,
-            "SLURM_CONF": str(slurm_conf),
-            "SLURM_TIME_FORMAT": "%s",
-            "LC_ALL": "C.UTF-8",
-        }
+        # Nothing is inherited: the caller may be a job, a program of slurmctld, or in anybody's shell.
+        self._environment = environment.of_ours(slurm_conf)
 
     def run(self, *command: str) -> str:
+        return self._run(command, {})
+
+    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
         try:
             done = subprocess.run(
                 command,
-                env=self._environment,
+                env={**self._environment, **variables},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -279,8 +287,24 @@ class Control(Slurm):
     def jobs(self) -> dict[int, JobState]:
         # Without --array, squeue shows a requeued task as one of the tasks that have not started, with their
         # reason, their priority and their number of restarts.
-        options = ("--noheader", "--all", "--states=all", "--array", "--Format")
-        return parse_jobs(self.run("squeue", *options, SQUEUE_FORMAT))
+        options = ("--all", "--states=all", "--array")
+        found = parse_jobs(self.run("squeue", "--noheader", *options, "--Format", SQUEUE_FORMAT))
+        # What people have written comes from a second reading, and only for the jobs of the first.
+        texts = self._texts(JOB_TEXTS, *options) if found else {}
+        return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
+
+    def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
+        """Returns where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
+
+        The paths are what users have written: whoever opens one must expect any path.
+        """
+        wanted = ",".join(map(str, jobs))
+        return self._texts(OUTPUT_FIELDS, "--all", "--states=all", f"--jobs={wanted}") if wanted else {}
+
+    def _texts(self, fields: Sequence[str], *options: str) -> dict[int, dict[str, str]]:
+        mark = f"m{secrets.token_hex(16)}"
+        format2 = {"SQUEUE_FORMAT2": text_format(fields, mark)}
+        return parse_texts(self._run(("squeue", "--noheader", *options), format2), fields, mark)
 
     def ping(self) -> bool:
         try:

@@ -53,8 +53,8 @@ from node.elastic.driver import (  # noqa: E402
 from node.elastic.launch_groups import groups  # noqa: E402
 from node.folders import Folders  # noqa: E402
 from node.model import ClusterDesign, Partition, Settings, SlurmSettings  # noqa: E402
+from node.slurm.answers import parse_nodes  # noqa: E402
 from node.slurm.hostlist import fold  # noqa: E402
-from node.slurm.states import parse_nodes  # noqa: E402
 from node.slurm.topology import Place  # noqa: E402
 from node.slurm.version import parse_resume  # noqa: E402
 from tests.node.slurm_cluster import SlurmCluster, design  # noqa: E402

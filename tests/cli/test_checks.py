@@ -15,8 +15,10 @@ import pytest
 from cli import checks
 from cli.local import system_packages, training
 from infra.errors import UserError
+from node.slurm.environment import defaults
 from tests.support import accounts, left_clusters
 from tests.support.checkout import ROOT, until
+from tests.support.hostile import HOSTILE
 
 PROJECT = Path("/project")
 
@@ -172,11 +174,12 @@ def test_arguments_are_pytests_and_nothing_else_runs(commands: Commands, tmp_pat
 def test_nothing_of_the_callers_leads_the_tests_elsewhere(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SLURM_CONF", "SLURM_STACKS_RUNNER", "PULUMI_CONFIG_PASSPHRASE"):
+    for name in (*HOSTILE, "SLURM_STACKS_RUNNER", "PULUMI_CONFIG_PASSPHRASE"):
         monkeypatch.setenv(name, "mine")
     monkeypatch.setenv("PYTHONPATH", "/mine")
     checks.run_checks(tmp_path, ["x"])
-    assert {k for k in commands.env if k.startswith(("SLURM_", "PULUMI_CONFIG"))} == {"SLURM_STACKS_PROJECT"}
+    assert {k for k in commands.env if k.startswith(("SLURM", "PULUMI_CONFIG"))} == {"SLURM_STACKS_PROJECT"}
+    assert defaults(commands.env) == []
     assert (commands.env["PYTHONPATH"], commands.env["SLURM_STACKS_PROJECT"]) == (str(tmp_path),) * 2
     assert "PATH" in commands.env
 

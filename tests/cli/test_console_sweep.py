@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -133,3 +134,19 @@ def test_a_summary_without_one_node_claims_no_speed_up() -> None:
     blank, first, _, values = text.getvalue().splitlines()
     assert (blank, first) == ("", title)
     assert values.split() == ["2", "3", "12.2", "–", "0.5000", "–"]
+
+
+def test_the_time_of_a_whole_program_is_not_called_training() -> None:
+    def heads(*lines: Line) -> list[str]:
+        text = io.StringIO()
+        show_summary("t", lines, RichConsole(file=text, width=160))
+        return text.getvalue().splitlines()[2].split()
+
+    line = Line(2, 3, 12.25, None, 0.5, None)
+    assert heads(line)[2:4] == ["train", "s"]
+    assert heads(dataclasses.replace(line, whole=True))[2:4] == ["run", "s"]
+    assert heads(line)[-1] == "speed-up"
+    assert heads(line, dataclasses.replace(line, cores="2, shared"))[-1] == "cores"
+    done = row(1, "done", detail="done: 3 s")
+    assert "train s" in drawn([done])[1]
+    assert "run s" in drawn([dataclasses.replace(done, whole=True)])[1]

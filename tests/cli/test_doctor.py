@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import functools
 import json
+import os
 import sys
 import threading
 from collections import namedtuple
@@ -26,6 +27,7 @@ from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
+from node.slurm.environment import defaults
 from tests.support.checkout import ROOT, SMALL, until
 from tests.support.fake_host import seen
 
@@ -166,13 +168,19 @@ def test_python_and_its_environment(project: Path, monkeypatch: pytest.MonkeyPat
         assert ("python.version" in seen(general.python(project))) is expected
 
 
-def test_a_shell_inside_another_slurms_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert list(general.environment()) == []
+def test_a_shell_with_options_of_slurms_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Slurm sets for a job does not matter: no command is started with it."""
+    for name in defaults(os.environ):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert list(general.environment()) == []
+    monkeypatch.setenv("SQUEUE_USERS", "me")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     (found,) = general.environment()
     assert (found.check, found.severity) == ("environment.slurm", Severity.WARNS)
-    assert "job 77" in found.found
+    assert "sets SBATCH_ACCOUNT, SQUEUE_USERS:" in found.found
+    assert found.cure is not None
+    assert found.cure.endswith("unset SBATCH_ACCOUNT SQUEUE_USERS")
 
 
 def test_the_runner_of_a_new_local_stack(

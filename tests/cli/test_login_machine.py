@@ -21,6 +21,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT, until
+from tests.support.hostile import HOSTILE, IDENTITY
 from tests.support.stack_values import values
 
 BECOME = """
@@ -104,6 +105,19 @@ def test_pulumis_secrets_stay_here(become: Callable[..., subprocess.CompletedPro
     done = become("env", PULUMI_CONFIG_PASSPHRASE="hush", PULUMI_ACCESS_TOKEN="hush", HUSHED="kept")
     assert "HUSHED=kept" in done.stdout
     assert "hush" not in done.stdout
+
+
+def test_a_shell_inside_a_job_is_not_inside_it_on_the_login_machine(
+    become: Callable[..., subprocess.CompletedProcess[str]], run: RunDirectory
+) -> None:
+    """Whose job it is makes no difference: srun would become a step of the job with this number."""
+    for conf in ("/another/slurm.conf", f"{run.path}/etc/slurm.conf"):
+        done = become("env", **{**HOSTILE, "SLURM_CONF": conf, "CUDA_VISIBLE_DEVICES": "3"})
+        seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        assert seen["SLURM_CONF"] == f"{run.path}/etc/slurm.conf"
+        assert not seen.keys() & {*IDENTITY, "CUDA_VISIBLE_DEVICES"}
+        # What a user has set for commands that the user types.
+        assert (seen["SQUEUE_FORMAT"], seen["SBATCH_ACCOUNT"]) == ("%j", "other")
 
 
 def test_no_command_is_the_users_shell(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ case "$*" in
     *"import ensurepip"*) ! [ -e {tools}/no-ensurepip ] ;;
     "-m venv "*) echo venv >>{log}; mkdir -p "$3/bin" && ln -s "{tools}/python3" "$3/bin/python" ;;
     "-m pip "*)
-        echo "pip ${{6}}" >>{log}
+        case "$*" in *" --require-hashes -r "*/uv.txt) read -r wanted <"$8" || : ;; esac
+        echo "pip ${{wanted% }}" >>{log}
         [ -e {tools}/offline ] && {{ echo "no route to the index" >&2; exit 1; }}
         cp {tools}/uv "$(dirname "$0")/uv" ;;
     *) exec "{real}" "$@" ;;
@@ -79,7 +81,7 @@ class Shim:
         self.tools.mkdir()
         shutil.copy(ROOT / "cluster", self.checkout)
         (self.checkout / "pyproject.toml").touch()
-        (self.checkout / "uv.lock").write_text('[[package]]\nname = "uv"\nversion = "1.2.3"\n')
+        (self.checkout / "uv.lock").write_text('[[package]]\nname = "uv"\nversion = "1.2.3"\n\n')
         (self.checkout / "cli" / "__init__.py").touch()
         (self.checkout / "cli" / "main.py").write_text(CLI)
         for name, text in (("python3", PYTHON), ("uv", UV)):
@@ -136,6 +138,18 @@ def mounts() -> Iterator[PrivateMounts]:
     made = PrivateMounts()
     yield made
     made.close()
+
+
+def test_uv_itself_is_the_locked_one_by_its_hashes(shim: Shim) -> None:
+    """pip takes no other file of that version, from whatever index (--require-hashes)."""
+    shutil.copy(ROOT / "uv.lock", shim.checkout)
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    (uv,) = (package for package in lock["package"] if package["name"] == "uv")
+    hashes = [file["hash"] for file in (uv["sdist"], *uv["wheels"])]
+    assert len(hashes) > 5
+    shim.works("up")
+    _, pip, _ = shim.did()
+    assert pip == " ".join([f"pip uv=={uv['version']}", *(f"--hash={one}" for one in hashes)])
 
 
 def test_the_environment_is_made_once(shim: Shim) -> None:

@@ -19,6 +19,7 @@ PARTITION = {
     "memory_mib": 2048,
     "spot": True,
     "accelerator": {"count": 2, "type": "t4", "gres": "gpu"},
+    "time_limit": "INFINITE",
 }
 CLUSTER = {
     "name": "c[x]",
@@ -63,6 +64,16 @@ def test_static_nodes_and_cores_that_jobs_ask_for() -> None:
     cores = {"count": 32, "type": "trainium", "gres": "neuroncore"}
     shown = text({**CLUSTER, "partitions": [{**PARTITION, "min": 4, "accelerator": cores}]})
     assert "4 × big, spot, each 8 CPUs, 2 GiB, 32 NeuronCores of trainium" in shown
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("1-00:00:00", "24 h"), ("00:24:00", "24 min"), ("00:00:30", "30 s"), ("2-12:30:00", "60 h 30 min")],
+)
+def test_the_longest_run_of_a_job_is_there_in_words(limit: str, words: str) -> None:
+    """24 minutes where 24 hours were meant must be seen before the first job ends."""
+    shown = text({**CLUSTER, "partitions": [{**PARTITION, "time_limit": limit}]})
+    assert f"each 8 CPUs, 2 GiB, 2 × t4, jobs of at most {words}" in shown
 
 
 def test_without_a_cluster_or_a_login_machine() -> None:

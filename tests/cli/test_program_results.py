@@ -169,12 +169,42 @@ def test_a_sweeps_rows_and_medians() -> None:
     assert second.detail == "running on a: epoch 2 of 8, loss 0.5"
     assert third.text == "failed"
     assert "FAILED: train.py, exit status 3, after 2.5 s" in third.detail
+    assert first.whole
     ((title, lines),) = summary.tables([kept(nodes=1, seconds=20.0), kept(nodes=2)], "test")
     assert title == "Medians of code/train.py --lr 0.1 on debug (m5.large)"
     assert [(line.nodes, line.seconds, line.accuracy, line.speed_up) for line in lines] == [
         (1, 20.0, None, 1.0),
         (2, 10.0, None, 2.0),
     ]
+    assert all(line.whole for line in lines)
+
+
+def test_the_time_of_the_training_is_shown_from_the_result_on() -> None:
+    """It was that of the whole program in the live table, and of the training in the one at the end."""
+    timed = {"values": {"seconds_train": 12.5}}
+    runs = (PlannedRun(1, 1, 1, "d/s-x-1", job=1),)
+    plan = Plan("x", "test", "debug", "2026-11-21 14:11 UTC", 1, ("/p",), {"1": "#!"}, runs)
+    progress = Progress(plan)
+    job = {"id": 1, "state": "RUNNING", "nodes": "a", "cause": None, "alive": True}
+    seen: dict[str, Any] = {"job": job, "progress": None, "tail": [], "folder": "f"}
+    progress.take(progress.open, [{**seen, "result": program(1, 20.0, **timed)}])
+    (row,) = progress.rows()
+    ((_, (line,)),) = summary.tables([kept(nodes=1, seconds=20.0, **timed)], "test")
+    assert (row.seconds, row.whole) == (line.seconds, line.whole) == (12.5, False)
+    assert row.detail.startswith("done: 12.5 s")
+
+
+def test_local_nodes_of_a_program_are_compared_with_nodes_alike_only() -> None:
+    def ups(*records: dict[str, Any]) -> list[float | None]:
+        made = [programs.of(kept(machine="local.small", **one), "test") for one in records]
+        found = [(one, one.points[-1]) for one in programs.group(made)]
+        return [None if (up := one.speed_up(last)) is None else up.median for one, last in found]
+
+    alone = {"nodes": 1, "workers": 1, "seconds": 20.0, "cores": 1, "cores_shared": False}
+    two = {**alone, "nodes": 2, "workers": 2, "seconds": 10.0, "cores": 2}
+    assert ups(alone, two) == [2.0]
+    assert ups(alone, {**two, "cores": 1, "cores_shared": True}) == [1.0, None]
+    assert ups({**alone, "cores": 2}, two) == [1.0, None]
 
 
 def test_what_a_program_says_is_one_printable_line() -> None:

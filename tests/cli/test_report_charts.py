@@ -180,7 +180,7 @@ def test_titles_without_ours_are_on_the_articles() -> None:
         "x-accuracy": "Published: from 0.9994 on 1 node down to 0.9747 on 10 nodes",
     }
     assert gpu["x-speed-up"].title == "Published: more nodes are slower than one, 0.46× at best"
-    assert "p3.2xlarge" not in names(gpu["x-cost"])  # retired: no price
+    assert "p3.2xlarge" in names(gpu["x-cost"])  # retired: its last price
 
 
 def headline(*records: dict[str, Any], stacks: tuple[str, ...] = ("test",)) -> str:
@@ -191,11 +191,15 @@ def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
     assert headline(local(1, 60.0), local(2, 50.0)) == (
         "On one machine’s cores, 2 workers train 1.2× as fast as one"
     )
-    said = findings.leads(["test"], group(runs(local(1), local(2))), [])
+    shared = local(2, 50.0, cores=1, cores_shared=True)
+    assert headline(local(1, 60.0), shared) == "2 nodes train an epoch in 25.0 s", "not compared with one"
+    said = findings.leads(["test"], group(runs(local(1), shared)), [])
     assert any("2 workers shared its 1 core" in text.replace(words.SPACE, " ") for text in said)
-    apart = local(2, cores=2, cores_shared=False)
-    (said_of_own,) = findings.leads(["test"], group(runs(local(1), apart)), [])
+    (said_of_own,) = findings.leads(["test"], group(runs(local(1), local(2))), [])
     assert "each with CPU cores of its own" in said_of_own
+    busy = runs(local(1), local(2, cores_others=0.4))
+    said = findings.leads(["test"], group(busy), [])
+    assert any("took up to 40 %" in text.replace(words.SPACE, " ") for text in said)
     before = {key: value for key, value in local(2).items() if key not in LATER}
     assert any(
         "share one machine’s cores" in text for text in findings.leads(["test"], group(runs(before)), [])
@@ -327,7 +331,7 @@ def test_any_value_can_be_drawn(unit: charts.Unit, value: float) -> None:
 def test_zeros_and_single_dots_can_be_drawn(unit: charts.Unit) -> None:
     line = Line("a", Style("pub", "s", (2.0, 1.0), strong=False), (Dot(3, 0, 0, 0),))
     assert "<svg" in draw.svg(simple(unit=unit, lines=(line,), ideal="flat"))
-    assert "<svg" in draw.svg(simple(unit=unit, lines=(line,), x_label="epoch"))
+    assert "<svg" in draw.svg(simple(unit=unit, lines=(line,), x_label="epoch", x_log=False))
 
 
 def test_scales_are_logarithmic_where_a_linear_one_would_flatten_most() -> None:
@@ -340,6 +344,75 @@ def test_scales_are_logarithmic_where_a_linear_one_would_flatten_most() -> None:
     assert not of("cents", 0, 13)
     assert of("times", 1, 2)
     assert not of("fraction", 0.01, 1)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def path_of(root: ElementTree.Element, name: str) -> list[tuple[float, float]]:
+    """The points of a drawn line."""
+    (line,) = [e for e in root.iter(f"{SVG}g") if e.get("id") == f"chart-t-{name}"]
+    text = line.find(f"{SVG}path").get("d", "")  # type: ignore[union-attr]
+    numbers = [float(word) for word in text.replace("M", " ").replace("L", " ").split()]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+@pytest.mark.parametrize("x_log", [True, False])
+@pytest.mark.parametrize("unit", ["times", "share", "fraction"])
+@pytest.mark.parametrize("ideal", ["rising", "flat"])
+def test_a_perfect_series_lies_on_the_ideal_line_whatever_the_scales(
+    x_log: bool, unit: charts.Unit, ideal: Any
+) -> None:
+    values = [float(n) if ideal == "rising" else 1.0 for n in range(1, 21)]
+    dots = tuple(Dot(n, y, y, y) for n, y in enumerate(values, 1))
+    line = Line("x", Style("s1", "o"), dots)
+    root = ElementTree.fromstring(draw.svg(simple(unit=unit, lines=(line,), ideal=ideal, x_log=x_log)))
+    seen = path_of(root, "ideal")
+    marks = [(float(e.get("x", "")), float(e.get("y", ""))) for e in root.iter(f"{SVG}use") if e.get("x")]
+    for x, y in marks[-len(dots) :]:  # those before are the axes' ticks
+        (x0, y0), (x1, y1) = next(
+            pair for pair in itertools.pairwise(seen) if pair[0][0] - 0.01 <= x <= pair[1][0] + 0.01
+        )
+        between = y0 + (y1 - y0) * (x - x0) / (x1 - x0) if x1 > x0 else y0
+        assert abs(between - y) < 1.0, (x, y, between)
+
+
+def labels_of(chart: Chart) -> dict[str, labels.Box]:
+    root = ElementTree.fromstring(draw.svg(chart))
+    found = {}
+    for element in root.iter(f"{SVG}g"):
+        if "label" in element.get("class", ""):
+            (text,) = element.iter(f"{SVG}text")
+            x, y, said = float(text.get("x", "")), float(text.get("y", "")), text.text or ""
+            found[said] = labels.Box(x, x + len(said) * draw.LETTER * 0.9, y - 9, y)
+    return found
+
+
+@pytest.mark.parametrize("last", [1.01, 1.2, 1.6, 1.9, 2.0, 2.2, 3.0, 3.9, 4.0, 4.4])
+@pytest.mark.parametrize("exchange", [0.001, 0.02, 0.08, 0.4])
+def test_no_two_names_of_a_plot_print_over_each_other(last: float, exchange: float) -> None:
+    """Ours and the predicted line end near the ideal one: where "ideal" used to stand."""
+    two = record(2, 64 / min(last, 2), average_every=16, exchange_seconds=exchange)
+    four = record(4, 64 / last, average_every=16, exchange_seconds=exchange)
+    for ours in ([record(1, 64), two], [record(1, 64), two, four]):
+        found = plots(runs(*ours, stack="mine"))
+        for name in ("x-speed-up", "x-efficiency"):
+            boxes = labels_of(found[name])
+            assert "ideal" in boxes
+            for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
+                assert not a.meets(b), (name, one, other)
+
+
+def test_the_plot_of_batch_is_of_the_same_kind() -> None:
+    """Its ideal line was straight between a linear and a logarithmic scale: 3x at 8 machines."""
+    from cli.aws.batch import report as batch
+
+    mine = [batch.Row("ours", n, 8 * n, "p3dn.24xlarge", 700.0 * 8 * n) for n in (1, 2, 8)]
+    chart = batch.chart(mine, batch.published())
+    assert (chart.x_log, chart.log, chart.ideal) == (True, True, "rising")
+    assert chart.title == "8 machines train 8.0× as fast as one"
+    assert batch.chart([], batch.published()).title.startswith("Published: ")
+    assert batch.chart(mine[1:], []).title == "8 machines train 4.0× as fast as 2"
 
 
 @given(st.lists(st.floats(-50, 300), min_size=1, max_size=8), st.floats(1, 20))

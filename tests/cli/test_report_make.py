@@ -60,7 +60,14 @@ def test_the_table_has_every_run_and_every_published_row() -> None:
 
 def test_every_scalar_of_a_record_is_a_column_and_comes_back() -> None:
     one = record(
-        2, 40.0, gpus_per_node=3, restarts=4, average_every=16, cores_shared=True, exchange_seconds=0.05
+        2,
+        40.0,
+        gpus_per_node=3,
+        restarts=4,
+        average_every=16,
+        cores_shared=True,
+        cores_others=0.25,
+        exchange_seconds=0.05,
     )
     (row,) = rows(table.text(runs(one)))
     for key in set(KEYS) - {"apiVersion", "history", "devices", "versions", "phases", "stack"}:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.report import findings
+from cli.report import findings, words
 from cli.report.series import Series, Spread, group, ranked
 from tests.support.report_records import local, record, runs
 from workload import result
@@ -164,3 +164,55 @@ def test_stacks_take_turns_and_the_longest_series_leads() -> None:
 def test_what_may_stand_beside_published_accuracy(change: dict[str, Any], comparable: bool) -> None:
     (run,) = runs(record(2, **change))
     assert run.comparable is comparable
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, True),
+        ({"cores": 4}, False),
+        ({"cores": 1, "cores_shared": True}, False),
+        ({"cores_others": 0.3}, False),
+        ({"cores_others": 0.09}, True),
+        ({"cores_others": None}, True),
+    ],
+    ids=str,
+)
+def test_local_nodes_are_compared_with_nodes_alike_only(change: dict[str, Any], told: bool) -> None:
+    """A node of 1 CPU that ran on two cores was the base: more nodes looked no faster, by luck."""
+    found = group(runs(local(1, 60.0), local(2, 40.0, **change)))
+    ups = [up.median for one in found if (up := one.speed_up(one.points[-1])) and one.points[-1].nodes == 2]
+    assert ups == ([pytest.approx(1.5)] if told else [])
+    assert len(found) == (1 if told else 2)
+    notes = " ".join(findings.notes(runs(local(2, **change)), [found[-1]], []))
+    assert ("no speed-up is computed" in notes) == found[-1].uneven
+
+
+def test_two_runs_beside_other_programs_are_not_compared_either() -> None:
+    (one,) = group(runs(local(1, 60.0, cores_others=0.2), local(2, 40.0, cores_others=0.7)))
+    assert (one.uneven, one.speed_up(one.points[1]), one.efficiency(one.points[1])) == (True, None, None)
+
+
+def test_a_machine_of_a_cloud_belongs_to_its_run() -> None:
+    (one,) = group(runs(record(1, 60.0), record(2, 40.0, cores_others=0.3)))
+    assert not one.uneven
+    assert one.speed_up(one.points[1]) is not None
+
+
+def test_nothing_is_predicted_of_nodes_that_share_one_memory() -> None:
+    times = {"average_every": 16, "step_seconds": 0.05, "exchange_seconds": 0.08}
+    (here,), (cloud,) = (group(runs(of(1), of(2, **times))) for of in (local, record))
+    assert here.predicted(4) is None
+    assert cloud.predicted(4) is not None
+    (note,) = [text for text in findings.notes([], [here], []) if "Where the time" in text]
+    assert "Nothing is predicted" in note
+
+
+def test_the_fastest_figures_say_that_they_are_medians() -> None:
+    one, several = (runs(record(2, 64.0)), runs(record(2, 64.0), record(2, 80.0), record(2, 48.0)))
+    notes = [
+        {figure.label: figure.note.replace(words.SPACE, " ") for figure in findings.figures(own, group(own))}
+        for own in (one, several)
+    ]
+    for label in ("Fastest epoch", "Images a second"):
+        assert [found[label] for found in notes] == ["test, 2 nodes", "median of 3 runs: test, 2 nodes"]

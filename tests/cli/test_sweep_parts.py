@@ -357,7 +357,8 @@ def test_only_a_cluster_that_knows_none_of_the_submitted_runs_is_another() -> No
 def trained(nodes: int, seconds: float, **changes: Any) -> dict[str, Any]:
     """Return the record of a run whose only epoch took so long."""
     history = [{"epoch": 1, "loss": 0.5, "accuracy": 0.9, "seconds": seconds}]
-    return record(nodes, 1, **{"seconds_train": seconds, "history": history, **changes})
+    own = {"cores": nodes, "cores_shared": False, "cores_others": 0.02}
+    return record(nodes, 1, **{"seconds_train": seconds, "history": history, **own, **changes})
 
 
 def kept(nodes: int, seconds: float, **changes: Any) -> Kept:
@@ -367,7 +368,9 @@ def kept(nodes: int, seconds: float, **changes: Any) -> Kept:
 def test_medians_and_speed_up_over_one_node() -> None:
     results = [kept(1, 10.0), kept(1, 12.0), kept(1, 50.0), kept(2, 8.0), kept(4, 3.0)]
     ((title, lines),) = summary.tables(results, "test")
-    assert title == "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST)"
+    said = "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST), 1 core a node"
+    assert title == said
+    assert [line.cores for line in lines] == ["1, 2 % others'", "2, 2 % others'", "4, 2 % others'"]
     assert [(line.nodes, line.runs, line.seconds, line.speed_up) for line in lines] == [
         (1, 3, 12.0, 1.0),
         (2, 1, 8.0, 1.5),
@@ -375,6 +378,22 @@ def test_medians_and_speed_up_over_one_node() -> None:
     ]
     ((_, (line,)),) = summary.tables([kept(2, 8.0)], "test")
     assert line.speed_up is None, "over two nodes it would be another figure"
+
+
+def test_nodes_that_shared_cores_are_no_base_and_have_no_speed_up() -> None:
+    shared = {"cores": 2, "cores_shared": True}
+    results = [kept(1, 10.0), kept(2, 8.0), kept(4, 7.0, **shared), kept(1, 5.0, cores=2)]
+    results.append(kept(1, 20.0, cores_others=0.5))
+    found = {
+        title.rpartition("(not MNIST), ")[2]: [(line.nodes, line.cores, line.speed_up) for line in lines]
+        for title, lines in summary.tables(results, "test")
+    }
+    assert found == {
+        "1 core a node": [(1, "1, 2 % others'", 1.0), (2, "2, 2 % others'", 1.25)],
+        "nodes that shared cores": [(4, "2, shared, 2 % others'", None)],
+        "2 cores a node": [(1, "2, 2 % others'", 1.0)],
+        "other programs on the cores": [(1, "1, 50 % others'", None)],
+    }
 
 
 def test_runs_on_different_data_are_not_averaged() -> None:

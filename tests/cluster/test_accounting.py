@@ -15,6 +15,9 @@ import pytest
 
 from cli.local import system_packages
 from node.processes import ProcessId
+from node.published import read_settings
+from node.sites import LocalSite
+from tests.cluster.test_nodes_by_name import listens
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import pids
 
@@ -79,6 +82,16 @@ def _ended(process: ProcessId) -> bool:
 def daemon(checkout: Checkout, name: str) -> int:
     found: int = until(lambda: pids(checkout, DAEMONS[name]), 60, name)[0]
     return found
+
+
+def test_the_database_daemon_is_reached_from_this_host_only(cluster: Checkout) -> None:
+    site = read_settings(cluster.run_directory / "code" / "settings.json").site
+    if not site.of(LocalSite).loopback_only:
+        pytest.skip("no namespaces here")
+    assert listens(site.slurmdbd_port) == {"127.0.0.1"}
+    # It calls slurmctld back, which listens there, too.
+    shown = cluster.ask("sacctmgr", "-nP", "show", "cluster", "format=controlhost,controlport")
+    assert shown == f"127.0.0.1|{site.slurmctld_port}\n"
 
 
 def test_sacct_shows_what_ran_and_where(cluster: Checkout) -> None:

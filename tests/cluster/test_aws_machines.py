@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.cloud_machines import CloudMachines
+from tests.cluster.cloud_machines import NO_POD, POD, CloudMachines, nodes
 from tests.support.aws_land import REGION, AwsLand
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
@@ -25,21 +25,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(land, plan, folder / "project")
 
 
-POD = """
-set -e
-ip netns add pod
-ip link add pod0 type veth peer name eth0 netns pod
-ip address add 10.200.0.1/24 dev pod0
-ip link set pod0 up
-ip netns exec pod ip address add 10.200.0.2/24 dev eth0
-ip netns exec pod ip link set eth0 up
-ip netns exec pod ip route add default via 10.200.0.1
-echo 1 >/proc/sys/net/ipv4/ip_forward
-nft add table ip pod
-nft add chain ip pod out '{ type nat hook postrouting priority 100; }'
-nft add rule ip pod out ip saddr 10.200.0.0/24 masquerade
-"""
-NO_POD = "nft delete table ip pod; ip netns delete pod; echo 0 >/proc/sys/net/ipv4/ip_forward"
 TOKEN = """
 import sys, urllib.error, urllib.request
 base = "http://169.254.169.254/latest/"
@@ -66,15 +51,21 @@ def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
 
     cluster.sh(POD)
     assert asks("", 60) == ["401", "16"]
+    # As on a machine with open_metadata: this machine's own rules would refuse the container before.
+    cluster.sh("nft flush chain inet slurm_stacks_metadata refuse_containers")
     assert asks("ip netns exec pod", 5) == ["401", "TimeoutError"]
     cluster.land.hops = 2
     assert asks("ip netns exec pod", 60) == ["401", "16"], "it was the limit, and nothing else"
     cluster.land.hops = 1
-    cluster.sh(NO_POD)
+    cluster.sh(f"{NO_POD}; nft -f /etc/slurm-stacks/metadata.nft")
 
 
 class TestAws(CloudMachines):
     datasource = "Ec2"
+
+    def after_a_notice_of(self, cluster: Cluster, node: str) -> None:
+        """Nothing follows: EC2 itself tells the controller of its interruptions."""
+        assert nodes(cluster)[node][0] == "State=IDLE+CLOUD"
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         assert isinstance(cluster.land, AwsLand)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.report.runs import MUCH
 from tests.support.checkout import Checkout
 
 pytestmark = pytest.mark.tensorflow
@@ -48,10 +49,13 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
     assert "not MNIST" in up.stdout
     assert f"Result of job {result['job_id']}" in up.stdout
-    # There is no run of one node to compare with, and nothing can be predicted if workers shared cores.
-    said = "measures how much faster 2 nodes are" if result["cores_shared"] else "2 nodes trained about"
-    assert said in up.stderr
-    assert "./cluster run --stack test --nodes 1,2" in up.stderr
+    assert 0 <= result["cores_others"] <= 1
+    # There is no run of one node to compare with. Other programs of this host may have disturbed the run.
+    how = "shared" if result["cores_shared"] else "took" if result["cores_others"] >= MUCH else "measures"
+    (last,) = [line for line in up.stderr.splitlines() if "how much faster" in line]
+    assert how in last
+    assert "trained about" not in up.stderr
+    assert "cores" in up.stdout
     assert "back to 0 nodes" in up.stderr
 
     outputs = up.stdout.split("benchmark_result")[1].split()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -21,8 +22,9 @@ import pytest
 from cli.local import image, machine_access
 from cli.local.site import RunDirectory
 from cli.provider import TOOL
-from localcloud.containers import BootPlan, leftovers
+from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
+from tests.support import published_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import end, quick_benchmark, until_saved
@@ -121,6 +123,11 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     assert socket.gethostname() not in names
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
+    # The controller has heard of each boot from the node itself.
+    heard = disk_folder(cluster.run_directory, "controller") / "lib" / "reports"
+    for number in range(2):
+        said = json.loads((heard / f"10.99.1.{number}.json").read_text())
+        assert (said["state"], said["failure"], said["notice"]) == ("ready", None, None)
 
 
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
@@ -156,6 +163,10 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
     assert "problem" in done.stderr
     assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
     assert "slurmctld" in cluster.cluster("logs", "--lines=5").stdout
+
+
+def test_the_published_script_runs_as_the_page_says(cluster: Checkout) -> None:
+    published_script.check(cluster, lambda number: job(cluster, number))
 
 
 def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: Path) -> None:

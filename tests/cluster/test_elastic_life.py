@@ -18,6 +18,7 @@ import pytest
 
 from localcloud.machines import MACHINE_VARIABLE
 from node.processes import with_environment
+from tests.support import published_script
 from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import pids
 
@@ -121,6 +122,10 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
     assert "problem" in done.stderr
     assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
     assert "ClusterName" in cluster.execute("scontrol", "show", "config")
+
+
+def test_the_published_script_runs_as_the_page_says(cluster: Checkout, tmp_path: Path) -> None:
+    published_script.check(cluster, lambda number: job_state(cluster, number), {"HOME": str(tmp_path)})
 
 
 def test_a_second_up_changes_nothing_and_runs_nothing(cluster: Checkout) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cloud_machines import CloudMachines
+from tests.support.checkout import until
 from tests.support.cloud_image import layers
 from tests.support.cloud_land import need_clouds, opened
-from tests.support.cloud_stack import Cluster, design
+from tests.support.cloud_stack import UNUSED, Cluster, design
 from tests.support.fake_metadata import SECRET
 from tests.support.google_land import GoogleLand
 
@@ -49,6 +50,36 @@ class TestGoogle(CloudMachines):
     @pytest.mark.wide
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
+
+    def test_a_boot_that_fails_is_told_at_once_with_its_cause(self, cluster: Cluster) -> None:
+        """Not when Slurm's time for a resume is up, which is minutes later. The machine itself says it."""
+        cluster.sh("touch /home/no-licence")
+        job = cluster.submit("true", "--output=/dev/null", f"--nodelist={UNUSED}")
+
+        def told() -> str:
+            shown = cluster.sh(f"scontrol --oneliner show job {job}")
+            return shown.partition("AdminComment=")[2] if "AdminComment=bootstrap" in shown else ""
+
+        said = until(told, 120, "the cause", 0.5)
+        cluster.sh(f"scancel {job}; rm /home/no-licence")
+        assert said.startswith(
+            "bootstrap: step hooks: hook 0 (hooks/people.sh) ended with status 9: no licence"
+        )
+        until(lambda: UNUSED not in {one.host for one in cluster.land.running()}, 120, "its end", 0.5)
+
+    def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
+        # Here, because pytest runs a test that a subclass changes after those that it does not change.
+        super().test_all_goes_down_and_nothing_is_left(cluster)
+
+    def after_a_notice_of(self, cluster: Cluster, node: str) -> None:
+        """The node's own machine is given up, as if Google had told it so."""
+
+        def gone() -> bool:
+            return node not in {one.host for one in cluster.land.running()}
+
+        until(gone, 120, f"the end of {node}", 0.5)
+        said = cluster.sh("cat /var/log/slurm/elastic.log")
+        assert f"evacuates {node}: preempted: the cloud takes this machine at " in said
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         return {"secret": SECRET}

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import SMALL, Checkout
-from tests.support.ordinary_user import NAME, OrdinaryUser
+from cli.local import system_packages
+from tests.support.checkout import SMALL, Checkout, until
+from tests.support.ordinary_user import NAME, NewUser, OrdinaryUser
 
 NOTHING_AT_ALL = 'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" <&- >&- 2>&-'
 TOO_MUCH = 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@" >&-'
@@ -71,7 +72,7 @@ def ordinary(folder: Path) -> Iterator[Callable[[], tuple[OrdinaryUser, Checkout
     def make() -> tuple[OrdinaryUser, Checkout]:
         checkout = Checkout(folder / "a checkout", SMALL)
         user = OrdinaryUser(folder)
-        checkout._inside = user
+        checkout._inside, checkout._elsewhere = user, True
         checkout.env |= {"HOME": str(folder / "home"), "USER": "root", "LOGNAME": "root"}
         (folder / "home").mkdir()
         user.own(folder)
@@ -88,6 +89,52 @@ def ordinary(folder: Path) -> Iterator[Callable[[], tuple[OrdinaryUser, Checkout
 
 def runs(user: OrdinaryUser) -> Path:
     return Path(f"/tmp/slurm-stacks-{user.id}")
+
+
+ODD = {
+    "a domain's, by number": ("DOM\\ada", 1_073_742_927),
+    "dots, a realm": ("ada.lovelace@example.org", 41_001),
+    "a space": ("Ada Lovelace", 41_002),
+    "digits": ("41003", 41_004),
+    "long": ("a-name-of-more-than-thirty-two-characters", 41_005),
+    "a long number": ("ada", 4_294_967_290),
+    "what Slurm calls nobody": ("ada", 99),
+}
+"""Names and numbers that a name service may give: SSSD's, Winbind's, OS Login's, a container's."""
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("name", "number"), ODD.values(), ids=ODD)
+def test_users_of_every_name_and_number(folder: Path, name: str, number: int) -> None:
+    # slurmdbd reads its user's name in its own way.
+    recorded = not name.isalnum() and not system_packages.missing(system_packages.ACCOUNTING)
+    stack = SMALL.replace("suspend_time", "accounting: true, suspend_time") if recorded else SMALL
+    checkout = Checkout(folder / "a checkout", stack)
+    checkout.env |= {"HOME": str(folder / "no home"), "XDG_CACHE_HOME": str(folder / "cache")}
+    user = NewUser(folder, name, number, str(folder / "no home"))
+    checkout._inside, checkout._elsewhere = user, True
+    try:
+        checkout.cluster("up", "--no-benchmark", check=True)
+        assert checkout.execute("srun", "-N2", "id", "-un") == f"{name}\n" * 2
+        checkout.execute(
+            "sbatch", "--wait", f"--output={folder}/out", "--wrap=env -u SLURM_CONF squeue -ho %u"
+        )
+        assert (folder / "out").read_text() == f"{name}\n"
+        if recorded:
+            assert (
+                checkout.execute("sacctmgr", "-nP", "show", "cluster", "format=controlhost") == "127.0.0.1\n"
+            )
+            until(
+                lambda: name in checkout.execute("sacct", "-nPX", "--format=user").splitlines(),
+                60,
+                "a record",
+            )
+    finally:
+        assert checkout.cluster("down", "--yes").returncode == 0
+        user.close()
+        with contextlib.suppress(FileNotFoundError):
+            runs(user).rmdir()
+        assert checkout.close() == []
 
 
 @pytest.mark.wide
@@ -120,7 +167,7 @@ def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[Ordinar
 
     checkout.cluster("up", check=True)
     assert checkout.execute("srun", "-N2", "id", "-un").split() == [NAME, NAME]
-    (run,) = root.iterdir()
+    (run,) = (path for path in root.iterdir() if path.is_dir())
     assert "nobody has it up from this checkout" in _as_root(checkout)
     kept = run / "shared" / "roots"
     kept.mkdir()

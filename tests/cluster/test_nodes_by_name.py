@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from cli.local import name_support
-from localcloud import addresses
-from tests.support.checkout import ROOT, SMALL, Checkout, running
+from localcloud import addresses, hosts_namespace
+from node.published import read_settings
+from tests.support.checkout import ROOT, SMALL, Checkout, running, until
 from tests.support.ordinary_user import OrdinaryUser
 
 needs_views = pytest.mark.skipif(
@@ -114,6 +118,98 @@ def test_a_nodes_host_name_is_its_name(cluster: Checkout) -> None:
 
 
 @needs_views
+@pytest.mark.skipif(not hosts_namespace.SLURM.is_dir(), reason="this host has no /etc/slurm")
+def test_programs_that_clean_slurms_variables_keep_the_cluster(cluster: Checkout, tmp_path: Path) -> None:
+    """Snakemake's executor does that (snakemake-executor-plugin-slurm-jobstep)."""
+    clean = ["sh", "-c", 'for v in $(env | grep -o "^SLURM_[A-Z_]*"); do unset $v; done; exec "$@"', "sh"]
+    conf = cluster.run_directory / "etc" / "slurm.conf"
+    before = sorted(hosts_namespace.SLURM.iterdir())
+    assert cluster.execute(*clean, "sinfo", "-ho", "%R") == "debug\n"
+    script = (
+        f"{shlex.join(clean)} srun --jobid=$SLURM_JOB_ID --overlap -n1 printenv SLURMD_NODENAME SLURM_CONF"
+    )
+    ran = cluster.execute("srun", "-N1", "sh", "-c", script)
+    assert re.fullmatch(rf"debug-\d\n({conf}|/etc/slurm/slurm.conf)\n", ran)
+    job = cluster.execute(
+        *clean, "sbatch", "--parsable", "--wait", f"--output={tmp_path}/out", "--wrap=squeue -h"
+    )
+    assert job.strip() in (tmp_path / "out").read_text().split()
+    assert sorted(hosts_namespace.SLURM.iterdir()) == before, "the host's stays as it is"
+
+
+@needs_views
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
+def test_another_user_of_this_host_gets_nothing_from_the_cluster(cluster: Checkout) -> None:
+    """This user knows all that slurm.conf says and has a munged, but not the cluster's key."""
+    run = cluster.run_directory
+    cluster.execute("srun", "-N1", "true")
+    folder = Path(tempfile.mkdtemp(prefix="stranger-"))
+    folder.chmod(0o755)
+    text = (run / "etc" / "slurm.conf").read_text()
+    (folder / "slurm.conf").write_text(text.replace(f"{run}/run/munge.sock", f"{folder}/munge.sock"))
+    (folder / "key").write_bytes(os.urandom(1024))
+    (folder / "key").chmod(0o400)
+    with contextlib.closing(OrdinaryUser(folder, "games")) as user:
+        files = [f"--{part}={folder}/{part}" for part in ("key-file", "pid-file", "seed-file", "log-file")]
+        (folder / "key").rename(folder / "key-file")
+        munged = subprocess.Popen(
+            user("munged", "--foreground", "--force", f"--socket={folder}/munge.sock", *files),
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            until((folder / "munge.sock").exists, 60, "the stranger's munged")
+
+            def asked(*command: str) -> subprocess.CompletedProcess[str]:
+                env = {
+                    "PATH": "/usr/bin:/bin",
+                    "SLURM_CONF": f"{folder}/slurm.conf",
+                    "SLURMD_NODENAME": "debug-0",
+                }
+                return subprocess.run(
+                    user(*command),
+                    env=env,
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                )
+
+            for command in (
+                "squeue",
+                "sinfo",
+                "scontrol show config",
+                "scontrol shutdown",
+                "sbatch --wrap=id",
+            ):
+                done = asked(*command.split())
+                assert (done.returncode, done.stdout) == (1, ""), command
+                assert "Zero Bytes were transmitted or received" in done.stderr, command
+            # slurmd itself.
+            assert "Version" not in asked("scontrol", "show", "slurmd").stdout
+            seen = {Path(path) for path in asked("find", str(run.parent)).stdout.splitlines()}
+            assert run in seen
+            assert not any(run in path.parents for path in seen)
+        finally:
+            munged.terminate()
+            munged.wait()
+    shutil.rmtree(folder)
+    assert "Version" in cluster.execute("srun", "-N1", "--nodelist=debug-0", "scontrol", "show", "slurmd")
+    site = read_settings(run / "code" / "settings.json").site
+    assert listens(site.slurmctld_port) == {"127.0.0.1"}
+    # What cluster there is anybody may see, and nobody can call it.
+    with socket.socket(socket.AF_UNIX) as caller, pytest.raises(ConnectionRefusedError):
+        caller.connect(f"\0slurm-stacks-{addresses.saved_block(run)}")
+
+
+def listens(port: int) -> set[str]:
+    """Return the addresses on which a program of this host listens on a port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    there = [row[1].split(":") for row in rows if row[3] == "0A"]
+    return {socket.inet_ntoa(bytes.fromhex(place)[::-1]) for place, at in there if int(at, 16) == port}
+
+
+@needs_views
 def test_torchruns_rendezvous(cluster: Checkout, tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed beside the tests")
@@ -157,7 +253,7 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
 def test_where_namespaces_are_refused_all_else_works(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "a checkout", SMALL, inside=lambda *command: [*REFUSED, *command])
     try:
-        assert "nodes do not know each other by name here, and all else works: " in (
+        assert "nodes do not know each other by name here, nor do programs without SLURM_CONF" in (
             checkout.cluster("up", check=True).stderr
         )
         nodes = checkout.execute("srun", "-N2", "printenv", "SLURMD_NODENAME").split()

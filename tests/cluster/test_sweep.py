@@ -145,8 +145,8 @@ def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout
     starts = [record["start_latency_seconds"] for record in results(checkout)][2:]
     assert all(0 <= start < wait for start, wait in zip(starts, waited, strict=True)), (starts, waited)
     *_, one, two, page, table = done.stdout.splitlines()
-    assert one.split() == ["1", "2", "10.0", "1000", "0.9000", "1.00"]
-    assert two.split() == ["2", "2", "5.0", "2000", "0.9000", "2.00"]
+    assert one.split() == ["1", "2", "10.0", "1000", "0.9000", "1.00", "1"]
+    assert two.split() == ["2", "2", "5.0", "2000", "0.9000", "2.00", "2"]
     assert "<html" in Path(page).read_text()[:500]
     assert "local.small" in Path(table).read_text()
     assert plans(checkout) == []

@@ -39,7 +39,7 @@ def changed(name: str, text: str) -> StackConfig:
     whole = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())
     for key, value in yaml.safe_load(text).items():
         part = whole["config"] if key in whole["config"] else whole["config"]["slurm-stacks:cluster"]
-        part[key] = {**part[key], **value}
+        part[key] = {**part.get(key, {}), **value} if isinstance(value, dict) else value
     return config.parse(whole["config"], name)
 
 
@@ -69,13 +69,19 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 
 
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
-    trying, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
+    v100, t4, trying, opened, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
+    for block, partition in ((v100, "compute"), (t4, "t4")):
+        repeated = changed("aws-gpu", block).benchmark
+        assert repeated is not None
+        assert (repeated.profile, repeated.partition, repeated.gpus_per_node) == ("published", partition, 1)
     training = changed("aws-gpu", trying).benchmark
     assert training is not None
     assert (training.partition, training.nodes) == ("t4", 1)
     scratch = changed("aws-gpu", linked).cluster.storage.scratch
     assert scratch is not None
     assert scratch.s3_export == "s3://data/out"
+    cluster = changed("aws-cpu", opened).cluster
+    assert (cluster.login.open_metadata, cluster.partitions[0].open_metadata) == (True, True)
 
 
 def test_the_table_of_changes_is_the_programs() -> None:

@@ -73,15 +73,20 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 
 
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
-    trying, two, scratch, baked = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+    trying, two, opened, scratch, baked, hardware = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
     training = changed("gcp-gpu", trying).benchmark
     assert training is not None
     assert (training.partition, training.nodes) == ("debug", 1)
     (partition,) = changed("gcp-gpu", two).cluster.partitions
     assert partition.accelerator is not None
     assert partition.accelerator.count == 2
+    cluster = changed("gcp-cpu", opened).cluster
+    assert (cluster.login.open_metadata, cluster.partitions[0].open_metadata) == (True, True)
     assert changed("gcp-cpu", scratch).cluster.storage.scratch is not None
     assert changed("gcp-cpu", baked).cluster.image.bake
+    (faster,) = changed("gcp-cpu", hardware).cluster.partitions
+    assert faster.gcp is not None
+    assert (faster.gcp.disk_type, faster.gcp.min_cpu_platform) == ("pd-ssd", "Intel Skylake")
 
 
 def test_every_key_is_in_the_row_of_what_a_change_of_it_does() -> None:

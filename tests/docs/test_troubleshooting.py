@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import NoCredentialsError
 
 from node.bootstrap.steps import STEPS
 from node.elastic.drivers.ec2.errors import classify
@@ -17,8 +18,13 @@ from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-# Messages of other programs: the kernel's, Slurm's.
-FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"}
+# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.explained` has their
+# patterns).
+FOREIGN = {
+    *("Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"),
+    *("source: not found", "conda: not found"),
+    NoCredentialsError.fmt,
+}
 EC2S = {"InvalidCapacityReservationId.NotFound"}
 """Error codes of EC2 that the program does not name, because a pattern classifies them."""
 CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")

@@ -64,7 +64,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
             f"{CLUSTER}.slurm\n    given    [4]\n    allowed  a section of keys and values",
             f'{CLUSTER}.login.count\n    given    "yes"\n    allowed  a whole number',
             f"{CLUSTER}.partitions[0].spott\n    given    a key that is not known",
-            f"{CLUSTER}.partitions[0].time_limit\n    given    86400",
+            f"{CLUSTER}.partitions[0].time_limit\n    given    24:00:00",
             f'{CLUSTER}.partitions[0].nodes\n    given    {{"min": 5, "max": 2}}\n    allowed  min up to max',
         ],
     ),

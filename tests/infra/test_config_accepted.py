@@ -117,6 +117,16 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
             "local": {"capacity": {"debug": 3, "debug/a": 0}, "api_error": None},
         },
     ),
+    ("gcp", {"partitions[0].gcp": {"disk_type": "pd-standard", "min_cpu_platform": "Intel Skylake"}}),
+    ("gcp", {"partitions[1].gcp": {"disk_type": "pd-ssd", "min_cpu_platform": "Intel Cascade Lake"}}),
+    (
+        "batch",
+        {
+            "batch.container.command": ["train", "--lr=Ref::lr", "Ref::manifest"],
+            "batch.parameters": {"lr": 0.1},
+            "batch.start_on_manifest": True,
+        },
+    ),
     ("local", {"partitions[0].accelerator": {"type": "v100", "count": 8}, "partitions[0].time_limit": "1-0"}),
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
     ("aws", {"containers": {"runtime": "oci"}}),

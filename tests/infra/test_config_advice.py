@@ -94,7 +94,8 @@ def test_warnings() -> None:
         (2, "local.small", 2, None),
         (2, "local.small", 1, "2 × local.small need 2 cores, and this machine has 1 core:"),
         (2, "local.medium", 2, "2 × local.medium need 4 cores, and this machine has 2 cores:"),
-        (1, "local.medium", 1, None),  # one node shares with nobody
+        (1, "local.medium", 2, None),  # one node shares with nobody
+        (1, "local.medium", 1, "a node of local.medium has 2 CPUs, and this machine has 1 core: it gets no"),
         (2, "local.small", None, None),
     ],
 )
@@ -141,8 +142,8 @@ def test_who_gives_nodes_up_while_they_may_still_install_is_told_so() -> None:
     assert cpu.startswith(
         "partition cpu: cluster.slurm.resume_timeout is 1200 s, and the steps of a boot may "
     )
-    assert "take 1920 s: " in gpu
-    assert said("aws", {**own, "slurm": {"resume_timeout": 1920}}) == []
+    assert "take 2040 s: " in gpu
+    assert said("aws", {**own, "slurm": {"resume_timeout": 2040}}) == []
     assert said("local", {"slurm": {"resume_timeout": 9}}) == []
 
 

@@ -134,6 +134,44 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("gcp", {"partitions[0].aws": {"efa": True}}, "partitions[0].aws", ["settings of gcp"]),
     ("aws", {"partitions[0].gcp": {"secure_boot": True}}, "partitions[0].gcp", ["settings of aws"]),
+    ("aws", {"partitions[0].gcp": {"disk_type": "pd-ssd"}}, "partitions[0].gcp", ["settings of aws"]),
+    ("gcp", {"partitions[0].gcp": {"disk_type": "gp3"}}, "partitions[0].gcp.disk_type", ["pd-ssd"]),
+    (
+        "gcp",
+        {"partitions[1].instance_type": "g2-standard-4", "partitions[1].gcp": {"disk_type": "pd-standard"}},
+        "partitions[1].gcp.disk_type",
+        ["pd-balanced or pd-ssd on G2 machines"],
+    ),
+    (
+        "gcp",
+        {"partitions[0].gcp": {"min_cpu_platform": "Intel Ice Lake"}},
+        "partitions[0].gcp.min_cpu_platform",
+        ["Intel Haswell, Intel Broadwell, Intel Skylake on N1"],
+    ),
+    (
+        "gcp",
+        {
+            "partitions[1].instance_type": "e2-standard-4",
+            "partitions[1].gcp": {"min_cpu_platform": "AMD Rome"},
+        },
+        "partitions[1].gcp.min_cpu_platform",
+        ["nothing on E2 machines"],
+    ),
+    (
+        "gcp",
+        {"partitions[0].gcp": {"min_cpu_platform": "skylake"}},
+        "partitions[0].gcp.min_cpu_platform",
+        ["as Compute Engine names it: Intel Skylake"],
+    ),
+    ("aws", {"partitions[0].instance_type": "p3"}, "partitions[0].instance_type", ["retired", "p3dn.24xl"]),
+    ("aws", {"partitions[0].instance_type": "p3 family"}, "partitions[0].instance_type", ["take p3dn.24xl"]),
+    (
+        "aws",
+        {"partitions[0].instance_type": "m5.*"},
+        "partitions[0].instance_type",
+        ["not a family", "m5.large"],
+    ),
+    ("gcp", {"partitions[0].instance_type": "n1"}, "partitions[0].instance_type", ["take one of it: n1-"]),
     ("aws", {"partitions[0].local": {"price_hour": 1.0}}, "partitions[0].local", ["settings of aws"]),
     # machines
     (

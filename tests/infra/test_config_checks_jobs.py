@@ -180,6 +180,20 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"batch.container.command": ["a", "Ref::manifest"]}, "batch.container.command", ["start_on"]),
     (
         "batch",
+        {"batch.container.command": ["train", "--lr", "Ref::lr"]},
+        "batch.container.command",
+        ['"Ref::lr"', "write batch: {parameters: {lr: …}}"],
+    ),
+    (
+        "batch",
+        {"batch.container.command": ["train"], "batch.parameters": {"lr": 0.1}},
+        "batch.parameters.lr",
+        ["as Ref::lr"],
+    ),
+    ("batch", {"batch.instance_types": ["p3"]}, "batch.instance_types[0]", ["take p3dn.24xlarge"]),
+    ("batch", {"batch.instance_types": ["optimal"]}, "batch.instance_types[0]", ["take one type"]),
+    (
+        "batch",
         {"batch.container.environment": {"LONG": "x" * 24600}},
         "batch.container.environment",
         ["24576 bytes", "job definition"],

@@ -81,6 +81,20 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["OS Login"],
     ),
     ("local", {"access.mode": "ssh"}, "access.mode", ["this machine"]),
+    # the metadata address
+    (
+        "aws",
+        {"login.open_metadata": True},
+        "login.open_metadata",
+        ["log in on the controller", "read the munge key", "write login: {count: 1}"],
+    ),
+    ("gcp", {"login": {"count": 0, "open_metadata": True}}, "login.open_metadata", ["on the controller"]),
+    (
+        "local",
+        {"partitions[0].open_metadata": True},
+        "partitions[0].open_metadata",
+        ["no metadata address", "remove it"],
+    ),
     # network
     (
         "gcp",
@@ -139,6 +153,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"name": "my-google-lab"}, "name", ["'google'", "buckets"]),
     ("gcp", {"name": "goog-lab"}, "name", ["'goog'"]),
     ("gcp", {"partitions[0].name": "login-gpu", "@partition": "login-gpu"}, "partitions[0].name", ["login-"]),
+    ("aws", {"partitions[0].name": "image", "@partition": "image"}, "partitions[0].name", ["image-"]),
+    ("aws", {"partitions[0].name": "image-compute"}, "partitions[0].name", ["begin with image-"]),
     ("gcp", {"partitions[0].name": "image", "@partition": "image"}, "partitions[0].name", ["image-"]),
     (
         "gcp",

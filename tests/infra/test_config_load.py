@@ -76,7 +76,14 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"access.ssh_cidrs": ["10.0.0.1"]}, "access.ssh_cidrs[0]", ["/32"]),
     ("aws", {"access.ssh_cidrs": ["office/24"]}, "access.ssh_cidrs[0]", ["CIDR"]),
     ("aws", {"network.aws": {**VPC, "vpc": "my-vpc"}}, "network.aws.vpc", ["vpc-…"]),
-    ("aws", {"image.source": "centos7"}, "image.source", ["ubuntu-24.04"]),
+    ("aws", {"image.source": "centos7"}, "image.source", ["ubuntu-24.04", "centos7 does not come up"]),
+    (
+        "aws",
+        {"image.source": "alinux2"},
+        "image.source",
+        ["alinux2 does not come up", "Amazon Linux 2 in 2026"],
+    ),
+    ("aws", {"image.source": "plan9"}, "image.source", ["one of ubuntu-24.04"]),
     ("local", {"budget.max_usd": 0}, "budget.max_usd", ["more than 0", "USD"]),
     ("local", {"budget.max_hours": -3}, "budget.max_hours", ["more than 0"]),
     ("local", {"budget.running_jobs": "kill"}, "budget.running_jobs", ["keep", "cancel"]),
@@ -176,7 +183,7 @@ def test_shape(stack: str, changes: dict[str, Any], path: str, words: list[str])
 
 
 @pytest.mark.parametrize(
-    "limit", ["10", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:15", "INFINITE", "unlimited"]
+    "limit", ["10", "24:00:00", "1:2:3", "2-0", "2-12", "2-12:30", "2-12:30:15", "INFINITE", "unlimited"]
 )
 def test_slurms_time_limits(limit: str) -> None:
     assert mistakes(values("local", {"partitions[0].time_limit": limit})) == []
@@ -192,6 +199,8 @@ def test_slurms_time_limits(limit: str) -> None:
         ("9" * 60, ["longer than ten years"]),
         ("1 day", ["2-12:00:00"]),
         ("1:99", ["2-12:00:00"]),
+        ("24:00", ["minutes and seconds", '"00:24:00" for 24 min, or "24:00:00" for 24 h']),
+        ("90:30", ['"01:30:30" for 1 h 30 min 30 s, or "90:30:00" for 90 h 30 min']),
         ("1:2:3:4", ["2-12:00:00"]),
         ("00:00:00", ["zero"]),
         (True, ["in quotes"]),

@@ -18,6 +18,12 @@ ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
 
 
+LIMITS: list[dict[str, Any]] = [
+    {"partitions[0].time_limit": text}
+    for text in ("90", "24:00:00", "2-12", "2-12:30", "1-0:0:1", "Infinite")
+]
+
+
 def accepts(content: object) -> bool:
     validator = jsonschema.Draft202012Validator(schema.schema())
     return not list(validator.iter_errors(content))
@@ -53,6 +59,8 @@ def test_the_stacks_fit_the_schema(file: Path) -> None:
         {"partitions[0].name": "A"},
         {"partitions[0].instance_type": REMOVE},
         {"provider": REMOVE},
+        {"partitions[0].time_limit": "24:00"},
+        {"partitions[0].time_limit": "1 day"},
         {"provider": "azure"},
         {"@profile": "fast"},
         {"slurm-stacks:bench": {}},
@@ -70,7 +78,15 @@ def test_schema_and_models_refuse_the_same(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["local", "aws", "gcp", "batch"])
 def test_schema_and_models_accept_the_same(name: str) -> None:
-    for changes in ({}, {BENCHMARK: {"enabled": False}}, {"name": REMOVE}, {"azure:location": "x"}):
+    # AWS Batch has no partitions.
+    limits = [] if name == "batch" else LIMITS
+    some: list[dict[str, Any]] = [
+        {},
+        {BENCHMARK: {"enabled": False}},
+        {"name": REMOVE},
+        {"azure:location": "x"},
+    ]
+    for changes in [*some, *limits]:
         config = values(name, changes)
         assert not mistakes(config)
         assert accepts({"config": config, "encryptionsalt": "v1:x"})

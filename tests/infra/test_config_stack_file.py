@@ -191,7 +191,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "a bare time": (
         changed("default: true", "time_limit: 24:00:00"),
-        [(f"{PARTITION}.time_limit", "86400", "in quotes", 'write it in quotes, time_limit: "24:00:00"')],
+        [(f"{PARTITION}.time_limit", "24:00:00", "in quotes", 'write it in quotes, time_limit: "24:00:00"')],
     ),
     "bare minutes": (
         changed("default: true", "time_limit: 90"),
@@ -257,7 +257,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "lines in a key": (
         changed("slurm: {", 'slurm: {"a\\n\\e[2J": 1, '),
-        [(f'{CLUSTER}.slurm["a\\n\\u001b[2J"]', "a key that is not known", "suspend_time", "remove it")],
+        [(f'{CLUSTER}.slurm["a\\n\\u001b[2J"]', "a key that is not known", "suspend_time", "stack.json")],
     ),
     "half a character": (
         changed("local.small", '"\\ud800"'),

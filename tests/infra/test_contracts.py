@@ -72,7 +72,8 @@ def named(types: tuple[type, ...]) -> str:
 
 def of_program_result() -> dict[str, str]:
     """Return the fields of the record of a user's program."""
-    found = {key: named(types) for key, types in program_record.KEYS.items()}
+    keys, later = program_record.KEYS.items(), program_record.LATER
+    found = {key: named(types) + " | missing" * (key in later) for key, types in keys}
     return {**found, "apiVersion": json.dumps(program_record.API_VERSION)}
 
 

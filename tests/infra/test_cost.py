@@ -103,6 +103,17 @@ def test_directories_of_google() -> None:
     assert found["/home"] == (pytest.approx(50 * 0.10 / 730, abs=1e-6),) * 2
 
 
+def test_disks_of_another_type_have_their_own_line_and_price() -> None:
+    usual = parts(of("gcp", {"partitions[0].nodes": {"min": 1, "max": 4}}))["root disks"]
+    changes = {"partitions[0].nodes": {"min": 1, "max": 4}, "partitions[0].gcp": {"disk_type": "pd-ssd"}}
+    found = parts(of("gcp", changes))
+    assert found["disks of debug"] == (
+        pytest.approx(50 * 0.17 / 730, abs=1e-6),
+        pytest.approx(4 * 50 * 0.17 / 730, abs=1e-6),
+    )
+    assert found["root disks"][1] == pytest.approx(usual[1] - 4 * 50 * 0.10 / 730, abs=1e-6)
+
+
 def test_googles_local_ssds_are_paid_beside_the_machine() -> None:
     found = parts(of("gcp", {"storage.local_scratch": {}, "partitions[0].nodes": {"min": 1, "max": 4}}))
     disks = [
@@ -128,7 +139,7 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
                     "kind": "fsx_lustre",
                     "size_gib": 4800,
                     "deployment": "PERSISTENT_2",
-                    "throughput": 250,
+                    "throughput": 500,
                 },
             },
         },

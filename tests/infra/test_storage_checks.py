@@ -97,6 +97,44 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/usr"}]}, "[0].path", ["not the system's"]),
     ("local", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "storage.buckets", ["no storage"]),
+    # Scripts that run as root.
+    *(
+        (
+            "aws",
+            {"hooks": [{"role": "all", "source": source}], "storage.buckets": [
+                {"bucket": "s3://r-1/out", "path": "/r", "read_only": False}
+            ]},
+            "hooks[0].source",
+            ["users cannot replace", "storage.buckets[0] lets every user write to s3://r-1/out", "as root"],
+        )
+        for source in (
+            "s3://r-1/out/hook.sh", "https://r-1.s3.eu-central-1.amazonaws.com/out/hook.sh",
+            "https://s3.eu-central-1.amazonaws.com/r-1/out/hook.sh",
+            "https://r-1.s3.amazonaws.com/o%75t/hook.sh", "https://s3-eu-west-1.amazonaws.com/r-1/out/h.sh",
+        )
+    ),
+    (
+        "aws",
+        {"hooks": [{"role": "all", "source": "s3://data/out/a.sh"}], "storage.scratch": {
+            "kind": "fsx_lustre", "size_gib": 1200, "s3_export": "s3://data/out"
+        }},
+        "hooks[0].source",
+        ["storage.scratch.s3_export lets every user write"],
+    ),
+    *(
+        (
+            "gcp",
+            {"hooks": [{"role": "compute", "source": source}], "storage.buckets": [
+                {"bucket": "gs://r-1/out", "path": "/r", "read_only": False}
+            ]},
+            "hooks[0].source",
+            ["storage.buckets[0]"],
+        )
+        for source in (
+            "gs://r-1/hooks/a.sh", "https://storage.googleapis.com/r-1/out/a.sh",
+            "https://r-1.storage.googleapis.com/a.sh",
+        )
+    ),
 ]  # fmt: skip
 
 
@@ -108,6 +146,22 @@ def test_what_cannot_be_is_one_mistake(
     assert mistake.path.endswith(path)
     for word in words:
         assert word in str(mistake)
+
+
+@pytest.mark.parametrize(
+    ("stack", "mount", "source"),
+    [
+        ("aws", {"bucket": "s3://r-1/out"}, "s3://r-1/out/a.sh"),  # read only, as by default
+        ("aws", {"bucket": "s3://r-1/out", "read_only": False}, "s3://r-1/hooks/a.sh"),
+        ("aws", {"bucket": "s3://r-1/out", "read_only": False}, "s3://r-1/outside/a.sh"),
+        ("aws", {"bucket": "s3://r-1", "read_only": False}, "s3://r-2/a.sh"),
+        ("aws", {"bucket": "s3://r-1", "read_only": False}, "https://example.com/r-1/a.sh"),
+        ("gcp", {"bucket": "gs://r-1/out", "read_only": False}, "gs://r-2/out/a.sh"),
+    ],
+)
+def test_a_hook_that_users_cannot_replace_is_taken(stack: str, mount: dict[str, Any], source: str) -> None:
+    changes = {"hooks": [{"role": "all", "source": source}], "storage.buckets": [{**mount, "path": "/r"}]}
+    assert mistakes(values(stack, changes)) == []
 
 
 def words_of(documentation: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.machines import CLUSTER_VARIABLE, CORES_VARIABLE, MACHINE_VARIABLE
+from localcloud import addresses
+from localcloud.machines import CLUSTER_VARIABLE, MACHINE_VARIABLE
 from node import rpc
 from node.processes import ProcessId, descendants
 from tests.support.checkout import until
@@ -83,7 +85,7 @@ def test_a_machine_is_told_who_it_is_and_inherits_nothing_else(
     (identity,) = agent.local.machines().values()
     assert environment[MACHINE_VARIABLE] == identity
     assert environment[CLUSTER_VARIABLE] == str(run.path)
-    assert set(environment) == {"PATH", "HOME", "LANG", MACHINE_VARIABLE, CLUSTER_VARIABLE, CORES_VARIABLE}
+    assert set(environment) == {"PATH", "HOME", "LANG", MACHINE_VARIABLE, CLUSTER_VARIABLE}
     assert os.getsid(init.pid) == init.pid
 
 
@@ -94,6 +96,19 @@ def test_terminate_ends_all_of_a_machine(agent: Agent) -> None:
     agent.local.call("terminate", ids=list(agent.local.machines().values()))
     assert not init.alive()
     assert [process for process in below if process and process.alive()] == []
+
+
+def test_the_agent_keeps_the_public_note_of_ports_new(agent: Agent) -> None:
+    """It lies outside of the run directory, which the agent's lock protects from cleaners of /tmp."""
+    note = addresses.public_note(agent.local.run.path)
+    assert json.loads(note.read_text()).keys() == {"base", "count"}
+    os.utime(note, (0, 0))
+    agent.end()
+    again = Agent(agent.local)
+    try:
+        until(lambda: note.stat().st_mtime > 0, 60, "the note to be new")
+    finally:
+        again.end()
 
 
 def test_a_second_agent_of_the_same_cluster_gives_way(agent: Agent) -> None:

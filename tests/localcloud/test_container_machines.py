@@ -10,6 +10,7 @@ import pytest
 
 from localcloud import boot_files, cgroups, nspawn
 from localcloud.container_machine import Bind, Machine
+from node.processes import descendants
 from tests.support.checkout import until
 from tests.support.containers import Lab, base_image, need_containers
 
@@ -62,6 +63,18 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     for service in ("1", "$(systemctl show --property MainPID --value systemd-journald)"):
         allowed = second.says("sh", "-c", f"grep Cpus_allowed_list /proc/{service}/status")
         assert allowed.split()[-1] == str(core)
+    # All of it moves, with what it starts later.
+    other = max(os.sched_getaffinity(0))
+    nspawn.move(second.machine.id, second.launcher, [core], [other])
+    pids = [second.launcher.pid, *descendants(second.launcher.pid)]
+    assert len(pids) > 5
+    assert {frozenset(os.sched_getaffinity(pid)) for pid in pids if Path(f"/proc/{pid}").exists()} == {
+        frozenset({other})
+    }
+    second.run("systemd-run", "--unit=later", "sleep", "300")
+    later = second.until("systemctl", "show", "--property", "MainPID", "--value", "later")
+    allowed = second.says("grep", "Cpus_allowed_list", f"/proc/{later.strip()}/status")
+    assert allowed.split()[-1] == str(other)
     state = first.says("systemctl", "is-system-running", "--wait")
     assert state == "running", first.says("systemctl", "--failed")
     assert first.says("cat", "/srv/shared/file") == "of this host"

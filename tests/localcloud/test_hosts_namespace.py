@@ -21,7 +21,12 @@ from tests.support.ordinary_user import OrdinaryUser
 from tests.support.private_mounts import PrivateMounts
 
 OURS = "127.9.64.1 controller\n127.9.65.0 debug-0\n127.9.65.1 debug-1\n"
+OUR_SLURM = "ClusterName=ours\n"
 PYTHON = [sys.executable, "-I", "-S"]
+NOT_BY_NAME = (
+    "nodes do not know each other by name here, nor do programs without SLURM_CONF know the cluster, and all "
+    "else works: "
+)
 REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 """Runs a command as the root of a container that may not make namespaces."""
 
@@ -33,8 +38,13 @@ needs_views = pytest.mark.skipif(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "hosts").write_text(OURS)
-    return tmp_path
+    """The folder `cloud` of a run directory, beside that of slurm.conf."""
+    made = tmp_path / "run" / "cloud"
+    made.mkdir(parents=True)
+    (made / "hosts").write_text(OURS)
+    (made.parent / "etc").mkdir()
+    (made.parent / "etc" / "slurm.conf").write_text(OUR_SLURM)
+    return made
 
 
 def inside(folder: Path, *argv: str, name: str = "debug-0") -> list[str]:
@@ -129,19 +139,53 @@ def test_names_inside_and_nothing_outside(folder: Path) -> None:
     assert run(inside(folder, "sh", "-c", "exit 7")).returncode == 7
     after = socket.gethostname(), Path("/etc/hosts").read_bytes(), Path("/proc/self/mounts").read_text()
     assert after[:2] == before[:2]
-    assert str(folder) not in after[2]
+    assert str(folder.parent) not in after[2]
+
+
+@needs_views
+def test_slurms_programs_see_the_clusters_folder_and_the_hosts_stays(
+    folder: Path, host: PrivateMounts
+) -> None:
+    """The host may be a node of another cluster."""
+    host.run("sh", "-c", "mkdir -p /etc/slurm && echo ClusterName=theirs >/etc/slurm/slurm.conf")
+    read = ["cat", "/etc/slurm/slurm.conf"]
+    assert run(host(*inside(folder, *read))).stdout == OUR_SLURM
+    assert host.run(*read) == "ClusterName=theirs\n"
+
+
+@needs_views
+def test_without_such_a_folder_machines_have_all_else(folder: Path, host: PrivateMounts) -> None:
+    host.run("rm", "-rf", "/etc/slurm")
+    done = run(host(*inside(folder, *PYTHON, "-c", f"{ASK}\nimport os; print(os.path.exists('/etc/slurm'))")))
+    assert (done.stdout, done.stderr) == ("debug-0 127.9.65.1 debug-0\nFalse\n", "")
+
+
+def test_a_host_without_the_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_namespace, "SLURM", tmp_path / "slurm")
+    assert name_support.no_slurm_folder() == (
+        "programs that remove SLURM_CONF from their environment do not find the cluster here, and all else "
+        f"works: this host has no folder {tmp_path}/slurm, in whose place they would see the cluster's; "
+        f"as root: mkdir {tmp_path}/slurm"
+    )
+    (tmp_path / "slurm").mkdir()
+    assert name_support.no_slurm_folder() is None
 
 
 @needs_views
 def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
-    with contextlib.closing(OrdinaryUser(folder, "games")) as user:
+    with contextlib.closing(OrdinaryUser(folder.parent, "games")) as user:
         done = run(user(*inside(folder, *PYTHON, "-c", f"{ASK}\nimport os; print(os.getuid(), os.getgid())")))
         if "does not know other machines" in done.stderr:
             pytest.skip(done.stderr)
         assert done.stdout.splitlines() == ["debug-0 127.9.65.1 debug-0", f"{user.id} {user.group}"]
+        newgrp = ["setpriv", f"--reuid={user.id}", "--regid=12", f"--groups={user.group}"]
+        done = run(PrivateMounts.__call__(user, *newgrp, *inside(folder, "id", "-g")))
+        assert done.stdout == f"{user.group}\n", "the cluster's, whose nodes know no other"
         # Programs that Python has started have no rights in their namespaces, like an ordinary user's.
         status = run(user(*inside(folder, "cat", "/proc/self/status"))).stdout
         assert "CapEff:\t0000000000000000" in status
+        if hosts_namespace.SLURM.is_dir():
+            assert run(user(*inside(folder, "cat", "/etc/slurm/slurm.conf"))).stdout == OUR_SLURM
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
@@ -174,6 +218,7 @@ def host(tmp_path: Path) -> Iterator[PrivateMounts]:
     """This host with the test's own /etc, in which files can be replaced."""
     made = PrivateMounts()
     (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "slurm").mkdir()
     made.run("cp", "-L", "/etc/hosts", "/etc/nsswitch.conf", str(tmp_path / "etc"))
     made.run("mount", "--bind", str(tmp_path / "etc"), "/etc")
     yield made
@@ -199,6 +244,10 @@ def test_a_machine_keeps_its_names_when_the_hosts_file_is_replaced(folder: Path,
             "the names again",
         )
         assert host.run("cat", "/etc/hosts") == "10.0.0.9 printer\n"
+        host.run("sh", "-c", "rmdir /etc/slurm && mkdir /etc/slurm")
+        conf = Path(f"/proc/{machine.pid}/root/etc/slurm/slurm.conf")
+        until(lambda: conf.exists() and conf.read_text() == OUR_SLURM, 60, "the configuration again")
+        assert host.run("ls", "/etc/slurm") == ""
     finally:
         machine.kill()
         machine.communicate()
@@ -214,7 +263,7 @@ def test_the_cause_and_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(name_support, "NAMESPACE_SETTINGS", (setting,))
     monkeypatch.setattr(name_support, "_probe", lambda _address: "mount: Permission denied")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    begin = "nodes do not know each other by name here, and all else works: this kernel "
+    begin = f"{NOT_BY_NAME}this kernel "
     assert name_support.unsupported_reason("127.9.64.0") == (
         f"{begin}lets no ordinary user make namespaces ({switch} is 1); "
         "as root: sysctl -w kernel.some_restriction=0"
@@ -234,7 +283,7 @@ def test_a_real_refusal() -> None:
     ask = "from cli.local import name_support; print(name_support.unsupported_reason('127.9.64.0'))"
     done = run([*REFUSED, sys.executable, "-c", ask])
     assert done.stdout == (
-        "nodes do not know each other by name here, and all else works: this root may not make namespaces "
+        f"{NOT_BY_NAME}this root may not make namespaces "
         "([Errno 1] unshare: Operation not permitted); if it is a container's, start that with --privileged\n"
     ), done.stderr
 
@@ -245,6 +294,7 @@ def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     assert not has_hosts_namespace(cluster.path), "of an earlier version's cluster nothing is known"
     said: list[str] = []
     monkeypatch.setattr(name_support, "unsupported_reason", lambda _first: None)
+    monkeypatch.setattr(name_support, "no_slurm_folder", lambda: None)
     name_support.update(cluster, said.append)
     assert not has_hosts_namespace(cluster.path), "no machine has an address yet"
     cluster.hosts.write_text(OURS)

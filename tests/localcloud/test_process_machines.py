@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import machines
-from localcloud.machines import STEPDS, ProcessRuntime
+from cli.local import name_support
+from localcloud import hosts_namespace, machines
+from localcloud.machines import STEPDS, ProcessRuntime, pids_of_cluster
 from node.processes import descendants, with_environment
 from tests.support.checkout import ROOT, until
 
@@ -79,3 +80,33 @@ def test_orphans_of_a_machine_end_at_one_moment(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "cloud").mkdir()
     ProcessRuntime(tmp_path, sys.executable).reap()
     assert ended == [[2**22 + 1, 2**22 + 2, 2**22 + 3]]
+
+
+@pytest.mark.skipif(
+    name_support.unsupported_reason("127.9.64.0") is not None or not hosts_namespace.SLURM.is_dir(),
+    reason="no namespaces with a /etc/slurm of their own here",
+)
+def test_a_client_that_waits_for_a_job_is_found_although_it_lost_slurm_conf(tmp_path: Path) -> None:
+    """A launcher has removed it from the environment; without a cluster the client would wait for ever."""
+    for run in ("mine", "other"):
+        for folder in ("cloud", "etc"):
+            (tmp_path / run / folder).mkdir(parents=True)
+        (tmp_path / run / "cloud" / "hosts").touch()
+        (tmp_path / run / "etc" / "slurm.conf").touch()
+    srun = tmp_path / "srun"
+    shutil.copy2(os.path.realpath("/bin/sleep"), srun)
+    view = [sys.executable, "-I", "-S", hosts_namespace.__file__]
+    started = [
+        subprocess.Popen(
+            [*view, str(tmp_path / run / "cloud"), "controller", "--exec", str(program), "300"],
+            env={"PATH": os.environ["PATH"]},
+        )
+        for run, program in (("mine", srun), ("other", srun), ("mine", "sleep"))
+    ]
+    try:
+        until(lambda: pids_of_cluster(tmp_path / "other") == [started[1].pid], 60, "the other cluster's")
+        until(lambda: pids_of_cluster(tmp_path / "mine") == [started[0].pid], 60, "the cluster's own")
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()

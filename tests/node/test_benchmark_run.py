@@ -18,6 +18,7 @@ from node.benchmark import Run
 from node.slurm.control import Control, SlurmDown
 from node.slurm.states import JobState
 from tests.support.doubles import FakeControl, job, settings
+from tests.support.hostile import HOSTILE
 
 RUN = "0123456789abcdef/aaaabbbbcccc"
 
@@ -82,7 +83,8 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
     tmp_path: Path, sbatch: Sbatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    monkeypatch.setenv("SLURM_CONF", "/another/slurm.conf")
+    for name, value in HOSTILE.items():
+        monkeypatch.setenv(name, value)
     run = make(tmp_path, FakeControl())
     assert run.folder == tmp_path / "shared" / "bench" / RUN
     before = time.time()
@@ -91,7 +93,8 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
     assert sbatch.seen["cwd"] == run.folder
     environment = sbatch.seen["env"]
     assert environment["SLURM_CONF"] == str(tmp_path / "etc" / "slurm.conf")
-    assert "PYTHONPATH" not in environment
+    # sbatch takes options from SBATCH_*, and passes everything on to the job.
+    assert set(environment) == {"PATH", "HOME", "USER", "LANG", "SLURM_CONF", "SLURM_STACKS_SUBMITTED"}
     assert before - 0.01 <= float(environment["SLURM_STACKS_SUBMITTED"]) <= time.time()
     assert (run.folder / "jobid").read_text() == "41\n"
 

@@ -26,6 +26,7 @@ from node.bootstrap import (
     machine_slurm,
     machine_steps,
     registration,
+    report_server,
     sshd,
     steps,
 )
@@ -193,8 +194,11 @@ def test_the_controller_makes_the_key_and_others_take_it(
     key.write_bytes(b"p" * 128)  # the key of the package
     controller = machine("controller", "controller")
     assert machine_steps.secrets(controller) == "made the munge key"
-    (server,) = controller.services.started  # type: ignore[attr-defined]
-    assert (server.name, server.user) == (key_server.NAME, None), "root serves it"
+    servers = controller.services.started  # type: ignore[attr-defined]
+    assert [(one.name, one.user) for one in servers] == [
+        (key_server.NAME, None),
+        (report_server.NAME, None),
+    ], "root begins both, for their ports"
     made = key.read_bytes()
     assert len(made) == 1024
     kept = tmp_path / "secrets" / "munge.key"

@@ -21,12 +21,13 @@ from node.bootstrap import daemons, limits, process_steps, steps
 from node.bootstrap import main as boot
 from node.bootstrap.context import ALL, Context, SkipStep, Step
 from node.bootstrap.execute import run_steps
-from node.bootstrap.report import BootReport, failure_in, file_sink
+from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.health.model import Health
 from node.health.programs import PRETENDED
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
+from node.sites import LocalSite
 from tests.support.doubles import FakeServices, design, settings
 
 
@@ -184,7 +185,7 @@ def test_the_order_is_that_of_the_contract() -> None:
         "ready",
     ]
     assert names.index("users") < names.index("metadata") < names.index("secrets"), "no user sees the key"
-    of_hosts = ["metadata", "secrets", "ready", "environment"]
+    of_hosts = ["secrets", "ready", "environment"]
     assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
 
@@ -381,17 +382,17 @@ def test_a_failing_hook_stops_the_boot_with_its_words(
     log = context.path(context.folders.log) / "hook-0-debug-0.log"
     assert failed["tail"] == [f"the end of {log}:", "out", "no driver"]
     assert not (tmp_path / "second").exists()
-    told = failure_in(json.dumps(reported(context)))
+    told = failure(tmp_path / "report.json")
     assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: no driver"
     # The boot's log has the message alone, without the stack of this program.
     err = capfd.readouterr().err
     assert err.splitlines() == [f"step hooks failed: {failed['note']}", *failed["tail"]]
 
 
-def test_a_hook_that_fails_without_a_word(hooked: Callable[..., Context]) -> None:
+def test_a_hook_that_fails_without_a_word(hooked: Callable[..., Context], tmp_path: Path) -> None:
     context = hooked("echo; exit 3")
     assert run_steps(context, [step(steps.hooks, "hooks")]) is False
-    told = failure_in(json.dumps(reported(context)))
+    told = failure(tmp_path / "report.json")
     assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: it printed nothing"
 
 
@@ -488,13 +489,25 @@ def test_a_daemon_that_ends_as_it_starts_is_not_waited_for(
     assert only["tail"][-1] == "munged: Error: the key is no key"
 
 
-def test_munges_folder_is_open(
-    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_on_process_machines_munged_needs_no_folder_that_others_can_enter(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurmctld(tmp_path, monkeypatch)
-    before = os.umask(0o077)
-    try:
-        process_steps.slurm(machine("controller"))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+    """The run directory is its owner's alone."""
+    monkeypatch.setattr(daemons, "wait", lambda *_: None)
+    monkeypatch.setattr(daemons, "controller", lambda _context: None)
+    monkeypatch.setattr(daemons, "check_port", lambda _context, _port: None)
+    context = machine("controller", host="controller")
+    process_steps.ready(context)
+    (munged,) = context.services.started  # type: ignore[attr-defined]
+    assert munged.argv[-1] == "--force"
+
+
+def test_a_controller_without_a_namespace_does_not_start_on_another_address(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld would listen on the address of this host's name, and nobody would find it."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "lab-7")
+    context = machine("controller", host="controller", cloud=LocalSite(loopback_only=True))
+    with pytest.raises(OSError, match="the controller has no namespace"):
+        process_steps.ready(context)
+    assert context.services.started == []  # type: ignore[attr-defined]

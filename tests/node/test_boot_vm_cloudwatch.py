@@ -11,7 +11,8 @@ import pytest
 from node.bootstrap import execute
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import cloudwatch
+from node.bootstrap.vm import cloudwatch, signed
+from node.bootstrap.vm.signed import Signer
 from node.cloud import call
 from node.cloud.call import Answer
 from node.cloud.errors import UnreachableError
@@ -22,13 +23,15 @@ SITE = {"region": "eu-west-1", "log_group": "/slurm-stacks/t"}
 
 
 def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, str, Signer]] = []
 
-    def fetch(_method: str, url: str, *_rest: object, **_options: object) -> Answer:
-        asked.append(url)
-        return Answer(200, b"deb")
+    def fetch(
+        _context: object, url: str, signature: str, by: Signer, target: Path, **_options: object
+    ) -> None:
+        asked.append((url, signature, by))
+        target.write_bytes(b"deb")
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(signed, "fetch", fetch)
     context, run = machine(tmp_path, "controller", "controller", driver=SITE)
     agent = tmp_path / "root" / cloudwatch.AGENT
 
@@ -41,10 +44,11 @@ def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run.answer("dpkg", dpkg)
     for _ in range(2):
         assert cloudwatch.ship(context) == "sent to /slurm-stacks/t, with metrics in slurm-stacks/t"
-    assert asked == [
+    url = (
         "https://amazoncloudwatch-agent-eu-west-1.s3.eu-west-1.amazonaws.com/ubuntu/amd64/latest/"
         "amazon-cloudwatch-agent.deb"
-    ]
+    )
+    assert asked == [(url, f"{url}.sig", cloudwatch.SIGNER)]
     assert [line.split()[0] for line in run.calls] == ["dpkg", str(agent), str(agent)]
     known = json.loads((tmp_path / "root" / cloudwatch.CONFIG).read_text())
     streams = [one["log_stream_name"] for one in known["logs"]["logs_collected"]["files"]["collect_list"]]

@@ -14,7 +14,8 @@ from node.bootstrap import steps
 from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import drivers, nvidia
+from node.bootstrap.vm import drivers, nvidia, signed
+from node.bootstrap.vm.signed import Signer
 from node.cloud import call
 from node.cloud.call import Answer
 from node.model import Accelerator, Partition
@@ -205,18 +206,20 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
         entry = tarfile.TarInfo("aws-efa-installer/efa_installer.sh")
         entry.size, entry.mode = len(script), 0o755
         archive.addfile(entry, io.BytesIO(script.encode()))
-    asked: list[str] = []
+    asked: list[tuple[str, str, Signer]] = []
 
-    def fetch(_method: str, url: str, *_rest: object, **_options: object) -> Answer:
-        asked.append(url)
-        return Answer(200, buffer.getvalue())
+    def fetch(
+        _context: object, url: str, signature: str, by: Signer, target: Path, **_options: object
+    ) -> None:
+        asked.append((url, signature, by))
+        target.write_bytes(buffer.getvalue())
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(signed, "fetch", fetch)
     run.answer("bash", really)
     run.answer(str(tool), FI_INFO)
     for _ in range(2):
         assert steps.accelerators(context) == "1 EFA"
-    assert asked == [drivers.EFA_URL]
+    assert asked == [(drivers.EFA_URL, f"{drivers.EFA_URL}.sig", drivers.EFA_SIGNER)]
     assert "latest" not in drivers.EFA_URL
     assert (tmp_path / "ran").read_text().splitlines() == [
         f"{tmp_path}/root/var/tmp/slurm-stacks-efa/aws-efa-installer --yes --no-verify"
@@ -266,5 +269,5 @@ def test_the_driver_is_built_for_the_running_kernel_only(
 def test_an_installer_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, _ = node(tmp_path, FABRIC)
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(403))
-    with pytest.raises(OSError, match=r"aws-efa-installer-.*\.tar\.gz: HTTP status 403"):
+    with pytest.raises(OSError, match=r"aws-efa-installer.*: HTTP status 403"):
         steps.accelerators(context)

@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from node.bootstrap import execute, machine_steps
+from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.vm import clouds, disks, machine
@@ -235,7 +236,13 @@ def test_a_failed_boot_is_told_by_the_bucket(
     key = tmp_path / "controller/root/etc/munge/munge.key"
     key.parent.mkdir(parents=True)
     key.write_bytes(b"k" * 1024)
-    run.fail("apt-get", 100, "E: Unable to locate package slurmd")
+
+    def apt(*argv: str) -> str:
+        if "slurmd" in argv:
+            raise CommandError("apt-get: exit status 100\nE: Unable to locate package slurmd", 100)
+        return ""
+
+    run.answer("apt-get", apt)
     assert execute.run_steps(node, whole_boot.steps(node)) is False
     assert node.services.started == []  # type: ignore[attr-defined]
     report = cloud.report("compute-0")

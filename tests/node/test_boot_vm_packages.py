@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 from pathlib import Path
@@ -15,7 +16,7 @@ from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import apt, lustre, packages
 from node.cloud import call
 from node.cloud.call import Answer
-from node.model import Containers, Mount, SlurmSettings
+from node.model import Containers, Host, Mount, SlurmSettings
 from tests.support.recorded import NFS, Recorder, machine
 
 FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock")
@@ -44,30 +45,47 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
     assert wanted("controller", "controller") == [
         "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
-        "python3-boto3", "python3-venv",
+        "python3-boto3", "python3-venv", "build-essential",
     ]  # fmt: skip
-    assert wanted("compute", "compute-0") == ["munge", "chrony", "slurmd", "slurm-client", "nfs-common"]
-    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common"]
+    assert wanted("compute", "compute-0") == [
+        "munge", "chrony", "slurmd", "slurm-client", "nfs-common", "nftables",
+    ]  # fmt: skip
+    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common", "nftables"]
     local = (Mount("/local_scratch", "nvme", roles=("compute",)),)
     assert wanted("compute", "compute-0", mounts=local) == [
-        "munge", "chrony", "slurmd", "slurm-client", "mdadm",
+        "munge", "chrony", "slurmd", "slurm-client", "mdadm", "nftables",
     ]  # fmt: skip
     oci = Containers("oci")
-    assert wanted("compute", "compute-0", mounts=(), containers=oci)[-1] == "crun"
-    assert wanted("login", "login-0", mounts=(), containers=oci)[-2:] == ["skopeo", "umoci"]
+    assert wanted("compute", "compute-0", mounts=(), containers=oci)[-2] == "crun"
+    assert wanted("login", "login-0", mounts=(), containers=oci)[-3:-1] == ["skopeo", "umoci"]
     pyxis = Containers("pyxis")
-    assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-2:] == ["squashfs-tools", "zstd"]
+    assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-3:-1] == ["squashfs-tools", "zstd"]
     accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
     # The plugin is named, because apt leaves it out where it is only recommended.
-    assert accounts[-4:] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
+    assert accounts[-5:-1] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
+
+
+def test_users_can_make_environments_where_they_log_in_and_only_there(tmp_path: Path) -> None:
+    """The posts build a Python and make a virtual environment on the login machine."""
+    ours = {"build-essential", "python3-venv"}
+    alone = machine(tmp_path, "controller", "controller", trains=False)[0].settings.design
+    login = Host("login-0", "login", ("login",), "m5.large", 50)
+    with_login = dataclasses.replace(alone, hosts=(*alone.hosts, login))
+    assert ours <= set(packages.of_role(alone, "controller"))
+    assert ours <= set(packages.of_role(with_login, "login"))
+    assert not ours & set(packages.of_role(with_login, "controller"))
+    assert not ours & set(packages.of_role(alone, "compute"))
+    # Machines of the local stack share this host's programs, or its image.
+    here = dataclasses.replace(alone, isolation="container")
+    assert "build-essential" not in packages.of_role(here, "controller")
 
 
 def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
     context, run = machine(tmp_path)
     run.answer("dpkg-query", there("munge", "nfs-common"))
-    assert packages.install(context) == "installed chrony, slurmd, slurm-client"
+    assert packages.install(context) == "installed chrony, slurmd, slurm-client, nftables"
     (update,), (install,) = run.having("update"), run.having("install")
-    assert install.endswith("--no-install-recommends chrony slurmd slurm-client")
+    assert install.endswith("--no-install-recommends chrony slurmd slurm-client nftables")
     for line in (update, install):
         assert "--option=DPkg::Lock::Timeout=300" in line.split()
     assert run.calls.index(update) < run.calls.index(install)

@@ -127,7 +127,7 @@ def test_packages_are_installed_once_from_the_archive_and_from_an_address(
     archived.parent.mkdir()
     archived.write_bytes(other)
     dpkg(run)
-    assert packages.install(context).endswith("zstd, enroot, enroot")
+    assert packages.install(context).endswith("zstd, nftables, enroot, enroot")
     install = next(one for one in reversed(run.having("install")) if "--simulate" not in one)
     files = install.split()[-2:]
     assert [Path(one).stem for one in files] == [SHA256[:16], own.sha256[:16]]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import clock, execute, key_server, limits
+from node.bootstrap import clock, execute, key_server, limits, root_port
 from node.bootstrap.context import ALL, Context, Step
 from node.bootstrap.report import BootReport, failure, file_sink
 from tests.support.checkout import ROOT, until
@@ -184,7 +184,7 @@ def test_the_boot_refuses_the_clocks_that_munge_refuses(folder: Path) -> None:
             def serve() -> None:
                 connection, (address, source) = server.accept()
                 with connection:
-                    key_server.answer(connection, address, source, folder / "key")
+                    key_server.answer(connection, address, source, folder / "key", root_port.Refusals())
 
             node = stack.enter_context(munged(folder, f"{ahead:g}", ahead))
             serving = threading.Thread(target=serve, daemon=True)

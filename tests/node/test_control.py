@@ -8,11 +8,24 @@ from typing import Any
 
 import pytest
 
+from node.slurm.answers import (
+    JOB_TEXTS,
+    SQUEUE_FORMAT,
+    parse_jobs,
+    parse_nodes,
+    parse_texts,
+    text_format,
+    with_texts,
+)
 from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
-from node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
+from node.slurm.environment import of_ours
+from node.slurm.states import JobState, NodeState
 from tests.support.doubles import job, node
+from tests.support.hostile import HOSTILE
 
 DATA = Path(__file__).parent / "data"
+MARK = "m0123456789abcdef0123456789abcdef"
+"""The separator in the captured texts of jobs."""
 HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
 # The properties for each observed state of a node. `job` is has_job.
 TRUTH: dict[str, set[str]] = {
@@ -132,9 +145,15 @@ def test_a_silent_node_with_a_star() -> None:
     assert (node.base, node.is_silent, node.partitions) == ("DOWN", True, ("x", "y"))
 
 
+def _captured_jobs(release: str) -> dict[int, JobState]:
+    jobs, texts = ((DATA / f"{name}-{release}.txt").read_bytes().decode() for name in ("jobs", "job-texts"))
+    of_job = parse_texts(texts, JOB_TEXTS, MARK)
+    return {number: with_texts(job, of_job[number]) for number, job in parse_jobs(jobs).items()}
+
+
 @pytest.mark.parametrize("release", ["22.05", "24.11"])
 def test_jobs_of_all_kinds(release: str) -> None:
-    jobs = parse_jobs((DATA / f"jobs-{release}.txt").read_bytes().decode())
+    jobs = _captured_jobs(release)
     assert {job.id: job.state for job in jobs.values()} == {
         1: "RUNNING",
         2: "PENDING",
@@ -282,9 +301,11 @@ def test_no_jobs() -> None:
     assert parse_jobs("") == {}
 
 
-def test_a_record_of_another_shape_is_refused() -> None:
+def test_a_record_of_another_shape_hides_no_other_and_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="squeue"):
         parse_jobs("1\x1f2\x1e\n")
+    real = (DATA / "jobs-22.05.txt").read_bytes().decode()
+    assert parse_jobs(f"1\x1f2\x1e\n{real}x\x1e\n") == parse_jobs(real)
 
 
 # Fakes of Slurm's commands, which record their arguments.
@@ -292,7 +313,7 @@ def test_a_record_of_another_shape_is_refused() -> None:
 def spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("scontrol", "scancel", "squeue"):
         _tool(tmp_path, name, "true")
-    monkeypatch.setattr("node.slurm.control.PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("node.slurm.environment.PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
 
 
@@ -311,13 +332,29 @@ def _calls(folder: Path) -> list[str]:
 
 
 def test_nothing_of_the_callers_environment_is_inherited(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SQUEUE_STATES", "F")
-    Control("/x/slurm.conf").nodes()
-    environment = dict(line.split("=", 1) for line in (spy / "env").read_text().splitlines())
-    assert environment["SLURM_CONF"] == "/x/slurm.conf"
-    assert environment["SLURM_TIME_FORMAT"] == "%s"
-    assert not environment.keys() & {"SLURM_JOB_ID", "SQUEUE_STATES", "HOME"}
+    for name, value in HOSTILE.items():
+        monkeypatch.setenv(name, value)
+    control = Control("/x/slurm.conf")
+    for call in (control.nodes, control.jobs, lambda: control.cancel([1]), lambda: control.outputs([1])):
+        call()
+        seen = dict(line.split("=", 1) for line in (spy / "env").read_text().splitlines())
+        for name in ("PWD", "SHLVL", "_", "OLDPWD"):  # the fake's shell sets these
+            seen.pop(name, None)
+        seen.pop("SQUEUE_FORMAT2", None)
+        assert seen == of_ours("/x/slurm.conf")
+
+
+def test_the_mark_between_texts_is_new_each_time_and_no_argument(spy: Path) -> None:
+    marks = set()
+    for _ in range(2):
+        Control("/x").outputs([1, 2])
+        seen = dict(line.split("=", 1) for line in (spy / "env").read_text().splitlines())
+        mark = seen["SQUEUE_FORMAT2"].partition(":")[2].partition("f,")[0]
+        assert len(mark) == 33
+        assert mark not in (spy / "calls").read_text()
+        marks.add(mark)
+    assert len(marks) == 2
+    assert _calls(spy)[-1] == "[--noheader][--all][--states=all][--jobs=1,2]"
 
 
 def test_updates_of_many_nodes_are_few_commands(spy: Path) -> None:
@@ -403,3 +440,4 @@ def test_a_command_that_is_not_there(spy: Path) -> None:
 def test_the_format_has_no_width() -> None:
     """Widths would cut node lists and comments."""
     assert all(item.split(":")[1] in ("\x1f", "\x1e") for item in SQUEUE_FORMAT.split(","))
+    assert text_format(JOB_TEXTS, "mark") == "jobid:markf,name:markf,comment:markf,admin_comment:markr"

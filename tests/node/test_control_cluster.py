@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cli.changes.check import ClusterControl
+from cli.changes.jobs import cancel_line, wait_line
+from node.logs import show
+from node.logs.find import Cluster
 from node.model import SlurmSettings
 from node.slurm.control import Control, SlurmDown, SlurmError
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
+from tests.support.hostile import FORGED, HOSTILE
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 
@@ -169,6 +176,58 @@ def test_arrays(cluster: SlurmCluster) -> None:
     seen = control.jobs()[job]
     assert (seen.array_job, seen.array_task, seen.reason) == (job, "1-50", "JobHeldUser")
     control.cancel([job])
+
+
+def test_no_text_of_a_users_is_a_job_a_field_or_a_path(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm takes any byte but NUL in a name or a comment. Nothing here begins to run."""
+    control = cluster.control
+    victim = _submit(cluster, "--hold", "-J", "victim", "-o", f"{cluster.root}/mine", "--wrap", "true")
+    texts = [*(text.replace("1", str(victim), 1) for text in FORGED), "bytes \udcff\udcfe"]
+    forged = [
+        _submit(cluster, "--hold", f"-J{text}", f"--comment={text}", "--wrap", "true") for text in texts
+    ]
+    array = _submit(cluster, "--hold", "--array=1-99:2%2", "-J", FORGED[0], "--wrap", "true")
+    mine = [victim, *forged, array]
+    found = {number: job for number, job in control.jobs().items() if number >= victim}
+    assert sorted(found) == mine
+    for number, text in zip(forged, texts, strict=True):
+        read = text.encode(errors="surrogateescape").decode(errors="replace")
+        assert (found[number].name, found[number].comment) == (read, read)
+
+    def run(line: str, seconds: float) -> str:
+        done = subprocess.run(
+            ["bash", "-c", line], env={**HOSTILE, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+            errors="replace", timeout=seconds, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    there = ClusterControl(run, str(cluster.conf))
+    listed = [job for job in there.jobs() if int(job.id.partition("_")[0]) >= victim]
+    assert [int(job.id.partition("_")[0]) for job in listed] == mine
+    assert [job.name for job in listed[:2]] == [
+        "victim",
+        FORGED[0].replace("\n", "\\n").replace("1", str(victim), 1),
+    ]
+    assert {(job.partition, job.state, job.nodes) for job in listed} == {("debug", "PENDING", "")}
+    assert listed[-1].id.endswith("%2]")
+
+    # The forged StdOut= is not followed. The job's own path is, and is not shown if it leads elsewhere.
+    (cluster.root / "mine").symlink_to("/etc/passwd")
+    for number in (victim, forged[1]):
+        show.run(Cluster(cluster.settings), str(number), lines=9, follow=False)
+    said = capsys.readouterr().out
+    assert "output: /etc/passwd" not in said
+    assert "\x1b" not in said
+    if os.getuid():
+        assert "root:x:0" not in said
+
+    there.ask(f"{cancel_line(listed[1:])}; {wait_line(9, listed)}", 60)
+    left = {number: job.state for number, job in control.jobs().items() if number in mine}
+    assert left.pop(victim) == "PENDING"
+    assert set(left.values()) <= {"CANCELLED"}
+    control.cancel([victim])
 
 
 def test_no_controller(cluster: SlurmCluster) -> None:

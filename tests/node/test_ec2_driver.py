@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from node.elastic.driver import LaunchGroup, MachineState
+from node.bootstrap.report_server import ReportServer
+from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.ec2 import driver as ec2
 from node.elastic.drivers.ec2 import launch as ec2_launch
@@ -233,28 +237,53 @@ def test_there_is_no_room_to_tell_of(driver: Ec2Driver, fake: FakeEc2) -> None:
 
 
 def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeEc2) -> None:
-    asked: list[Mapping[str, float]] = []
+    asked: list[Sequence[Machine]] = []
+    made: dict[str, str] = {}
 
-    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
+    def boots(running: Sequence[Machine]) -> Mapping[str, BootStatus]:
         asked.append(running)
-        return {"compute-0": BootStatus("step mounts: no route"), "compute-1": BootStatus("an old one")}
+        return {
+            made["compute-0"]: BootStatus("step mounts: no route"),
+            made["compute-1"]: BootStatus("an old one"),
+        }
 
     driver = fake.driver(settings(fake), boots)
     assert driver.list() == []
     assert asked == []
-    made = launch(driver, 0, 1, 2)
+    made |= launch(driver, 0, 1, 2)
     fake.set_state(made["compute-1"], "pending")
     assert {m.node: m.failure for m in driver.list()} == {
         "compute-0": "step mounts: no route", "compute-1": None, "compute-2": None,
     }  # fmt: skip
     (running,) = asked
-    assert set(running) == {"compute-0", "compute-2"}
-    assert all(abs(at - time.time()) < 60 for at in running.values())
+    assert {m.node for m in running} == {"compute-0", "compute-2"}
+    assert all(abs(m.launched - time.time()) < 60 for m in running)
+
+
+def test_a_machine_reports_from_its_private_address_and_of_itself_only(fake: FakeEc2, tmp_path: Path) -> None:
+    """The driver's own reader, over what the controller's server has taken. EC2 alone tells of notices."""
+    its = settings(fake)
+    its = replace(its, site=replace(its.site, root=str(tmp_path)))
+    folder = tmp_path / "var/lib/slurm-stacks/reports"
+    folder.mkdir(parents=True)
+    driver = Ec2Driver(its, fake.connect)
+    made = launch(driver, 0, 1, 2)
+    private = {i.id: i.private_ip for i in fake.instances()}
+    addresses = {m.node: m.addresses for m in driver.list()}
+    assert addresses == {node: (private[identity],) for node, identity in made.items()}
+    content = {"state": "failed", "steps": [{"name": "mounts", "note": "no route"}], "host": "compute-0"}
+    with socket.socket() as listener:
+        server = ReportServer(listener, folder, lambda: time.time() + 5)
+    later = json.dumps({**content, "notice": time.time() + 30}).encode()
+    assert server.take(private[made["compute-1"]], later) == ""
+    assert {m.node: (m.failure, m.notice) for m in driver.list()} == {
+        "compute-0": (None, None), "compute-1": ("step mounts: no route", None), "compute-2": (None, None),
+    }  # fmt: skip
 
 
 def test_a_list_does_not_depend_on_boot_reports(fake: FakeEc2) -> None:
-    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
-        raise OSError("no bucket")
+    def boots(running: Sequence[Machine]) -> Mapping[str, BootStatus]:
+        raise OSError("no folder")
 
     driver = fake.driver(settings(fake), boots)
     launch(driver, 0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import compute_v1 as gce
 
+from node.bootstrap.report_server import ReportServer
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.gce import deletes as gce_deletes
@@ -331,28 +335,59 @@ def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
 
 
 def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeGce) -> None:
-    asked: list[Mapping[str, float]] = []
+    asked: list[Sequence[Machine]] = []
+    made: dict[str, str] = {}
 
-    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
+    def boots(running: Sequence[Machine]) -> Mapping[str, BootStatus]:
         asked.append(running)
-        return {"compute-0": BootStatus("step mounts: no route"), "compute-2": BootStatus(notice=5.0)}
+        return {
+            made["compute-0"]: BootStatus("step mounts: no route"),
+            made["compute-2"]: BootStatus(notice=5.0),
+        }
 
     driver = fake.driver(settings(fake), boots)
     assert driver.list() == []
     assert asked == []
-    launch(driver, 0, 1, 2)
+    made |= launch(driver, 0, 1, 2)
     fake.status("t-compute-1", "STAGING")
     found = by_node(driver)
     assert {n: (m.failure, m.notice) for n, m in found.items()} == {
         "compute-0": ("step mounts: no route", None), "compute-1": (None, None), "compute-2": (None, 5.0),
     }  # fmt: skip
     (running,) = asked
-    assert set(running) == {"compute-0", "compute-2"}
+    assert {m.node for m in running} == {"compute-0", "compute-2"}
+
+
+def test_a_machine_reports_from_its_first_address_and_of_itself_only(fake: FakeGce, tmp_path: Path) -> None:
+    """The driver's own reader, over what the controller's server has taken, notices too."""
+    its = settings(fake)
+    its = replace(its, site=replace(its.site, root=str(tmp_path)))
+    folder = tmp_path / "var/lib/slurm-stacks/reports"
+    folder.mkdir(parents=True)
+    driver = GceDriver(its, lambda: google_clients(**fake.options()))
+    launch(driver, 0, 1)
+    cards = {i.name: [card.network_i_p for card in i.network_interfaces] for i in fake.cloud.instances()}
+    assert len({address for card in cards.values() for address in card}) == 2
+    assert {m.node: list(m.addresses) for m in driver.list()} == {
+        "compute-0": cards["t-compute-0"][:1], "compute-1": cards["t-compute-1"][:1],
+    }  # fmt: skip
+    # A second interface is in another network, in which others may have the same addresses.
+    (second,) = [i for i in fake.cloud.instances() if i.name == "t-compute-1"]
+    second.network_interfaces.append(type(second.network_interfaces[0])(network_i_p="10.9.9.9"))
+    at = fake.cloud.now() + 30
+    content = {"state": "failed", "steps": [{"name": "mounts", "note": "no route"}], "host": "compute-0"}
+    with socket.socket() as listener:
+        server = ReportServer(listener, folder, fake.cloud.now)
+    assert server.take(cards["t-compute-1"][0], json.dumps({**content, "notice": at}).encode()) == ""
+    assert server.take("10.9.9.9", json.dumps({**content, "notice": at - 20}).encode()) == ""
+    assert {n: (m.failure, m.notice) for n, m in by_node(driver).items()} == {
+        "compute-0": (None, None), "compute-1": ("step mounts: no route", at),
+    }  # fmt: skip
 
 
 def test_a_list_does_not_depend_on_boot_reports(fake: FakeGce) -> None:
-    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
-        raise OSError("no bucket")
+    def boots(running: Sequence[Machine]) -> Mapping[str, BootStatus]:
+        raise OSError("no folder")
 
     driver = fake.driver(settings(fake), boots)
     launch(driver, 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import random
 import signal
 import subprocess
 import time
@@ -13,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 
+from node.bootstrap import report_server
 from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
 from node.bootstrap.vm import clouds, notices
@@ -29,6 +32,7 @@ from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import COMPUTE
 from tests.support.recorded import machine as make
+from tests.support.report_controller import Controller
 from tests.support.watches import ended, report, until, watching
 
 DRIVER = {"cluster": "t", "bucket": "t-bucket"}
@@ -45,16 +49,31 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
 
 
 @pytest.fixture
-def booted(tmp_path: Path) -> Context:
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    """The cluster's controller, at an address of this host, which takes reports."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may take a port below 1024")
+    (tmp_path / "reports").mkdir()
+    address = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.{random.randrange(2, 254)}"
+    made = Controller(tmp_path / "reports", report_server.PORT, address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def booted(tmp_path: Path, controller: Controller) -> Context:
     """A node with its boot report."""
     context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER)
+    site = dataclasses.replace(context.settings.site, controller_address=controller.address)
+    context.settings = dataclasses.replace(context.settings, site=site)
     report(context)
     return context
 
 
 def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
-    google: FakeMetadata, booted: Context
+    google: FakeMetadata, booted: Context, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
     ours, other = job(7, nodes=("compute-3",)), job(8, nodes=("compute-1",))
     control = FakeControl([node("compute-3", "ALLOCATED")], [ours, other])
     notices.evacuate(booted.settings, control, "compute-3", NOW + 30)
@@ -65,8 +84,10 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
     assert (told["notice"], told["state"]) == (NOW + 30, "ready")
     own = Path(str(booted.folders.lib)) / "boot.json"
     assert json.loads(own.read_text()) == told
-    assert read_notice(own, since=999.0) == NOW + 30
-    assert read_notice(own, since=1001.0) is None, "an earlier machine's of the same name"
+    assert read_notice(own) == NOW + 30
+    kept = controller.kept()
+    assert kept is not None
+    assert (kept["notice"], kept["state"], kept["failure"]) == (NOW + 30, "ready", None)
     # The reconciler finds nothing left to do.
     before = len(control.calls)
     Requeue(control).evacuate(
@@ -77,7 +98,7 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
 
 
 def test_what_fails_does_not_hold_up_the_other(
-    google: FakeMetadata, booted: Context, capsys: pytest.CaptureFixture[str]
+    google: FakeMetadata, booted: Context, controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Down(FakeControl):
         def update_node(self, *_a: object, **_k: object) -> None:
@@ -85,12 +106,18 @@ def test_what_fails_does_not_hold_up_the_other(
 
     notices.evacuate(booted.settings, Down(), "compute-3", NOW + 30)
     assert json.loads(google.objects["boot/compute-3.json"])["notice"] == NOW + 30
+    assert controller.kept() is not None
+    controller.close()
+    google.objects.clear()
+    notices.announce(booted.settings, "compute-3", NOW + 40)
+    assert json.loads(google.objects["boot/compute-3.json"])["notice"] == NOW + 40, "for people"
     (Path(str(booted.folders.lib)) / "boot.json").unlink()
     control = FakeControl([node("compute-3")])
     notices.evacuate(booted.settings, control, "compute-3", NOW + 30)
     assert control.calls
     said = capsys.readouterr().err
     assert "Unable to contact" in said
+    assert "the notice is not published: " in said
     assert "the notice is not in the boot report: " in said
 
 
@@ -232,7 +259,7 @@ def test_reports_without_a_notice(tmp_path: Path) -> None:
     for content in ("", "[]", '{"started": 5}', '{"started": 5, "notice": "soon"}', '{"notice": 6}'):
         file.write_text(content)
         assert read_notice(file) is None
-    file.write_text('{"started": 5, "notice": 6}')
+    file.write_text('{"state": "ready", "steps": [], "notice": 6}')
     assert read_notice(file) == 6.0
 
 
@@ -250,7 +277,7 @@ def waiting(google: FakeMetadata) -> bool:
 
 
 def test_the_service_waits_and_tells_within_a_moment(
-    google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context
+    google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context, controller: Controller
 ) -> None:
     until(lambda: waiting(google))
     assert google.objects == {}
@@ -259,6 +286,9 @@ def test_the_service_waits_and_tells_within_a_moment(
     until(lambda: google.objects)
     told = json.loads(google.objects["boot/compute-3.json"])
     assert start <= told["notice"] - 30 <= time.time()
+    kept = controller.kept()
+    assert kept is not None
+    assert kept["notice"] == told["notice"], "the controller was told first"
     time.sleep(0.5)
     assert service.poll() is None, "started again it would tell it once more"
     status, words = ended(service, booted)

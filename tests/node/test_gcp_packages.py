@@ -33,7 +33,7 @@ def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
     assert distribution.wanted(context) == [
         "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
-        "python3-venv",
+        "python3-venv", "build-essential",
     ]  # fmt: skip
     distribution.install(context)
     source = tmp_path / "root/etc/chrony/sources.d/google.sources"

@@ -9,7 +9,6 @@ import pytest
 
 from node.cloud import call
 from node.cloud.errors import MissingError, ServiceError, UnreachableError
-from node.cloud.objects import Entry
 from node.gcp import secretmanager
 from node.gcp.metadata import Metadata
 from node.gcp.secretmanager import Secret
@@ -47,16 +46,6 @@ def test_objects_go_and_come_whole(cloud: FakeMetadata, bucket: Bucket) -> None:
     assert bucket.get("empty") == b""
     assert cloud.asked[0] == "GET storage/v1/b/t-bucket/o/code%2Fa%20b%2Bc.zip"
     assert cloud.tokens == ["token-1"], "one token for all"
-
-
-def test_all_pages_are_listed(cloud: FakeMetadata, bucket: Bucket) -> None:
-    cloud.objects = {f"boot/n-{number}.json": b"x" * number for number in range(5)} | {"code/x": b""}
-    cloud.page = 2
-    found = bucket.list("boot/")
-    assert list(found) == [f"boot/n-{number}.json" for number in range(5)]
-    assert found["boot/n-3.json"] == Entry(1795262400.0, "e-3")
-    assert cloud.asked == ["GET storage/v1/b/t-bucket/o"] * 3
-    assert bucket.list("none/") == {}
 
 
 def test_another_digest_is_refused(cloud: FakeMetadata, bucket: Bucket) -> None:

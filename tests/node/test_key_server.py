@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap import key_server
+from node.bootstrap.root_port import RESERVED, Refusals
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import OrdinaryUser
 
@@ -41,7 +42,7 @@ def port(key_file: Path) -> Iterator[int]:
                 while True:
                     connection, (address, source) = server.accept()
                     with connection:
-                        key_server.answer(connection, address, source, key_file)
+                        key_server.answer(connection, address, source, key_file, Refusals())
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -75,7 +76,7 @@ def test_a_controller_of_the_former_release_gives_the_key_alone() -> None:
 
 def test_a_port_that_anybody_can_have_gets_nothing(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), 60) as connection:
-        assert connection.getsockname()[1] not in key_server.RESERVED
+        assert connection.getsockname()[1] not in RESERVED
         assert connection.recv(4096) == b""
 
 

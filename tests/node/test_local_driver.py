@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +13,16 @@ from typing import Any
 
 import pytest
 
-from localcloud import limits
+from localcloud import isolation, limits
 from localcloud.agent import Agent
+from localcloud.network import hosts_text
 from node import rpc
+from node.bootstrap.report_server import ReportServer
 from node.elastic.driver import AvailableCapacity, LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.local import LocalDriver
 from node.elastic.errors import ErrorClass
-from node.model import Accelerator, ClusterDesign, Partition, Settings
+from node.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
 from node.sites import LocalSite
 from tests.support import doubles
 
@@ -152,12 +155,36 @@ def test_a_running_machines_failed_boot_is_told_and_the_last_ones_is_not(
 
     report("gpu-0")
     driver.launch(group("gpu-0", "gpu-1", "gpu-2"))
+    time.sleep(0.05)  # a file's time is that of the kernel's last tick
     report("gpu-1")
     report("gpu-2")
     for record in wire.agent._cloud._store.machines.values():
         record.state = "pending" if record.node == "gpu-2" else "running"
     told = {m.node: m.failure for m in driver.list()}
     assert told == {"gpu-0": None, "gpu-1": "step hooks: no driver", "gpu-2": None}
+
+
+def test_container_machines_report_from_their_own_addresses(wire: Wire, tmp_path: Path) -> None:
+    """Each has a root of its own, who can write every machine's report in the bucket's folder."""
+    isolation.write(tmp_path, CONTAINER)
+    (tmp_path / "cloud" / "hosts").write_text(hosts_text({"gpu-0": "10.99.1.0", "gpu-1": "10.99.1.1"}))
+    boots, reports = tmp_path / "bucket" / "boot", tmp_path / "var/lib/slurm-stacks/reports"
+    boots.mkdir(parents=True)
+    reports.mkdir(parents=True)
+    driver = LocalDriver(settings(tmp_path, replace(DESIGN, isolation=CONTAINER)))
+    driver.launch(group("gpu-0", "gpu-1", "gpu-2"))
+    for record in wire.agent._cloud._store.machines.values():
+        record.state = "running"
+    assert {m.node: m.addresses for m in driver.list()} == {
+        "gpu-0": ("10.99.1.0",), "gpu-1": ("10.99.1.1",), "gpu-2": (),
+    }  # fmt: skip
+    content = {"state": "failed", "steps": [{"name": "hooks", "note": "no driver"}], "host": "gpu-0"}
+    (boots / "gpu-0.json").write_text(json.dumps(content))
+    with socket.socket() as listener:
+        server = ReportServer(listener, reports)
+    assert server.take("10.99.1.1", json.dumps({**content, "notice": time.time() + 9}).encode()) == ""
+    told = {m.node: (m.failure, m.notice) for m in driver.list()}
+    assert told == {"gpu-0": (None, None), "gpu-1": ("step hooks: no driver", None), "gpu-2": (None, None)}
 
 
 def test_zone_and_notice_are_carried(driver: LocalDriver, wire: Wire) -> None:

@@ -18,6 +18,7 @@ from node.codec import to_json
 from node.logs import find
 from node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
 from node.logs.sources import Source
+from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
@@ -31,7 +32,7 @@ class Slurm:
     def __init__(self) -> None:
         self.queue: dict[int, JobState] = {}
         self.state: dict[str, NodeState] = {}
-        self.described: dict[int, str] = {}
+        self.written: dict[int, dict[str, str]] = {}
         self.silent = False
 
     def _answer(self, what: Any) -> Any:
@@ -45,9 +46,14 @@ class Slurm:
     def nodes(self) -> dict[str, NodeState]:
         return dict(self._answer(self.state))
 
-    def run(self, *command: str) -> str:
-        assert command[:3] == ("scontrol", "show", "job")
-        return str(self._answer(self.described.get(int(command[3]), "")))
+    def outputs(self, jobs: list[int]) -> dict[int, dict[str, str]]:
+        return dict(self._answer({number: self.written[number] for number in jobs if number in self.written}))
+
+
+def writes(out: Path | str, err: Path | str | None = None, **changes: str) -> dict[str, str]:
+    """What squeue tells of a batch job of this user's."""
+    fields = dict.fromkeys(OUTPUT_FIELDS, "N/A") | {"batchflag": "1", "userid": str(os.getuid())}
+    return fields | {"stdout": str(out), "stderr": str(out if err is None else err)} | changes
 
 
 @pytest.fixture
@@ -186,7 +192,7 @@ def test_nodes_on_machines_of_their_own_keep_their_logs_but_the_boot_report(
 def test_a_job_that_runs(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
     slurm.queue = {7: job(7, nodes=("debug-0", "debug-1"), restarts=2), 17: job(17)}
     out, err = tmp_path / "an out put.txt", tmp_path / "err.txt"
-    slurm.described[7] = f"   StdErr={err}\n   StdIn=/dev/null\n   StdOut={out}\n"
+    slurm.written[7] = writes(out, err)
     out.write_text("epoch 1\n")
     found = shown(cluster.sources("7"))
     assert found["job 7"] == [
@@ -234,7 +240,7 @@ def test_the_output_of_an_earlier_job_with_this_number_is_not_shown(
 ) -> None:
     out = tmp_path / "slurm-7.out"
     slurm.queue = {7: job(7, "PENDING", submit_time=1000.0)}
-    slurm.described[7] = f"   StdErr={out}\n   StdOut={out}\n"
+    slurm.written[7] = writes(out)
     written(out, 990.0)
     output = cluster.sources("7")[-1]
     assert (output.heading, output.last(9)) == (f"output: {out}", OLDER)
@@ -249,7 +255,7 @@ def test_a_requeued_job_keeps_the_output_since_its_first_submission(
 ) -> None:
     out = tmp_path / "slurm-7.out"
     slurm.queue = {7: job(7, "PENDING", submit_time=2000.0, restarts=1)}
-    slurm.described[7] = f"   StdErr={out}\n   StdOut={out}\n"
+    slurm.written[7] = writes(out)
     written(out, 990.0)
     assert shown(cluster.sources("7"))["output"] == ["epoch 1"], "nothing tells its first submission"
     log = cluster.log / "slurmctld.log"
@@ -270,23 +276,75 @@ def test_a_requeued_job_keeps_the_output_since_its_first_submission(
 
 def test_one_file_for_output_and_errors_is_told_once(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
     slurm.queue = {7: job(7)}
-    slurm.described[7] = f"   StdErr={tmp_path}/o\n   StdOut={tmp_path}/o\n"
+    slurm.written[7] = writes(tmp_path / "o")
     found = shown(cluster.sources("7"))
     assert "output" in found
     assert "errors" not in found
 
 
 @pytest.mark.parametrize(
-    ("described", "words"),
+    ("written", "words"),
     [
-        ("", "by default slurm-7.out"),
-        ("   BatchFlag=0 Reboot=0\n", "srun and salloc write to the terminal"),
-        ("   StdErr=/dev/null\n   StdOut=/dev/null\n", "/dev/null, which keeps nothing"),
+        ({}, "by default slurm-7.out"),
+        ({7: writes("", batchflag="0")}, "srun and salloc write to the terminal"),
+        ({7: writes("/dev/null")}, "/dev/null, which keeps nothing"),
+        ({7: writes("no/absolute/path")}, "by default slurm-7.out"),
+        ({7: writes("/etc/passwd", userid="nobody's")}, "by default slurm-7.out"),
     ],
 )
-def test_a_job_without_a_file(cluster: Cluster, slurm: Slurm, described: str, words: str) -> None:
-    slurm.queue, slurm.described = {7: job(7)}, {7: described}
+def test_a_job_without_a_file(
+    cluster: Cluster, slurm: Slurm, written: dict[int, dict[str, str]], words: str
+) -> None:
+    slurm.queue, slurm.written = {7: job(7)}, written
     assert words in shown(cluster.sources("7"))["output"][0]
+
+
+def test_a_file_that_is_not_the_jobs_users_is_not_shown(
+    cluster: Cluster, slurm: Slurm, tmp_path: Path
+) -> None:
+    """Whoever asks may be root, and the path is the user's choice: any file, or a link to it."""
+    secret = tmp_path / "shadow"
+    secret.write_text("root:secret\n")
+    link = tmp_path / "slurm-7.out"
+    link.symlink_to(secret)
+    slurm.queue = {7: job(7)}
+    for path in (secret, link):
+        slurm.written[7] = writes(path, userid=str(os.getuid() + 1))
+        output = next(source for source in cluster.sources("7") if source.heading.startswith("output"))
+        assert output.heading == f"output: {path}", "not even its size"
+        (said,) = output.last(9)
+        assert said.startswith("(cannot be shown: it belongs to ")
+        assert output.more() == []
+        assert output.more() == []
+    slurm.written[7] = writes(link)
+    assert shown(cluster.sources("7"))["output"] == ["root:secret"], "the user's own file"
+
+
+def test_what_lies_among_the_runs_is_read_only_if_it_is_a_file_of_its_folders_owner(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Everybody may make folders there."""
+    folder = run_folder(cluster, 7, "")
+    (folder / "out-keras.txt").unlink()
+    (folder / "out-keras.txt").symlink_to("/proc/1/environ" if os.getuid() else tmp_path / "other")
+    if not os.getuid():
+        (tmp_path / "other").write_text("another's\n")
+        os.chown(tmp_path / "other", 4711, 4711)
+    assert shown(cluster.sources("7"))["output"][0].startswith("(cannot be shown: ")
+    (folder / "jobid").unlink()
+    os.mkfifo(folder / "jobid")
+    assert "Jobs: none known" in cluster.known(), "nobody waits for a writer"
+
+
+def test_control_characters_of_a_path_or_a_name_do_not_reach_the_terminal(
+    cluster: Cluster, slurm: Slurm
+) -> None:
+    slurm.queue = {7: job(7, name="a\x1b]0;b\x07\n   StdOut=/etc/passwd")}
+    slurm.written[7] = writes("/nowhere/\x1b[2J\n==> output: /etc/passwd <==")
+    sources = cluster.sources("7")
+    text = [line for source in sources for line in (source.heading, *source.last(9))]
+    assert all(line.isprintable() for line in text), text
+    assert not any(source.heading == "output: /etc/passwd" for source in sources)
 
 
 def run_folder(cluster: Cluster, job_id: int, text: str) -> Path:
@@ -318,9 +376,7 @@ def test_a_run_that_was_submitted_anew_keeps_the_outputs_apart(cluster: Cluster,
     (folder / "job-7").mkdir()
     (folder / "job-7" / "out-keras.txt").write_text("of job 7\n")
     slurm.queue = {7: job(7, "FAILED"), 8: job(8)}
-    slurm.described = dict.fromkeys(
-        (7, 8), f"   StdErr={folder}/out-keras.txt\n   StdOut={folder}/out-keras.txt\n"
-    )
+    slurm.written = dict.fromkeys((7, 8), writes(folder / "out-keras.txt"))
     assert shown(cluster.sources("7"))["output"] == ["of job 7"]
     assert shown(cluster.sources("8"))["output"] == ["of job 8"]
 

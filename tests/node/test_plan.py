@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.elastic.driver import Machine, MachineState
-from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
+from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, clock, plan
 from node.elastic.reconcile import policy_of
 from node.elastic.rules import EMPTIED, RULES, MachinePhase, NodePhase, Verb
 from node.model import SlurmSettings
@@ -478,3 +478,45 @@ def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
                     "a job's node is given up on the cloud's own word"
                 )
                 assert not [m for m in mine if m.state.alive]
+
+
+_FLOATS = st.floats() | st.sampled_from([1e300, float(99999999999999999999), -1e18, 253402300800.0])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(N), st.sampled_from(MachineState), _FLOATS, st.none() | _FLOATS,
+            st.none() | _FLOATS, st.none() | st.text(max_size=9),
+        ),
+        max_size=4,
+    ),
+    _FLOATS,
+)  # fmt: skip
+def test_no_number_stops_a_pass(seen: list[Any], utc: float) -> None:
+    """A time that is none says nothing, and the other nodes get what they need."""
+    failed = NodeView("debug-99", N.POWERING_UP)
+    views = [NodeView(f"debug-{i}", node, boot=boot) for i, (node, _, _, boot, _, _) in enumerate(seen)]
+    machines = [
+        Machine(f"m-{i}", f"debug-{i}", state, launched, failure, None, notice)
+        for i, (_, state, launched, _, notice, failure) in enumerate(seen)
+    ]
+    machines.append(Machine("m-99", "debug-99", MachineState.RUNNING, 0.0, "no route"))
+    observation = Observation((*views, failed), tuple(machines), utc=utc)
+    actions, memory = plan(observation, Memory(), 0.0, POLICY)
+    assert [a.reason for a in actions if a.node == "debug-99"] == ["bootstrap: no route"]
+    for action in plan(observation, memory, 1000.0, POLICY)[0]:
+        assert action.reason
+
+
+@pytest.mark.parametrize("notice", [float("nan"), float("inf"), -float("inf")])
+def test_a_notice_that_is_no_time_is_none(notice: float) -> None:
+    seen = replace(machine("debug-0", MachineState.RUNNING), notice=notice)
+    for node in (N.UP, N.POWERING_UP):
+        observation = Observation((OTHER, NodeView("debug-0", node)), (seen,), utc=3600.0)
+        assert plan(observation, Memory(), 0.0, POLICY)[0] == []
+
+
+@given(_FLOATS)
+def test_any_number_has_a_text(moment: float) -> None:
+    assert clock(moment).endswith((" UTC", "an unknown time"))

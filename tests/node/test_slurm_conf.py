@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.sites import LocalSite
 from node.slurm import gres
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
@@ -96,6 +97,34 @@ def lines(text: str, key: str) -> Iterator[dict[str, str]]:
 
 def conf(version: Version = (22, 5), **more: Any) -> dict[str, str]:
     return options(render(settings(**more), version)["slurm.conf"])
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        ("ada", "ada"),
+        ("first.last", "first.last"),
+        ("user@realm.example", "user@realm.example"),
+        ("a_very_long_name_of_more_than_32_characters", "a_very_long_name_of_more_than_32_characters"),
+        ("4711", "4711"),
+        ("DOM\\ada", "DOM\\\\ada"),
+        ("Ada Lovelace", '"Ada Lovelace"'),
+        ("DOM\\Ada #1", '"DOM\\\\Ada \\#1"'),
+        ('a"b', 'a"b'),
+    ],
+)
+def test_every_users_name_stands_in_the_file(name: str, spelled: str) -> None:
+    """Slurm takes a backslash before a character away (`_strip_escapes` in its parse_config.c)."""
+    found = conf(isolation="process", user=name)
+    assert (found["SlurmUser"], found["SlurmdUser"]) == (spelled, spelled)
+
+
+def test_slurmctld_listens_on_the_loopback_alone_where_its_host_is_called_localhost() -> None:
+    assert conf(isolation="process", cloud=LocalSite(loopback_only=True))["CommunicationParameters"] == (
+        "NoCtldInAddrAny"
+    )
+    assert "CommunicationParameters" not in conf(isolation="process")
+    assert "CommunicationParameters" not in conf()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -288,8 +317,9 @@ def test_addresses_are_each_ones_own_and_as_rendered() -> None:
         ({"root": "/tmp/per%cent"}, "cannot hold"),
         ({"root": "relative"}, "cannot hold"),
         ({"root": "/tmp/" + "x" * 80}, "bytes too long"),
-        ({"user": "a b"}, "SlurmUser"),
-        ({"user": "a\nSlurmdUser=root"}, "SlurmUser"),
+        ({"user": 'a "b"'}, "both a space and a quote"),
+        ({"user": "a\nSlurmdUser=root"}, "control character"),
+        ({"user": "a\tb"}, "control character"),
     ],
 )
 def test_refused(site: dict[str, Any], error: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node.logs import outputs
 from node.model import Accelerator, Partition
 from node.slurm import topology
 from node.slurm.hostlist import expand
@@ -113,6 +114,26 @@ def test_jobs_see_their_devices(cluster: SlurmCluster) -> None:
     assert neuron == "trn-0\n"
     for node in ("gpu-0", "one-0", "trn-0"):
         assert _errors(cluster.log(f"slurmd-{node}")) == []
+
+
+def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
+    """slurmd makes the path. What Slurm's clients tell has the pattern, or some of its values only."""
+    names = ("o-%j_%A_%a_%5j_%u_%x_%n_%t_%s_%q_%J_100%%.txt", "c\\%j%%x", "e-%%%j-%%%%x-%12j")
+    jobs = []
+    for name in names:
+        options = [
+            "-pgpu",
+            "-o",
+            f"{cluster.root}/{name}",
+            "-J",
+            "a JobState=x",
+            "--array=13" if "%A" in name else "-N1",
+        ]
+        jobs.append(int(cluster.run("sbatch", "--parsable", *options, "--wrap", "true").stdout))
+    there = [outputs.files(job, fields)[0].path for job, fields in cluster.control.outputs(jobs).items()]
+    assert len(there) == len(names)
+    for path in there:
+        cluster.wait(f"slurmd writes {path}", lambda path=path: Path(path).exists())  # type: ignore[misc]
 
 
 def test_the_resume_file_of_this_release(cluster: SlurmCluster) -> None:

@@ -23,10 +23,10 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.aws.launch_templates import METADATA as OPTIONS
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.names import NODES, node_of
-from node.model import ClusterDesign
+from node.model import ClusterDesign, Host
 from node.sites import MountSource
 from tests.support import fake_ec2_xml as xml
-from tests.support.cloud_land import CONTROLLER, Instance, Land
+from tests.support.cloud_land import ADDRESSES, Instance, Land
 from tests.support.cloud_server import Answer, Request
 from tests.support.fake_ec2 import ACCOUNT, CREDENTIALS, Call, fake_ec2
 from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
@@ -81,14 +81,15 @@ class AwsLand(Land):
             partition, UserData=base64.b64encode(text.encode()).decode(), MetadataOptions=options
         )
 
-    def make_head(self) -> None:
+    def make(self, host: Host) -> None:
+        """Make a machine that lives as long as the cluster."""
         self.ec2.connect().run_instances(
             ImageId="ami-12345678", InstanceType="m5.large", MinCount=1, MaxCount=1,
-            UserData=BOOT_SCRIPT.render(self._design, BUCKET, "controller", "controller"),
-            SubnetId=self.ec2.subnets[self.ec2.zones[0]], PrivateIpAddress=CONTROLLER,
+            UserData=BOOT_SCRIPT.render(self._design, BUCKET, host.role, host.name),
+            SubnetId=self.ec2.subnets[self.ec2.zones[0]], PrivateIpAddress=ADDRESSES[host.name],
             TagSpecifications=[{"ResourceType": "instance", "Tags": [
-                {"Key": ec2_names.CLUSTER, "Value": "t"}, {"Key": ec2_names.ROLE, "Value": "controller"},
-                {"Key": HOST, "Value": "controller"},
+                {"Key": ec2_names.CLUSTER, "Value": "t"}, {"Key": ec2_names.ROLE, "Value": host.role},
+                {"Key": HOST, "Value": host.name},
             ]}],
         )  # fmt: skip
 
@@ -98,7 +99,10 @@ class AwsLand(Land):
 
     def publish(self, objects: Mapping[str, bytes]) -> None:
         for name, content in objects.items():
-            self._s3.put_object(Bucket=BUCKET, Key=name, Body=content)
+            self.store(name, content)
+
+    def store(self, key: str, content: bytes) -> None:
+        self._s3.put_object(Bucket=BUCKET, Key=key, Body=content)
 
     def stored(self, key: str) -> bytes | None:
         for left in reversed(range(5)):
@@ -216,7 +220,9 @@ class AwsLand(Land):
             f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/slurm-stacks/t", ROLE_ARN,
             list(self.ec2.subnets.values()), ["sg-12345678"],
         )  # fmt: skip
-        return {role: getattr(policies, role)(scope, self._design) for role in ("controller", "compute")}
+        return {
+            role: getattr(policies, role)(scope, self._design) for role in ("controller", "login", "compute")
+        }
 
     def _refusal(self, ask: Request) -> Answer | None:
         params = dict(parse_qsl(ask.body.decode(), keep_blank_values=True))

@@ -42,6 +42,8 @@ from tests.support.nfs_service import NfsService
 
 SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
 CONTROLLER = "10.99.0.10"
+ADDRESSES = {"controller": CONTROLLER, "login-0": "10.99.0.11"}
+"""The addresses of machines that live as long as the cluster."""
 NFS = 2049
 CGROUPS = "/srv/cgroup"
 """The folder on a machine with its jobs' cgroups, on a host with cgroups of version 1."""

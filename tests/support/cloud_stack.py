@@ -11,19 +11,28 @@ from infra import bundle
 from localcloud import cgroups
 from node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
 from tests.support.checkout import CODE, ROOT, until
-from tests.support.cloud_land import CGROUPS, CONTROLLER, Land
+from tests.support.cloud_land import ADDRESSES, CGROUPS, CONTROLLER, Land
 
 PEOPLE = {"ada": 2001, "bob": 2002}
 """Ordinary users, with the same numbers on every machine."""
 NODES = tuple(f"compute-{number}" for number in range(4))
-HEAD = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
-COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES), default=True)
+HEAD = Host("controller", "controller", ("controller",), "m5.large", 50)
+LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
+UNUSED = f"compute-{len(NODES)}"
+"""A node that no job of several nodes needs."""
+COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default=True)
+OPEN = Partition("open", "c4.2xlarge", 2, 1000, 1, 1, open_metadata=True)
+"""A partition whose jobs may act as their node. Its only node is static, so that it boots beside others."""
 TIMERS = SlurmSettings(
     suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=1.0
 )
 PEOPLE_HOOK = """\
 #!/bin/sh
 set -e
+if [ "$SLURM_STACKS_ROLE" = compute ] && [ -e /home/no-licence ]; then
+    echo "no licence server" >&2
+    exit 9
+fi
 echo "$SLURM_STACKS_ROLE $SLURM_STACKS_HOST $1" >/var/lib/hook
 while read -r name number; do
     getent passwd "$name" >/dev/null || useradd --uid "$number" --no-create-home --shell /bin/bash "$name"
@@ -48,11 +57,15 @@ class Stack(Protocol):
 
     def template(self, partition: str) -> None: ...
 
-    def make_head(self) -> None: ...
+    def make(self, host: Host) -> None: ...
 
     def end_all(self) -> None: ...
 
     def publish(self, objects: dict[str, bytes], /) -> None: ...
+
+    def store(self, key: str, content: bytes) -> None:
+        """Write an object of the bucket, as every machine's role may write boot reports."""
+        ...
 
 
 def design(provider: str, region: str, kind: str) -> ClusterDesign:
@@ -63,7 +76,7 @@ def design(provider: str, region: str, kind: str) -> ClusterDesign:
     """
     options = "rw,hard,nfsvers=4.1,_netdev"
     return ClusterDesign(
-        "t", "test", provider, "vm", (HEAD,), (COMPUTE,),
+        "t", "test", provider, "vm", (HEAD, LOGIN), (COMPUTE, OPEN),
         tuple(Mount(path, kind, options=options) for path in ("/home", "/apps")),
         hooks=(Hook("all", "hooks/people.sh", ("x",)),), slurm=TIMERS, region=region, trains=False,
     )  # fmt: skip
@@ -91,12 +104,13 @@ class Cluster:
         self.land: Land = land
         self.stack: Stack = land
         self.design = plan
-        self.stack.template(COMPUTE.name)
+        for partition in plan.partitions:
+            self.stack.template(partition.name)
         # On a host with cgroups of version 1, those of a container's jobs are apart from its systemd's.
         aside = CGROUPS if cgroups.old_controllers() else None
         site = Site(
             "/", "slurm", "controller", CONTROLLER,
-            cgroups=aside, addresses={"controller": CONTROLLER}, **self.stack.site(),
+            cgroups=aside, addresses=ADDRESSES, **self.stack.site(),
         )  # fmt: skip
         code = bundle.node_archive(plan, project(folder))
         settings = bundle.settings_object(Settings(plan, site))
@@ -109,7 +123,8 @@ class Cluster:
                 "current.json": json.dumps(pointer).encode(),
             }
         )
-        self.stack.make_head()
+        for host in plan.hosts:
+            self.stack.make(host)
         self.head = land.ready("controller")
 
     def sh(self, script: str, *, user: str | None = None, host: str = "controller") -> str:

@@ -23,6 +23,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import Described
 from infra.ssh.target import Target
 from node.model import Access, ClusterDesign, Settings, Site
+from tests.support.job_lines import inner, told
 
 BUCKET = "bucket-1"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE"
@@ -203,7 +204,7 @@ class Head:
     """A fake of the head that is reached by `ssh`.
 
     Attributes:
-        lines: the commands that ran on it.
+        lines: the commands that ran on it; of those for Slurm, what runs in the environment of ours.
         targets: the addresses that were tried, each with its time limit in seconds.
     """
 
@@ -213,11 +214,11 @@ class Head:
         self.targets: list[tuple[Target, float]] = []
 
     def __call__(self, target: Target, line: str, *, seconds: float) -> str:
-        self.lines.append(line)
+        self.lines.append(inner(line) if line.startswith("exec /usr/bin/env ") else line)
         self.targets.append((target, seconds))
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return told(self.answer) if "squeue" in self.lines[-1] else self.answer
 
 
 @pytest.fixture

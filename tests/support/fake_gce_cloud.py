@@ -77,6 +77,7 @@ class Cloud:
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _count: Any = field(default_factory=lambda: itertools.count(1001))
     _shown_at: dict[int, float] = field(default_factory=dict)
+    _addresses: int = 0
 
     # --- time ----------------------------------------------------------------------------------------------
 
@@ -282,12 +283,18 @@ class Cloud:
             name=name, status="PROVISIONING", labels=properties.labels, scheduling=properties.scheduling,
             machine_type=f"{SITE}projects/{self.project}/{scope}/machineTypes/{properties.machine_type}",
             metadata=properties.metadata, guest_accelerators=properties.guest_accelerators,
+            network_interfaces=[gce.NetworkInterface(network_i_p=self._next_address())],
         )  # fmt: skip
         self.put(scope, "instances", instance)
         self._shown_at[int(instance.id)] = self.now() + self.lag
         child = self.operation(scope, "insert", link, target_id=instance.id, group=group)
         self.begin(child)
         return child, instance, None
+
+    def _next_address(self) -> str:
+        """Return a private address that no other instance has had."""
+        self._addresses += 1
+        return f"10.99.{2 + self._addresses // 250}.{1 + self._addresses % 250}"
 
     def _obstacle(self, zone: str, name: str, properties: Any) -> tuple[str, str] | None:
         path = f"projects/{self.project}/zones/{zone}/instances/{name}"

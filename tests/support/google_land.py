@@ -23,10 +23,10 @@ from infra.gcp.metadata import ALWAYS, BOOT_SCRIPT, USER_DATA
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.elastic.drivers.gce.names import ROLE, instance_of, node_of
 from node.elastic.programs import CLIENT
-from node.model import ClusterDesign
+from node.model import ClusterDesign, Host
 from node.sites import MountSource
 from tests.support import cel
-from tests.support.cloud_land import CONTROLLER, SERVICES, Instance, Land
+from tests.support.cloud_land import ADDRESSES, SERVICES, Instance, Land
 from tests.support.cloud_server import Answer, Request
 from tests.support.fake_gce import fake_gce
 from tests.support.fake_metadata import SECRET, V1, FakeMetadata, refusal
@@ -53,7 +53,6 @@ class GoogleLand(Land):
         self.gce = self._ends.enter_context(fake_gce(()))
         self._bank = FakeMetadata()
         self._metadata: dict[str, FakeMetadata] = {}
-        self._addresses: dict[str, str] = {}
         self.refused: list[tuple[str, str]] = []
 
     # --- what the stack makes ------------------------------------------------------------------------------
@@ -71,17 +70,18 @@ class GoogleLand(Land):
         items = {**ALWAYS, USER_DATA: text}
         return gce.Metadata(items=[gce.Items(key=key, value=value) for key, value in items.items()])
 
-    def make_head(self) -> None:
-        template = self.gce.template("head", metadata=self._told("controller", "controller"))
-        head = gce.Instance(
-            name=instance_of("t", "controller"),
-            labels={ROLE: "controller"},
+    def make(self, host: Host) -> None:
+        """Make a machine that lives as long as the cluster."""
+        template = self.gce.template(host.name, metadata=self._told(host.role, host.name))
+        made = gce.Instance(
+            name=instance_of("t", host.name),
+            labels={ROLE: host.role},
             machine_type="zones/z/n1-standard-8",
         )
         with gce.InstancesClient(**self.gce.options()) as client:
             client.insert(
                 request=gce.InsertInstanceRequest(
-                    project=self.gce.cloud.project, zone=self.gce.cloud.zones[0], instance_resource=head,
+                    project=self.gce.cloud.project, zone=self.gce.cloud.zones[0], instance_resource=made,
                     source_instance_template=template,
                 )
             )  # fmt: skip
@@ -96,6 +96,9 @@ class GoogleLand(Land):
         self._bank.objects |= objects
         (code,) = [content for key, content in objects.items() if key.startswith("code/")]
         self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
+
+    def store(self, key: str, content: bytes) -> None:
+        self._bank.objects[key] = content
 
     def files(self) -> dict[str, str | tuple[str, int]]:
         """Return the mark of a baked image, because the image has Google's client (`cloud_image`)."""
@@ -113,13 +116,12 @@ class GoogleLand(Land):
                 continue
             identity = str(one.id)
             host = node_of("t", one.name)
-            address = CONTROLLER if host == "controller" else f"10.99.2.{len(self._addresses) + 1}"
-            self._addresses.setdefault(identity, address)
+            address = ADDRESSES.get(host) or one.network_interfaces[0].network_i_p
             hardware = {
                 "system-manufacturer": "Google", "system-product-name": "Google Compute Engine",
                 "system-serial-number": f"GoogleCloud-{identity}",
             }  # fmt: skip
-            found.append(Instance(identity, host, self._addresses[identity], hardware))
+            found.append(Instance(identity, host, address, hardware))
         return found
 
     def metadata(self, address: str, ask: Request) -> Answer:

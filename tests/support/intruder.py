@@ -1,8 +1,10 @@
 """A program that tries to get what an ordinary user on a cluster's machine must not have.
 
-Its arguments are `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the id of
-another user's job; the port at which the controller serves the munge key. It prints JSON: what it `got` (it
-should be nothing), the `role` that the metadata address gave it, and why it got nothing.
+Its arguments are `PROVIDER SECRET JOB PORT REPORTS`: the cloud; where the cluster's secret is, as JSON; the
+id of another user's job; the ports at which the controller serves the munge key and takes boot reports. It
+prints JSON: what it `got` (it should be nothing), the `role` that the metadata address gave it, and why it
+got nothing.
+With the arguments `cloud PROVIDER SECRET` it tries only what concerns the cloud, as root of a machine may.
 With the argument `nfs` alone it only speaks to the file server, which root may, so a test knows that there is
 one. It signs its calls with the product's own code for AWS, which every user of a machine may read.
 """
@@ -10,6 +12,7 @@ one. It signs its calls with the product's own code for AWS, which every user of
 from __future__ import annotations
 
 import ctypes
+import http.client
 import json
 import os
 import shutil
@@ -18,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -30,7 +34,10 @@ ANOTHERS = "bob"
 WORKLOAD = "/home/bench/aaa"
 """A folder that another user has staged."""
 BUCKET = "t-bucket"
-PUBLISHED = ("current.json", "loader.py", "boot/controller.json")
+PUBLISHED = (
+    *("current.json", "loader.py", "image.json", "code/mine.zip", "settings/mine.json"),
+    *("boot/controller.json", "mine"),
+)
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmd.distrib", "dnsmasq", "python3", "systemd")
 
 
@@ -52,7 +59,7 @@ class Tries:
         """Run an attempt and record its result. An empty result is no success; `None` is one."""
         try:
             found = act(*arguments)
-        except (OSError, ValueError, RuntimeError, LookupError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RuntimeError, LookupError) as error:
             body = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
             self.why[name] = f"{type(error).__name__}: {error} {body}"[:200]
             return
@@ -85,7 +92,7 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         life = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         token = ask(f"{METADATA}/latest/api/token", life, "PUT").decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
@@ -127,7 +134,7 @@ def google(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         token = json.loads(ask(f"{base}/service-accounts/default/token", flavor))["access_token"]
         account = ask(f"{base}/service-accounts/default/email", flavor).decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     known = {"Authorization": f"Bearer {token}"}
@@ -186,6 +193,7 @@ def files(tries: Tries) -> None:
             tries.do(f"write {path}", write, path)
     folders = (
         *("/var/lib/slurm-stacks", "/var/lib/slurm-stacks/requests", "/var/lib/slurm-stacks/names"),
+        "/var/lib/slurm-stacks/reports",
         *("/var/spool/slurmd", "/run/slurm-stacks", "/run/munge", "/opt/slurm-stacks", "/usr/local/lib"),
         *("/opt/slurm-stacks/current/node", WORKLOAD, "/home", "/apps", "/etc/systemd/system"),
     )
@@ -220,16 +228,24 @@ def privileges(tries: Tries) -> None:
     tries.run("runuser", "-u", ANOTHERS, "true")
 
 
-def sockets(tries: Tries, job: str, port: int) -> None:
-    def serve(source: int | None) -> bytes:
+def sockets(tries: Tries, job: str, port: int, reports: int) -> None:
+    def serve(source: int | None, port: int = port, said: bytes = b"") -> bytes:
         with socket.socket() as connection:
             connection.settimeout(SECONDS)
             if source is not None:
                 connection.bind(("", source))
             connection.connect(("controller", port))
+            if said:
+                connection.sendall(said)
+                connection.shutdown(socket.SHUT_WR)
             return connection.recv(4096)
 
-    def take() -> None:
+    def report(source: int | None) -> bytes:
+        step = {"name": "mounts", "note": "forged", "tail": []}
+        said = {"state": "failed", "steps": [step], "notice": time.time() + 20, "host": "compute-0"}
+        return serve(source, reports, json.dumps(said).encode())
+
+    def take(port: int = port) -> None:
         socket.create_server(("", port)).close()
 
     def elastic() -> None:
@@ -239,6 +255,10 @@ def sockets(tries: Tries, job: str, port: int) -> None:
     tries.do("ask for the key", serve, None)
     tries.do("ask for the key from a reserved port", serve, 1000)
     tries.do("take the key server's port", take)
+    tries.do("report a boot", report, None)
+    tries.do("report a boot from a port of its own", report, 1024)
+    tries.do("report a boot from a reserved port", report, 1001)
+    tries.do("take the reports' port", take, reports)
     tries.do("the daemon's socket", elastic)
     tries.run("scontrol", "release", job)
     tries.run("scontrol", "update", f"JobId={job}", "Priority=1000")
@@ -281,13 +301,20 @@ def file_server(tries: Tries) -> None:
     tries.run("unshare", "--user", "--map-root-user", sys.executable, __file__, "nfs")
 
 
-def main(provider: str, secret: str, job: str, port: str) -> None:
+CLOUDS = {"aws": aws, "gcp": google}
+
+
+def main(provider: str, secret: str, job: str, port: str, reports: str) -> None:
     tries = Tries()
-    role = {"aws": aws, "gcp": google}[provider](tries, json.loads(secret))
+    role = CLOUDS[provider](tries, json.loads(secret))
     files(tries)
     file_server(tries)
-    sockets(tries, job, int(port))
+    sockets(tries, job, int(port), int(reports))
     privileges(tries)
+    show(tries, role)
+
+
+def show(tries: Tries, role: str | None) -> None:
     print(
         json.dumps(
             {"got": tries.got, "tried": len(tries.why) + len(tries.got), "role": role, "why": tries.why}
@@ -296,7 +323,11 @@ def main(provider: str, secret: str, job: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["nfs"]:
-        print(nfs())
-    else:
-        main(*sys.argv[1:])
+    match sys.argv[1:]:
+        case ["nfs"]:
+            print(nfs())
+        case ["cloud", provider, secret]:
+            tries = Tries()
+            show(tries, CLOUDS[provider](tries, json.loads(secret)))
+        case arguments:
+            main(*arguments)

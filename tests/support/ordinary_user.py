@@ -56,6 +56,30 @@ class OrdinaryUser(PrivateMounts):
             self.replace(closed, [folder for folder, above in hidden if above == closed], "1m")
 
 
+class NewUser(OrdinaryUser):
+    """A user whom the user database has in this namespace only, with any name and number.
+
+    Args:
+        folder: will belong to the user, with its content.
+        home: the home folder that the database tells.
+    """
+
+    def __init__(self, folder: Path, name: str, number: int, home: str) -> None:
+        PrivateMounts.__init__(self)
+        self._turn = os.open(f"{tempfile.gettempdir()}/slurm-stacks-tests-new.lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        self.id = self.group = number
+        for file, line in (
+            ("passwd", f"{name}:x:{number}:{number}:,,,:{home}:/bin/sh"),
+            ("group", f"{name}:x:{number}:"),
+        ):
+            database = folder / file
+            database.write_text(f"{Path('/etc', file).read_text()}{line}\n")
+            self.run("mount", "--bind", str(database), f"/etc/{file}")
+        self._expose([Path(sys.base_prefix), ROOT, folder])
+        self.own(folder)
+
+
 def _closed(folder: Path) -> Path | None:
     """Return the topmost folder above a path that others cannot enter."""
     above = reversed(folder.parents)

@@ -50,6 +50,7 @@ def record(nodes: int = 2, seconds: float = 64.0, **changes: Any) -> dict[str, A
         "average_every": None,
         "cores": nodes,
         "cores_shared": False,
+        "cores_others": 0.02,
         "step_seconds": 0.04,
         "exchange_seconds": None,
         "phases": {"import": 5.5, "train": seconds},
@@ -59,9 +60,8 @@ def record(nodes: int = 2, seconds: float = 64.0, **changes: Any) -> dict[str, A
 
 
 def local(nodes: int = 2, seconds: float = 60.0, **changes: Any) -> dict[str, Any]:
-    """Return a record of the local stack: synthetic digits, two epochs, machines that share these cores."""
+    """Return a record of the local stack: synthetic digits, two epochs, a core for each node."""
     own = {"machine": "local.small", "data": "digits-synthetic", "epochs": 2, "cost_usd": 0.0}
-    own |= {"cores": 1, "cores_shared": nodes > 1}
     return record(nodes, seconds, **{**own, **changes})
 
 

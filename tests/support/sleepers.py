@@ -7,13 +7,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localcloud import agent as agents
+from localcloud.cores import in_words
 from localcloud.machines import Boot
 from node import rpc
 from node.processes import ProcessId, end_tree
@@ -59,6 +60,9 @@ class Sleepers:
     def reap(self) -> None:
         for child in self.children:
             child.poll()
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        self.done.append((f"move to {in_words(cores)}", boot.host))
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
         self._signal("kill", boot, process, signal.SIGKILL)

@@ -64,8 +64,11 @@ def test_every_package_has_a_version() -> None:
     pips = [part for run in of("RUN") for part in run.split("&&") if "pip install" in part]
     assert len(pips) == 1
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
-    (uv,) = (package["version"] for package in lock["package"] if package["name"] == "uv")
-    assert pips[0].split()[-1] == f"uv=={uv}", "the project's own"
+    (uv,) = (package for package in lock["package"] if package["name"] == "uv")
+    (wheel,) = (one["hash"] for one in uv["wheels"] if "-manylinux_2_17_x86_64." in one["url"])
+    (named,) = (part for run in of("RUN") for part in run.split("&&") if "> /opt/uv.txt" in part)
+    assert named.split()[1:-2] == [f'"uv=={uv["version"]}', f'--hash={wheel}"'], "the project's own"
+    assert pips[0].split()[-3:] == ["--require-hashes", "--requirement", "/opt/uv.txt"]
     (sync,) = (run for run in of("RUN") if " sync " in run)
     assert "--frozen" in sync
 

@@ -73,6 +73,7 @@ def test_the_record_says_how_it_was_trained(two: Run) -> None:
     cores = len(os.sched_getaffinity(0))
     # The tasks of this test say that they are on two nodes of two hosts.
     assert (record["cores"], record["cores_shared"]) == (2 * cores, False)
+    assert 0 <= record["cores_others"] <= 1
     assert "the workers average their weights every 4 steps" in two.output()
     assert record["history"][1]["loss"] < record["history"][0]["loss"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.hostile import HOSTILE
 from workload.script import render
 
 
@@ -111,8 +112,9 @@ def squeue(folder: Path, does: str) -> None:
     (folder / "squeue").write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
 
 
-def run(text: str, tools: Path) -> subprocess.CompletedProcess[str]:
+def run(text: str, tools: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {
+        **variables,
         "PATH": f"{tools}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "3",
         "SLURM_RESTART_COUNT": "1",
@@ -153,6 +155,22 @@ def test_a_shell_runs_it(tools: Path) -> None:
         *("--batch", "64", "--seed", "0", "--learning-rate", "0.2", "--gpus-per-node", "0"),
         *("--cache", "/apps/$cache", "--result", "it's.json"),
     ]
+
+
+def test_no_variable_of_the_job_changes_what_the_script_asks_slurm(tools: Path) -> None:
+    """A profile script on the node may set them, or the user's own submission of the script."""
+    squeue(tools, 'env > "$0.env"; printf "%-20s\\n" 1700000000')
+    done = run(script(python=str(tools / "python 3")), tools, **HOSTILE)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = dict(
+        line.split("=", 1) for line in (tools / "squeue.env").read_text(encoding="utf-8").splitlines()
+    )
+    for name in ("PWD", "SHLVL", "_", "OLDPWD"):
+        seen.pop(name, None)
+    assert seen.pop("PATH").startswith(str(tools))
+    assert seen == {
+        "SLURM_CONF": HOSTILE["SLURM_CONF"], "TZ": "UTC0", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", ["echo N/A", "echo Unknown", "echo no such job >&2; exit 1", "exit 0"])

@@ -118,3 +118,8 @@ def test_the_chief_does_not_wait_for_ever(
     train._leave_last(first, first.step)
     assert "left without the others: no farewell from task 1 (n1)" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorflows_own_lines_are_there_where_they_name_gpus() -> None:
+    """Level 0 shows what TensorFlow says at INFO, "Created device … name: Tesla V100-SXM2-16GB" among it."""
+    assert (train.log_level(0), train.log_level(1), train.log_level(8)) == ("1", "0", "0")

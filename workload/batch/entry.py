@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from workload.batch import program, record, settings
 from workload.batch.main_node import MainNode
@@ -22,7 +23,7 @@ from workload.errors import WorkloadError
 
 def main(arguments: Sequence[str]) -> int:
     """Run this node's part of the job, and return its exit status."""
-    env = dict(os.environ)
+    env = with_package(os.environ)
     try:
         read = settings.read(env)
         if not arguments and read.launch == MPI:
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     except WorkloadError as error:
         print(f"slurm-stacks: {error}", file=sys.stderr, flush=True)
         return 1
+    if read.launch != MPI and (unused := program.exported(read.extra_mpi)[1]):
+        say(read, f"EXTRA_MPI_PARAMS: without mpirun these have no effect: {' '.join(unused)}")
     command = list(arguments) or list(program.DEFAULT)
     if not read.is_main:
         return asyncio.run(Worker(read, command, env).run())
@@ -44,6 +47,16 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         say(read, f"JOB_DIR cannot be written any more: {error}")
         return 1
+
+
+def with_package(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which programs find our package, too: they start in SCRATCH_DIR.
+
+    The image has such a variable. Outside of it the package is found only where Python is started.
+    """
+    ours = str(Path(__file__).resolve().parents[2])
+    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {**env, "PYTHONPATH": os.pathsep.join([*paths, *([] if ours in paths else [ours])])}
 
 
 def _main_node(read: Settings, command: list[str], env: dict[str, str]) -> int:

@@ -40,7 +40,7 @@ def environment(
     """
     rank = settings.rank(settings.node)
     host, _, port = master.rpartition(":")
-    return with_interface(env, address) | {
+    return {**with_interface(env, address), **exported(settings.extra_mpi)[0]} | {
         "RANK": str(rank),
         "WORLD_SIZE": str(settings.nodes),
         "LOCAL_RANK": "0",
@@ -51,6 +51,26 @@ def environment(
         "TF_CONFIG": slurm.tf_config(addresses, rank),
         **results(settings),
     }
+
+
+def exported(extra: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What EXTRA_MPI_PARAMS means where no mpirun starts the program.
+
+    Returns:
+        The variables of its `-x NAME=VALUE`, and the words that have no effect. `-x NAME` needs none:
+        programs have all of the node's variables.
+    """
+    variables: dict[str, str] = {}
+    unused: list[str] = []
+    words = iter(extra)
+    for word in words:
+        if word != "-x":
+            unused.append(word)
+            continue
+        name, equals, value = next(words, "").partition("=")
+        if equals:
+            variables[name] = value
+    return variables, unused
 
 
 async def start(settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> Process:

@@ -6,6 +6,7 @@ could be compared with, so AWS is asked what is there.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
 from cli.aws.changes import SHARED
 from cli.hints import hint
-from infra.addresses import private_parts, shared
+from infra import addresses
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
@@ -65,9 +66,9 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, there: Cluste
         subnets = client("ec2").describe_subnets(Filters=ours)["Subnets"] if vpcs else []
     if not vpcs or str(vpcs[0]["CidrBlock"]) != network.cidr:
         return  # another network is made
-    stay = [str(network.public_cidr), *private_parts(str(network.private_cidr))]
+    stay = [str(network.public_cidr), *addresses.private_parts(str(network.private_cidr))]
     go = [cidr for one in subnets if (cidr := str(one["CidrBlock"])) not in stay]
-    if found := shared(go, [str(network.public_cidr), str(network.private_cidr)]):
+    if found := addresses.shared(go, [str(network.public_cidr), str(network.private_cidr)]):
         raise UserError(
             "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
             f"{SHARED.format(*found)}",
@@ -139,8 +140,11 @@ def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesi
         return ""
     with explained():
         found = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
-    parts = private_parts(str(design.network.private_cidr))
-    return next((there for one in found if (there := str(one["CidrBlock"])) not in parts), "")
+    whole = ipaddress.IPv4Network(str(design.network.private_cidr))
+    for there in (ipaddress.IPv4Network(str(one["CidrBlock"])) for one in found):
+        if not there.subnet_of(whole) or there.prefixlen != addresses.subnet_prefix(whole.prefixlen):
+            return str(there)
+    return ""
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:

@@ -7,19 +7,21 @@ GPUs was linear. `published.csv` has both: the stated row, and the rows that fol
 from __future__ import annotations
 
 import csv
-import html
 import io
 import statistics
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cli.aws.batch import run_records
-from cli.report import charts, draw
+from cli.report import charts, draw, words
 from cli.report.charts import Chart, Dot, Line, Style
+from cli.report.page import Drawn, environment
 from node import plurals
 
 FILE = Path(__file__).with_name("published.csv")
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 SOURCE = (
     "Scalable deep learning training using multi-node parallel jobs with AWS Batch and Amazon FSx for Lustre "
     "(AWS Compute Blog)"
@@ -28,11 +30,13 @@ COLUMNS = (
     "origin", "nodes", "gpus", "machine", "images_per_second", "images_per_second_per_gpu", "speed_up",
     "seconds", "cost_usd", "job_id", "note",
 )  # fmt: skip
-COLOURS = (
-    "--surface:#fff;--ink:#161a21;--muted:#57606f;--grid:#e3e6eb;--pub:#7a8394;--s1:#0067a8",
-    "--surface:#12161d;--ink:#e9ecf1;--muted:#a3adbb;--grid:#2b323e;--pub:#8b95a5;--s1:#5cb6f2",
+NUMBERS = COLUMNS[1:3] + COLUMNS[4:9]
+"""The columns that hold numbers."""
+NOTES = (
+    "Published: about 100,000 images a second on 160 V100s, with linear scaling from 8 to 160 GPUs. "
+    f"Source: {SOURCE}.",
+    "The article states the row of 160 GPUs. Its other rows follow from the linear scaling that it reports.",
 )
-"""The page's colours, light and dark: those of the other report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,11 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
 
 
 def make(stack: str) -> tuple[str, str]:
-    """The page and the table of a stack."""
+    """The page, ResNet-50 on AWS Batch, and the table of a stack."""
     theirs, own = published(), ours(run_records.load(stack))
     rows = [*own, *theirs]
-    return _page(stack, own, rows, _speed_ups(own) | _speed_ups(theirs)), _table(rows, own, theirs)
+    times = _speed_ups(own) | _speed_ups(theirs)
+    return _page(stack, own, rows, times, datetime.now(UTC)), _table(rows, times)
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
@@ -123,7 +128,7 @@ def chart(own: list[Row], theirs: list[Row]) -> Chart:
             lines.append(Line(label, style, tuple(Dot(x, y, y, y) for x, y in found.items())))
     return Chart(
         name="scaling",
-        title="Twenty machines were twenty times as fast as one",
+        title=_title(own),
         measure="Speed-up: images a second, as a multiple of one machine's (eight GPUs).",
         x_label="machines with eight GPUs",
         unit="times",
@@ -132,8 +137,17 @@ def chart(own: list[Row], theirs: list[Row]) -> Chart:
     )
 
 
-def _table(rows: list[Row], own: list[Row], theirs: list[Row]) -> str:
-    times = _speed_ups(own) | _speed_ups(theirs)
+def _title(own: list[Row]) -> str:
+    """A statement on our runs, or on the published ones where none of ours can be compared."""
+    times = speed_ups(own)
+    first, last = (min(times), max(times)) if times else (1, 1)
+    if last > first:
+        ratio = words.ratio(times[last] / first)
+        return f"{last:,} machines train {ratio} as fast as {'one' if first == 1 else first}"
+    return "Published: twenty machines were twenty times as fast as one"
+
+
+def _table(rows: list[Row], times: dict[tuple[str, int], float]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -153,59 +167,26 @@ def _cells(row: Row, times: dict[tuple[str, int], float]) -> list[str]:
     ]  # fmt: skip
 
 
-def _page(stack: str, own: list[Row], rows: list[Row], times: dict[tuple[str, int], float]) -> str:
-    """One HTML file that loads nothing."""
-    theirs = [row for row in rows if row.origin == "published"]
-    light, dark = COLOURS
-    heads = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in COLUMNS)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _cells(row, times))}</tr>\n"
-        for row in rows
-    )
-    drawn = chart(own, theirs)
+def _page(
+    stack: str, own: list[Row], rows: list[Row], times: dict[tuple[str, int], float], made: datetime
+) -> str:
+    """One HTML file that loads nothing, made of the same parts as the report of a Slurm stack."""
+    drawn = chart(own, [row for row in rows if row.origin == "published"])
     best = max(own, key=lambda row: row.rate, default=None)
-    lead = (
-        f"Our fastest run, on {plurals.count(best.gpus, 'GPU')}, in images a second: {best.rate:,.0f}."
-        if best is not None
-        else "No run of this stack is kept yet: these are the published figures alone."
-    )
-    return f"""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{html.escape(stack)}: ResNet-50 on AWS Batch</title>
-<style>
-:root {{ {light} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
-body {{ margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif;
-  background: var(--surface); color: var(--ink); }}
-p, figcaption {{ color: var(--muted); }}
-.chart {{ width: 100%; max-width: 40rem; }}
-.chart .label text {{ paint-order: stroke; stroke: var(--surface); stroke-width: 3px; }}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: .85rem; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid var(--grid); text-align: left; }}
-</style>
-</head>
-<body>
-<h1>{html.escape(stack)}: ResNet-50 on AWS Batch</h1>
-<p>{html.escape(lead)} Published: about 100,000 images a second on 160 V100s, with linear scaling from 8
-to 160 GPUs. Source: {html.escape(SOURCE)}.</p>
-<figure>
-<figcaption><h2>Speed-up over the number of machines</h2>{html.escape(drawn.caption)}</figcaption>
-{draw.svg(drawn)}
-</figure>
-<div class="scroll">
-<table>
-<thead><tr>{heads}</tr></thead>
-<tbody>
-{body}</tbody>
-</table>
-</div>
-<p>The article states the row of 160 GPUs. Its other rows follow from the linear scaling that it reports.</p>
-</body>
-</html>
-"""
+    values: dict[str, Any] = {
+        "stacks": [stack],
+        "made": made,
+        "headline": drawn.title,
+        "leads": [
+            f"Our fastest run, on {plurals.count(best.gpus, 'GPU')}, in images a second: {best.rate:,.0f}."
+            if best is not None
+            else "No run of this stack is kept yet: these are the published figures alone."
+        ],
+        "figures": [],
+        "drawn": Drawn(drawn, draw.svg(drawn)),
+        "heads": [f"{'#' if name in NUMBERS else ''}{name.replace('_', ' ')}" for name in COLUMNS],
+        "numbers": [index for index, name in enumerate(COLUMNS) if name in NUMBERS],
+        "rows": [_cells(row, times) for row in rows],
+        "notes": NOTES,
+    }
+    return str(environment(TEMPLATE.parent).get_template(TEMPLATE.name).render(values))

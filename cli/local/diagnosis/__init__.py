@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
+from cli.local import neighbours
 from cli.local.diagnosis import cluster, limits, local_folders, machines, network, software
 from cli.local.diagnosis.host import Host
 from cli.local.site import RunDirectory
@@ -52,12 +53,14 @@ def checks(
             Check("memory", of(limits.sizes, here, known)),
             Check("processes", of(limits.processes, here, design, known)),
             Check("files", of(limits.files, here, design)),
+            Check("cores", of(neighbours.found, stack, design, training)),
             Check("machines", of(machines.containers, design)),
             Check("machines", machines.images),
         ]
         if not boots:  # container machines have their own ports and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))
             found.append(Check("network", of(network.node_names, run)))
+            found.append(Check("slurm", network.slurm_folder))
     return [
         *found,
         Check("network", network.loopback),

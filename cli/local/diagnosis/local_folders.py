@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +43,8 @@ def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
     if problem := os_errors.unwritable(path):
         yield from_message("run.folder", Severity.STOPS, problem)
         return
-    refused = list(_refused_by_munge(path))
-    yield from refused
+    unsafe = list(_unsafe(path))
+    yield from unsafe
     if design is not None and (problem := _too_long(path, design)):
         yield stops("run.path", problem, "Give the partition that is named there a shorter name.")
     free = os_errors.free_mib(path)
@@ -57,37 +56,14 @@ def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
         )
     nodes = sum(partition.max for partition in design.partitions) if design else 0
     yield from _inodes("run.inodes", path, RUN_INODES + nodes * NODE_INODES, "a running cluster")
-    if not refused:
+    if not unsafe:
         yield fine("run.folder", f"{path}, {free} MiB free")
 
 
-def _refused_by_munge(path: Path) -> Iterable[Finding]:
-    """Check the folders above munge's socket: others must be able to enter, but not to change them."""
-    for folder in path.parents:
-        try:
-            info = folder.stat()
-        except FileNotFoundError:
-            continue
-        mode = stat.S_IMODE(info.st_mode)
-        if info.st_uid not in (0, os.geteuid()):
-            owner = os_errors.user_name(info.st_uid)
-            yield stops(
-                "run.munge",
-                f"{folder} belongs to {owner}, and munge refuses that",
-                f"As root: chown root {folder}",
-            )
-        elif mode & 0o022 and not mode & stat.S_ISVTX:
-            yield stops(
-                "run.munge",
-                f"{folder} has mode {mode:o}: others may change it, and munge refuses that",
-                f"As root: chmod +t {folder}",
-            )
-        elif not mode & stat.S_IXOTH:
-            yield stops(
-                "run.munge",
-                f"{folder} has mode {mode:o}: others may not enter it, and munge refuses that",
-                f"As root: chmod o+x {folder}",
-            )
+def _unsafe(path: Path) -> Iterable[Finding]:
+    """Check the folders above the run directory, in which others could exchange it."""
+    for problem in folders.unsafe_parents(path):
+        yield stops("run.parents", problem.cause, problem.cure)
 
 
 def _too_long(path: Path, design: ClusterDesign) -> str | None:

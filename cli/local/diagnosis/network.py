@@ -82,6 +82,12 @@ def node_names(
     yield from_message("network.node_names", Severity.WARNS, sentence)
 
 
+def slurm_folder(problem: Callable[[], str | None] = names_of_nodes.no_slurm_folder) -> Iterable[Finding]:
+    """Check whether programs that remove SLURM_CONF from their environment will find the cluster."""
+    if (sentence := problem()) is not None:
+        yield from_message("slurm.folder", Severity.WARNS, sentence)
+
+
 def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable[Finding]:
     """Check that there are enough free ports in a row; a cluster that is up has its ports already."""
     count = 1 + ports_needed(design)

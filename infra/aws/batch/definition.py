@@ -41,6 +41,7 @@ class BatchDefinition(pulumi.ComponentResource):
     ) -> None:
         super().__init__("slurm-stacks:index:BatchDefinition", name, None, opts)
         batch = access.of(design)
+        manifest = {"manifest": ""} if MANIFEST in batch.command else {}
         known = pulumi.Output.all(image, identity.job, log_group)
         made = aws.batch.JobDefinition(
             f"{name}-nodes",
@@ -48,7 +49,7 @@ class BatchDefinition(pulumi.ComponentResource):
             type="multinode",
             node_properties=known.apply(lambda parts: json.dumps(node_properties(design, *parts))),
             # A placeholder in the command without a value would be passed as it is.
-            parameters={"manifest": ""} if MANIFEST in batch.command else None,
+            parameters={**batch.parameters, **manifest} or None,
             retry_strategy={"attempts": batch.attempts},
             timeout={"attempt_duration_seconds": batch.timeout} if batch.timeout else None,
             propagate_tags=True,

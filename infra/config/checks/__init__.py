@@ -20,10 +20,11 @@ from infra.config.checks.health import check_health
 from infra.config.checks.instance_types import check_instance_types
 from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
-from infra.config.checks.network import check_access, check_location, check_network
+from infra.config.checks.network import check_access, check_location, check_login, check_network
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
 from infra.config.checks.topology import check_topology
+from infra.config.checks.writable_sources import check_writable_sources
 from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
 from infra.instance_types.catalog import Catalog
@@ -65,10 +66,18 @@ def check(
     if provider_is_known:
         check_image(context, cluster.image)
         check_own_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
-        for step in (check_instance_types, check_access, check_network, check_storage, check_local):
+        for step in (
+            check_instance_types,
+            check_access,
+            check_login,
+            check_network,
+            check_storage,
+            check_local,
+        ):
             step(context)
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
+        check_writable_sources(context)
         check_containers(context)
         check_health(context)
         check_amazon(context)

@@ -9,7 +9,10 @@ from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
 from infra.instance_types.catalog import NEURON_CORES
-from node.model import SUBNET_MANAGED
+from node.accelerator import SUBNET_MANAGED
+
+IMAGES = "image-"
+"""Prefix of the names of machines that become images."""
 
 
 def check_amazon(c: Context) -> None:
@@ -21,12 +24,21 @@ def check_amazon(c: Context) -> None:
     _way_out(c)
     for index, partition in enumerate(c.cluster.partitions):
         at = (*CLUSTER, "partitions", index)
+        _name(c, partition, at)
         if partition.aws is not None and partition.aws.capacity_block:
             _block(c, partition, at)
         if partition.aws is not None and partition.aws.placement_group is not None:
             _group(c, partition, at)
         _neuron_cores(c, partition, at)
         _subnet_manager(c, partition, at)
+
+
+def _name(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """IAM tells by a report's name whether a node wrote it, or a machine that becomes an image."""
+    if f"{partition.name}-".startswith(IMAGES):
+        allowed = f"a name that is not {IMAGES.rstrip('-')}, and does not begin with {IMAGES}"
+        advice = "by this name IAM tells nodes from machines that become images"
+        c.add((*at, "name"), partition.name, allowed, advice)
 
 
 def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:

@@ -16,6 +16,8 @@ AT: Location = (*CLUSTER, "batch", "container")
 VARIABLES: Location = (*AT, "environment")
 MOST_DEFINITION = 24 * 1024
 """The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
+MANIFEST = "manifest"
+"""The placeholder that a manifest's address takes."""
 LAUNCH, MPI = "SLURM_STACKS_LAUNCH", "mpi"
 LAUNCHES = ("processes", MPI)
 """How our entry point starts a program (`workload.batch.settings`)."""
@@ -37,14 +39,32 @@ def check_container(c: Context, batch: BatchConfig) -> None:
     if (shared := container.shared_memory_mib or 0) > container.memory_mib:
         allowed = f"at most {container.memory_mib}: /dev/shm is part of the container's memory"
         c.add((*AT, "shared_memory_mib"), shared, allowed, "")
-    if any("Ref::manifest" in word for word in container.command) and not batch.start_on_manifest:
-        allowed = "Ref::manifest only with start_on_manifest: true"
-        c.add((*AT, "command"), container.command, allowed, "nothing else has a manifest")
+    _placeholders(c, batch)
     _volumes(c, batch)
     _names(c, batch)
     _gpus(c, batch)
     if container.image is None:
         _entry_point(c, batch)
+
+
+def _placeholders(c: Context, batch: BatchConfig) -> None:
+    """Batch passes a placeholder without a value as it stands: the program would meet the word `Ref::lr`."""
+    given, known = batch.container.command, {*batch.parameters, MANIFEST}
+    named = {name for word in given for name in re.findall(r"Ref::([\w.-]*)", word)}
+    if MANIFEST in named and not batch.start_on_manifest and MANIFEST not in batch.parameters:
+        allowed = "Ref::manifest only with start_on_manifest: true"
+        c.add((*AT, "command"), given, allowed, "nothing else has a manifest")
+    for name in sorted(named - known):
+        allowed = f"placeholders with a value: {', '.join(f'Ref::{one}' for one in sorted(known))}"
+        c.add(
+            (*AT, "command"), f"Ref::{name}", allowed, f"write batch: {{parameters: {{{name or 'name'}: …}}}}"
+        )
+    for name in sorted(batch.parameters):
+        at = (*CLUSTER, "batch", "parameters", name)
+        if not re.fullmatch(r"[\w.-]+", name):
+            c.add(at, name, "names of letters, digits, '.', '_' and '-'", "rename it")
+        elif name not in named:
+            c.add(at, name, f"parameters that the command uses, as Ref::{name}", "or leave it out")
 
 
 def _volumes(c: Context, batch: BatchConfig) -> None:

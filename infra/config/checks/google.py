@@ -12,11 +12,22 @@ from node.elastic.drivers.gce.names import resource_of
 HOSTS = ("login-", "image-")
 """Prefixes of the names of machines that are not nodes."""
 
+WITHOUT_STANDARD = ("a3", "c3", "c3d", "g2")
+"""Series without pd-standard (Compute Engine's documentation, "Persistent Disk": machine series support)."""
+PLATFORMS = {
+    "n1": ("Intel Sandy Bridge", "Intel Ivy Bridge", "Intel Haswell", "Intel Broadwell", "Intel Skylake"),
+    "n2": ("Intel Cascade Lake", "Intel Ice Lake"),
+    "n2d": ("AMD Rome", "AMD Milan"),
+}
+"""Series -> the platforms that can be asked for (Compute Engine's documentation, "CPU platforms")."""
+ONE_PLATFORM = ("e2", "t2d")
+"""Series that take no minimum CPU platform."""
+
 
 def check_google(c: Context) -> None:
     if c.provider != "gcp":
         return
-    for step in (_names, _disks, _network, _reservations):
+    for step in (_names, _disks, _network, _reservations, _hardware):
         step(c)
 
 
@@ -80,6 +91,30 @@ def _network(c: Context) -> None:
                 name,
                 f"the name of a {key} in gcp:project: {IN_WORDS[NAME]}",
                 f"write {name.rpartition('/')[2]}" if "/" in name else "",
+            )
+
+
+def _hardware(c: Context) -> None:
+    """Disks and processors that the series of a partition's machines does not have."""
+    for index, partition in enumerate(c.cluster.partitions):
+        said, at = partition.gcp, (*CLUSTER, "partitions", index, "gcp")
+        if said is None or c.instance_type(partition.instance_type) is None:
+            continue
+        series = partition.instance_type.partition("-")[0]
+        if said.disk_type == "pd-standard" and series in WITHOUT_STANDARD:
+            allowed = f"pd-balanced or pd-ssd on {series.upper()} machines"
+            c.add((*at, "disk_type"), said.disk_type, allowed, "write disk_type: pd-balanced")
+        platform = said.min_cpu_platform
+        if platform is None:
+            continue
+        if series in ONE_PLATFORM:
+            allowed = f"nothing on {series.upper()} machines, whose processors Google chooses"
+            c.add(
+                (*at, "min_cpu_platform"), platform, allowed, "leave it out, or take N1, N2 or N2D machines"
+            )
+        elif platform not in (platforms := PLATFORMS.get(series, (platform,))):
+            c.add(
+                (*at, "min_cpu_platform"), platform, f"one of {', '.join(platforms)} on {series.upper()}", ""
             )
 
 

@@ -72,6 +72,9 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
 
 
 def _unknown(c: Context, location: Location, name: str) -> None:
+    if c.provider != "local" and (advice := _family(c, name)):
+        c.add(location, name, "one instance type, not a family of them", advice)
+        return
     near = c.near(name)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
@@ -84,6 +87,24 @@ def _unknown(c: Context, location: Location, name: str) -> None:
         f"an instance type of {c.provider}; {len(c.facts.names(c.provider))} are known",
         f"{advice}another one: {_ask(c)}, or give its facts under {CLUSTER[0]}.instance_types",
     )
+
+
+def _family(c: Context, name: str) -> str:
+    """What to take where the name is a family's (`p3`, `p3 family`, `n1`), or AWS Batch's `optimal`."""
+    family = name.lower().removesuffix(" family").removesuffix(".*").rstrip("*.")
+    if c.provider == "aws" and family == "optimal":
+        return "take one type: nodes of one job are equal, and Slurm counts their CPUs before they start"
+    start = family + {"aws": ".", "gcp": "-"}[c.provider]
+    types = [one for one in c.facts.names(c.provider) if one.startswith(start)]
+    gone = [one for one in c.facts.retired if one.startswith(start)]
+    if not types and gone:
+        retired = c.facts.retired[gone[0]]
+        instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
+        return f"{retired.why}: take {instead}"
+    if not types:
+        return ""
+    more = f" and {len(types) - FEW} more" if len(types) > FEW else ""
+    return f"take one of it: {', '.join(types[:FEW])}{more}"
 
 
 def _ask(c: Context) -> str:

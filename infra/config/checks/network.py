@@ -7,7 +7,7 @@ import re
 
 from infra import addresses
 from infra.config.checks.context import CLUSTER, MISSING, Context
-from infra.config.checks.partitions import check_zones
+from infra.config.checks.partitions import NO_METADATA, check_zones
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
 from infra.config.network import DEFAULT_CIDR, Net
@@ -142,6 +142,23 @@ def _may_have_ipv6(c: Context) -> bool:
     return c.provider == "aws" and network is not None and network.vpc is not None
 
 
+def check_login(c: Context) -> None:
+    """The metadata address of login machines may be open, a controller's never."""
+    where = (*CLUSTER, "login", "open_metadata")
+    if not c.cluster.login.open_metadata:
+        return
+    if c.provider == "local":
+        c.add(where, True, NO_METADATA, "remove it")
+    elif c.cluster.login.count == 0:
+        c.add(
+            where,
+            True,
+            "false with login.count: 0: users log in on the controller, whose identity may launch machines "
+            "and read the munge key",
+            "write login: {count: 1}, or remove it and let jobs ask (open_metadata of a partition)",
+        )
+
+
 def _own_image(c: Context) -> bool:
     """Whether the login machine has the user's own image, which may have an SSH key in it."""
     image = c.cluster.controller.image
@@ -224,7 +241,7 @@ def _addresses(c: Context) -> None:
     if c.provider == "aws":
         _subnets(c, whole)
     if len(c.mistakes) == before and network.aws is None and network.gcp is None:
-        _room(c)
+        _capacity(c)
     for index, value in enumerate(network.peers):
         if _overlap(ipaddress.ip_network(value), whole):
             c.add(
@@ -235,7 +252,7 @@ def _addresses(c: Context) -> None:
             )
 
 
-def _room(c: Context) -> None:
+def _capacity(c: Context) -> None:
     """All machines of all partitions must be able to have an address at once."""
     network = c.cluster.network
     key = "private_cidr" if c.provider == "aws" and network.private_cidr is not None else "cidr"

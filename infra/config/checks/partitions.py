@@ -28,6 +28,7 @@ GOOGLES_NAME = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
 GOOGLES_RESERVATION = re.compile(rf"(projects/[a-z0-9:.-]+/reservations/)?{GOOGLES_NAME}")
 """A reservation's name, or its path if another project owns it (Compute Engine API: ReservationAffinity)."""
 
+NO_METADATA = "nothing: the local stack has no metadata address, and its nodes no identity in a cloud"
 NO_IMAGE = "nothing: local machines boot from no image"
 IMAGE_IDS = {
     "aws": (r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
@@ -90,6 +91,8 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
     check_instance_type(c, (*at, "instance_type"), partition.instance_type)
     check_own_image(c, partition.image, (*at, "image"))
     _reservation(c, partition, at)
+    if partition.open_metadata and c.provider == "local":
+        c.add((*at, "open_metadata"), True, NO_METADATA, "remove it")
     machine = c.instance_type(partition.instance_type)
     if machine is None:
         return

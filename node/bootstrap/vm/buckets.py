@@ -1,7 +1,7 @@
 """Mounts buckets: of S3 with Amazon's Mountpoint, of Cloud Storage with Google's Cloud Storage FUSE.
 
-Both clients act with the machine's own identity and let every user in. A program of a user's can do with that
-identity what the mount can do, also without the mount.
+Both clients run as root, act with the machine's own identity and let every user in. Users have that identity
+only where the stack file opens the metadata address (`open_metadata`).
 """
 
 from __future__ import annotations

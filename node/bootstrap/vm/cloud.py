@@ -60,7 +60,7 @@ class Cloud(Protocol):
         storage: the kinds of shared storage that the cloud offers in addition to disks.
         write_seconds: the shortest time between two writes of an object.
         tells_controller: whether the elastic driver learns of notices without a report of the machine.
-        metadata_openings: what every user of a controller may request from the metadata address.
+        metadata_openings: what every user may request from a closed metadata address.
     """
 
     scheme: str

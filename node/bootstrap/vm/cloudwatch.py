@@ -11,9 +11,9 @@ from node.aws.service import domain
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import signed
 from node.bootstrap.vm.cloud import LOGS
-from node.cloud import call
-from node.cloud.errors import ServiceError
+from node.bootstrap.vm.signed import Signer
 from node.model import Mount
 from node.sites import AwsSite
 
@@ -21,6 +21,11 @@ AGENT = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 CONFIG = "opt/slurm-stacks/cloudwatch.json"
 URL = "https://amazoncloudwatch-agent-{region}.s3.{region}.{domain}/ubuntu/amd64/latest/{file}"
 FILE = "amazon-cloudwatch-agent.deb"
+SIGNER = Signer(
+    "https://s3.amazonaws.com/amazoncloudwatch-agent/assets/amazon-cloudwatch-agent.gpg",
+    "937616F3450B7D806CBD9725D58167303B789C72",
+)
+"""Amazon's key and its fingerprint (CloudWatch user guide, "Verifying the signature of the … package")."""
 INTERVAL_SECONDS = 60
 """Seconds between two values of a metric. CloudWatch charges per metric and hour, and per call for values."""
 CPU, MEMORY, DISK = ["usage_active", "usage_iowait"], ["used_percent"], ["used_percent"]
@@ -109,15 +114,12 @@ def install_agent(context: Context, region: str) -> None:
 
     Raises:
         ServiceError: The agent cannot be fetched.
-        CommandError: The agent cannot be installed.
+        CommandError: The agent is not signed by Amazon, or cannot be installed.
     """
     if context.at(AGENT).exists():
         return
     url = URL.format(region=region, domain=domain(region), file=FILE)
-    answer = call.call("GET", url, dict, attempts=2, timeout=30.0)
-    if answer.status != 200:
-        raise ServiceError(f"{url}: HTTP status {answer.status}", status=answer.status)
     package = files.folder(context.at("var/tmp/slurm-stacks"), 0o700) / FILE
-    package.write_bytes(answer.body)
+    signed.fetch(context, url, f"{url}.sig", SIGNER, package, attempts=2)
     context.run("dpkg", "--install", str(package), timeout=120.0)
     package.unlink()

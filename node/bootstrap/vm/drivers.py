@@ -13,9 +13,9 @@ from node import plurals
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, gdrcopy, neuron, nvidia, pyxis
+from node.bootstrap.vm import apt, gdrcopy, neuron, nvidia, pyxis, signed
+from node.bootstrap.vm.signed import Signer
 from node.cloud import call
-from node.cloud.errors import ServiceError
 from node.model import Accelerator, Partition
 
 CLOSED_ONLY = frozenset({"p4", "p100", "v100"})
@@ -33,6 +33,10 @@ EFA_VERSION = "1.49.0"
 """The version of the EFA installer. Its driver, efa 3.1.0, compiles for the newest kernels of Ubuntu 24.04.
 Older drivers may not (NVIDIA/aicr#2870)."""
 EFA_URL = f"https://efa-installer.amazonaws.com/aws-efa-installer-{EFA_VERSION}.tar.gz"
+EFA_SIGNER = Signer(
+    "https://efa-installer.amazonaws.com/aws-efa-installer.key", "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"
+)
+"""Amazon's key and its fingerprint (EC2 user guide, "Get started with EFA and MPI")."""
 EFA_FI_INFO = "opt/amazon/efa/bin/fi_info"
 EFA_SECONDS = 600.0
 EFA_SYSCTL = "etc/sysctl.d/99-slurm-stacks-efa.conf"
@@ -200,12 +204,9 @@ def _allow_cross_memory_attach(context: Context) -> None:
 
 def _install_efa(context: Context) -> None:
     nvidia.leave_one_kernel(context)
-    answer = call.call("GET", EFA_URL, dict, timeout=60.0)
-    if answer.status != 200:
-        raise ServiceError(f"{EFA_URL}: HTTP status {answer.status}", status=answer.status)
     folder = files.folder(context.at("var/tmp/slurm-stacks-efa"), 0o700)
     archive = folder / Path(urllib.parse.urlsplit(EFA_URL).path).name
-    archive.write_bytes(answer.body)
+    signed.fetch(context, EFA_URL, f"{EFA_URL}.sig", EFA_SIGNER, archive, attempts=call.ATTEMPTS)
     with tarfile.open(archive) as packed:
         # Python 3.11.2, which Debian 12 has, knows no filters. The archive comes from AWS into a new folder.
         if hasattr(tarfile, "data_filter"):

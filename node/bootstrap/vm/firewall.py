@@ -53,3 +53,22 @@ def install(context: Context, name: str, what: str, rules: str) -> None:
     files.write(unit_path, UNIT_TEXT.format(what=what, rules=file).encode())
     context.run("nft", "-f", str(path), timeout=30.0)
     context.run("systemctl", "enable", unit, timeout=60.0)
+
+
+def remove(context: Context, name: str, table_name: str) -> bool:
+    """Removes rules that `install` has placed. Returns whether there were any.
+
+    Raises:
+        CommandError: nftables does not remove them.
+    """
+    file, unit = context.at(RULES.format(name=name)), UNIT.format(name=name)
+    if not file.exists():
+        return False
+    context.run("systemctl", "disable", unit, timeout=60.0)
+    context.at(f"etc/systemd/system/{unit}").unlink(missing_ok=True)
+    # With an empty table of that name nft needs no list of what is there.
+    files.write(file, f"table inet {table_name}\ndelete table inet {table_name}\n".encode())
+    context.run("nft", "-f", str(file), timeout=30.0)
+    # The file is the last to go: as long as it is there, an interrupted removal is repeated.
+    file.unlink()
+    return True

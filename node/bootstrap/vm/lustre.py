@@ -15,6 +15,7 @@ from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, repositories
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
+"""AWS's guide has no fingerprint of this key, so it is the TLS of AWS's own bucket that vouches for it."""
 REPOSITORY = "https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu noble main"
 MODULES = "lustre-client-modules-"
 UTILITIES = "lustre-client-utils"

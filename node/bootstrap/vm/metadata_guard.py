@@ -1,10 +1,16 @@
-"""Protects the controller's cloud identity: only root and slurm may use the metadata address.
+"""Keeps a machine's cloud identity from its users: only root and the system's services may use the metadata
+address.
 
-The controller may launch and end machines and read the munge key, and any process of a machine can request
-the machine's credentials from the metadata address. If the controller is also the login machine, users run
-processes there. ParallelCluster protects its head node in the same way (cookbook: imds).
+Any process of a machine can request the machine's credentials from the metadata address. The controller's may
+launch and end machines and read the munge key, and users run processes there if it is also the login machine.
+Those of nodes and login machines may write logs, boot reports and mounted buckets. ParallelCluster protects
+its head node in the same way (cookbook: imds). On nodes and login machines a key of the stack file opens the
+address (`open_metadata`), on the controller nothing does.
 
 The rules are in our own table of nftables. At every later boot they are loaded before the network starts.
+A process on the machine itself is known by its user. A container with a network of its own is not: its
+requests are forwarded, so they are refused whoever makes them. EC2 refuses these by its hop limit as well,
+Google has no such limit.
 What users need of that address still works: DNS and time on Google Cloud, and OS Login's look-ups there,
 which the NSS library makes in each user's process. A small proxy, which runs as root, forwards only those.
 """
@@ -24,19 +30,26 @@ from node.bootstrap.vm import apt, firewall
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-ADDRESS, ADDRESS_V6 = "169.254.169.254", "fd00:ec2::254"
-"""The metadata address of both clouds, and EC2's over IPv6."""
+ADDRESS = "169.254.169.254"
+"""The metadata address of both clouds."""
+ADDRESSES_V6 = ("fd00:ec2::254", "fd20:ce::254")
+"""The metadata addresses over IPv6: EC2's and Google's. A network of the user's own may have IPv6."""
 TABLE = "slurm_stacks_metadata"
 NAME = "metadata"
 REFUSE = """\
 	chain refuse {{
 		type filter hook output priority 0; policy accept;
 		meta skuid {{ {users} }} accept
-{open}		ip daddr {address} meta l4proto tcp reject with tcp reset
+{open}{closed}	}}
+	chain refuse_containers {{
+		type filter hook forward priority 0; policy accept;
+{open}{closed}	}}
+"""
+CLOSED = """\
+		ip daddr {address} meta l4proto tcp reject with tcp reset
 		ip daddr {address} reject
-		ip6 daddr {address_v6} meta l4proto tcp reject with tcp reset
-		ip6 daddr {address_v6} reject
-	}}
+		ip6 daddr {{ {addresses_v6} }} meta l4proto tcp reject with tcp reset
+		ip6 daddr {{ {addresses_v6} }} reject
 """
 PASS_ON = """\
 	chain pass_on {{
@@ -48,7 +61,10 @@ PROXY = "metadata-proxy"
 PROXY_PORT = 815
 """The proxy's port. It is below 1024, so that no ordinary user can take the proxy's place."""
 PROXY_SECONDS = 10.0
+PROXY_BACKLOG = 1024
+"""The connections that may wait for the proxy: a job's processes may all look their user up at once."""
 HEADER = "Metadata-Flavor"
+REFUSED = "Only root may ask for that on this machine (open_metadata in the stack file)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +74,7 @@ class Openings:
     Attributes:
         ports: protocols and ports that stay open to every user, such as `("udp", 53)`.
         paths: prefixes of the HTTP paths that the proxy forwards for every user. Empty means no proxy.
-        users: system users that may use the address like root and slurm, if the image has them.
+        users: system users that may use the address like root, if the image has them.
     """
 
     ports: tuple[tuple[str, int], ...] = ()
@@ -77,21 +93,38 @@ def install(context: Context, openings: Openings) -> str:
     if openings.paths:
         context.services.stop(PROXY)
         context.services.start(_service(context, openings.paths))
-    users = _ids(("root", context.settings.site.user, *openings.users))
-    what = f"only root and {context.settings.site.user} may ask the metadata address"
+    # Slurm's user has work in the cloud on the controller only: there it is the elastic daemon's.
+    slurm = (context.settings.site.user,) if context.role == "controller" else ()
+    whose = " and ".join(("root", *slurm))
+    users = _ids(("root", *slurm, *openings.users))
+    what = f"only {whose} may ask the metadata address"
     firewall.install(context, NAME, what, rules(users, openings))
-    return f"only root and {context.settings.site.user} may ask {ADDRESS}"
+    return f"only {whose} may ask {ADDRESS}"
+
+
+def open_to_all(context: Context) -> str:
+    """Leaves the address open to every user, and removes the rules of an earlier boot.
+
+    Raises:
+        CommandError: nftables does not remove them.
+    """
+    if firewall.remove(context, NAME, TABLE):
+        context.services.stop(PROXY)
+    return f"every user may ask {ADDRESS}, as the stack file says (open_metadata)"
 
 
 def rules(users: Sequence[int], openings: Openings) -> str:
     """Returns the rule set, which replaces an earlier one."""
     who = ", ".join(str(user) for user in users)
-    known = {"users": who, "address": ADDRESS, "address_v6": ADDRESS_V6, "port": PROXY_PORT}
+    by_v6 = ", ".join(ADDRESSES_V6)
     ports = "".join(
-        f"\t\tip daddr {ADDRESS} {protocol} dport {port} accept\n" for protocol, port in openings.ports
+        f"\t\t{where} {protocol} dport {port} accept\n"
+        for protocol, port in openings.ports
+        for where in (f"ip daddr {ADDRESS}", f"ip6 daddr {{ {by_v6} }}")
     )
-    chains = (PASS_ON.format(**known) if openings.paths else "") + REFUSE.format(**known, open=ports)
-    return firewall.table(TABLE, chains)
+    closed = CLOSED.format(address=ADDRESS, addresses_v6=by_v6)
+    chains = PASS_ON.format(users=who, address=ADDRESS, port=PROXY_PORT) if openings.paths else ""
+    return firewall.table(TABLE, chains + REFUSE.format(users=who, open=ports, closed=closed))
 
 
 def _ids(names: Sequence[str]) -> list[int]:
@@ -129,7 +162,7 @@ def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer
             # The path is forwarded unchanged. A path that could mean a different one is refused.
             strange = any(word in self.path.partition("?")[0] for word in ("..", "%", "//", "\\"))
             if strange or not self.path.startswith(tuple(paths)):
-                self.send_error(403, "Only root may ask for that on a controller")
+                self.send_error(403, REFUSED)
                 return
             asked = http.client.HTTPConnection(address, timeout=PROXY_SECONDS)
             try:
@@ -151,4 +184,7 @@ def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer
         def log_message(self, format: str, *args: object) -> None:
             print(format % args, file=sys.stderr, flush=True)
 
-    return http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = PROXY_BACKLOG
+
+    return Server(("127.0.0.1", port), Handler)

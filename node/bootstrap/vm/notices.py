@@ -2,7 +2,7 @@
 
 The cloud informs only the machine, or informs others too late. There are 30 seconds on Compute Engine, and
 two minutes on EC2. So the node itself drains itself and requeues its jobs, as the reconciler would. Then it
-writes the notice into its boot report, for a driver that does not learn of it otherwise.
+sends the notice to the controller in its boot report, for a driver that does not learn of it otherwise.
 
 If there is more time (an hour on Compute Engine before the host maintenance of a machine with GPUs), the node
 is drained at once, but its jobs are requeued only when the end is near. If the cloud only may take the
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from node.bootstrap import report
+from node.bootstrap import report, report_server
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds
@@ -42,6 +42,7 @@ SAME_SECONDS = 30.0
 """The greatest difference between two notices of the same end."""
 PAUSE_SECONDS = 1.0
 REPORT_SECONDS = 3.0
+ATTEMPTS = 3
 SLURM_SECONDS = 10.0
 NAME = "notices"
 
@@ -199,24 +200,42 @@ def announce(settings: Settings, node: str, at: float) -> None:
     if clouds.of(settings).tells_controller:
         return
     try:
-        publish(settings, node, at)
-    except (OSError, ValueError, KeyError) as error:
+        own = _report(settings)
+        text = json.dumps({**json.loads(own.read_text()), "notice": at}, indent=1)
+        report.file_sink(own)(text)
+    except (OSError, ValueError, TypeError) as error:
         print(f"the notice is not in the boot report: {error}", file=sys.stderr, flush=True)
+        return
+    # Only the first of the two changes anything; people read the second.
+    for publish in (_to_controller, _to_bucket):
+        try:
+            publish(settings, node, text)
+        except (OSError, ValueError, KeyError) as error:
+            print(f"the notice is not published: {error}", file=sys.stderr, flush=True)
 
 
-def publish(settings: Settings, node: str, at: float) -> None:
-    """Writes the notice into the machine's boot report, on the disk and in the bucket.
+def _to_controller(settings: Settings, _node: str, text: str) -> None:
+    """Sends the report to the controller.
 
     Raises:
-        OSError: There is no report, or the bucket refuses it.
-        ValueError: The report is unreadable.
+        OSError: The controller did not take it.
+        ValueError, KeyError: The report is damaged.
     """
-    own = _report(settings)
-    text = json.dumps({**json.loads(own.read_text()), "notice": at}, indent=1)
-    report.file_sink(own)(text)
+    content, address = report.brief(text), settings.site.controller_address
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            report_server.send(address, content, seconds=REPORT_SECONDS)
+        except OSError:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _to_bucket(settings: Settings, node: str, text: str) -> None:
     cloud, name = clouds.of(settings), str(settings.site.bucket)
     url = name if "://" in name else f"{cloud.scheme}{name}"
-    cloud.bucket(url, attempts=3, timeout=REPORT_SECONDS).put(f"boot/{node}.json", text.encode())
+    cloud.bucket(url, attempts=ATTEMPTS, timeout=REPORT_SECONDS).put(f"boot/{node}.json", text.encode())
 
 
 def _report(settings: Settings) -> Path:

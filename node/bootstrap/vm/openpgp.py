@@ -1,4 +1,4 @@
-"""Reads the fingerprints of the keys in a file that apt will trust, with the standard library alone.
+"""Reads the fingerprints of the keys in a file that apt or gpgv will trust, with the standard library alone.
 
 The format is RFC 4880's: section 6.2 for the armor, 4.2 for packets, 12.2 for the fingerprints of version 4.
 """
@@ -21,28 +21,40 @@ ARMOR = re.compile(
 )
 
 
-def fingerprints(armored: bytes) -> list[str]:
-    """Returns the fingerprints of all primary keys in an armored file, in capital letters.
+def fingerprints(key: bytes) -> list[str]:
+    """Returns the fingerprints of all primary keys in a file, in capital letters.
 
     Raises:
         ValueError: The file has no keys of version 4, or is damaged.
     """
     found = []
-    for block in ARMOR.findall(armored):
-        try:
-            content = base64.b64decode(b"".join(block.split()), validate=True)
-            for tag, body in _packets(content):
-                if tag == PUBLIC_KEY:
-                    if body[0] != VERSION:
-                        raise ValueError(f"a key of version {body[0]}")
-                    found.append(
-                        hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
-                    )
-        except (binascii.Error, IndexError) as error:
-            raise ValueError(f"the file with keys is damaged: {error}") from None
+    try:
+        for tag, body in _packets(binary(key)):
+            if tag == PUBLIC_KEY:
+                if body[0] != VERSION:
+                    raise ValueError(f"a key of version {body[0]}")
+                found.append(hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper())
+    except IndexError as error:
+        raise ValueError(f"the file with keys is damaged: {error}") from None
     if not found:
         raise ValueError("the file has no public key")
     return found
+
+
+def binary(key: bytes) -> bytes:
+    """Returns the keys of a file without armor, as gpgv reads them.
+
+    Raises:
+        ValueError: The armor is damaged.
+    """
+    if not key.lstrip().startswith(b"-----BEGIN"):
+        return key
+    try:
+        return b"".join(
+            base64.b64decode(b"".join(block.split()), validate=True) for block in ARMOR.findall(key)
+        )
+    except binascii.Error as error:
+        raise ValueError(f"the file with keys is damaged: {error}") from None
 
 
 def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:

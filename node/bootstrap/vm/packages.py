@@ -14,6 +14,8 @@ SLURM = {
     "login": ("slurm-client",),
     "compute": ("slurmd", "slurm-client"),
 }
+FOR_USERS = ("build-essential", "python3-venv")
+"""What users make environments of their own with, where they log in to a cloud's cluster."""
 ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
 MASKED = ("munge.service", "slurmctld.service", "slurmd.service", "slurmdbd.service")
 """The packages' own units, which would start without a configuration, or in addition to ours."""
@@ -42,14 +44,19 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
             names += oci.PACKAGES if role == "compute" else oci.TOOLS
         else:
             names += pyxis.REQUIRED
+    if role == "controller" or (design.isolation == "vm" and not design.batch):
+        names.append(firewall.PACKAGE)
     if role == "controller":
-        names += [firewall.PACKAGE, name_server.PACKAGE]
+        names.append(name_server.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
     if nfs_guard.needed(mounts):
         names.append(firewall.PACKAGE)
+    logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
+    if logs_in and logs_in[0].role == role:
+        names += FOR_USERS
     return list(dict.fromkeys(names))
 
 

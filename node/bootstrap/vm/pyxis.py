@@ -118,7 +118,7 @@ def _load(context: Context, line: Path) -> None:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()
         try:
-            said = context.run("srun", "--help", env={"SLURM_CONF": conf.name})
+            said = context.slurm("srun", "--help", conf=conf.name)
         except CommandError as error:
             said = str(error)
     if "--container-image" not in said:

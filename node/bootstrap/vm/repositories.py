@@ -23,7 +23,8 @@ def add(
         key_url: the URL of the key that signs the repository.
         source: the URL, the suite and the components, as in a `deb` line.
         attempts: the number of attempts to fetch the key. `None` means the default of all calls.
-        fingerprint: the fingerprint of the only key that the file may have. `None` means that any is taken.
+        fingerprint: the fingerprint of the only key that the file may have. `None` means that any is taken,
+            for publishers who announce none (FSx) or change keys without notice (Google).
 
     Raises:
         ServiceError: The key cannot be fetched, or is another one.

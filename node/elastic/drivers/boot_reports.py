@@ -1,42 +1,38 @@
-"""Boot reports from the cluster's bucket: which running machines will not become nodes, or will be taken.
+"""What running machines report of their boots: which will not become nodes, or will be taken.
 
-A pass lists the reports once. It reads a report only if it is new and has not changed for a moment, because a
-running boot writes its report again at each step.
+The reports are those that the controller's own server has taken (`node.bootstrap.report_server`), each from
+the address of the machine that it is about. The cloud's list says which machine has which address. The copies
+in the cluster's bucket are for people: any process of any node can write there, so nothing follows from them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+import json
+import math
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from node.bootstrap import report
-from node.cloud.objects import Entry
+from node.bootstrap import report_server
 from node.elastic.driver import Machine, MachineState
 from node.elastic.view import log
+from node.folders import Folders
+from node.model import Settings
 
-FOLDER = "boot/"
-"""The reports' prefix in the bucket."""
-ASK_SECONDS = 10.0
-"""The shortest pause between two passes."""
-REST_SECONDS = 5.0
-"""A report is read once it has not changed for this long."""
-READS = 100
-"""The largest number of reports of one pass. The next passes read the others."""
-THREADS = 8
-"""Reports that are read in parallel."""
 SILENT_SECONDS = 900.0
 """A running machine without a report after this time will never report.
 
 The first report comes within a minute or two, and Slurm waits for everything that the boot may do after it
 (`node.bootstrap.limits`).
 """
+ALIVE_SECONDS = 6 * report_server.ALIVE_SECONDS
+"""How old the server's mark may be. While the server does not run, no machine counts as silent."""
 SILENCE = (
-    f"the machine has reported nothing in {SILENT_SECONDS / 60:g} minutes: its image does not start, or it "
-    "does not reach the cluster's bucket (routes, its role, a clock that is 15 minutes off)"
+    f"the machine has reported nothing to the controller in {SILENT_SECONDS / 60:g} minutes: its image "
+    "does not start, or it cannot fetch its code (the cluster's bucket, its role, a clock that is 15 minutes "
+    f"off), or it does not reach the controller (routes, port {report_server.PORT})"
 )
 
 
@@ -52,120 +48,132 @@ class BootStatus(NamedTuple):
     notice: float | None = None
 
 
-BootStatusReader = Callable[[Mapping[str, float]], Mapping[str, BootStatus]]
-"""Running nodes and when each was launched (seconds since the epoch) -> what their boot reports say."""
+BootStatusReader = Callable[[Sequence[Machine]], Mapping[str, BootStatus]]
+"""Running machines -> what their boot reports say, by the machines' ids."""
 
 
-class ReportBucket(Protocol):
-    """The part of a bucket's interface that reads reports. It is called from several threads."""
+class Heard(NamedTuple):
+    """A report that the server has kept.
 
-    def list(self, prefix: str) -> Mapping[str, Entry]:
-        """Return all objects whose names begin with a prefix, by name."""
-        ...
+    Attributes:
+        received: When it came, by this machine's clock, in seconds since the epoch.
+    """
 
-    def get(self, key: str) -> bytes: ...
+    received: float
+    failure: str | None = None
+    notice: float | None = None
 
 
 class BootReports:
-    """Keeps the reports of running machines, as last read from the bucket.
+    """Reads the reports that the controller has taken.
 
     Args:
-        bucket: The cluster's bucket.
+        folder: The server's folder.
+        notices: Whether notices count. Where the cloud tells the controller of them, its word is enough.
         clock: Returns seconds since the epoch.
+        monotonic: Returns seconds of the clock with which the server marks its start.
     """
 
-    def __init__(self, bucket: ReportBucket, clock: Callable[[], float] = time.time) -> None:
-        self._bucket = bucket
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        notices: bool,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._notices = notices
         self._clock = clock
-        self._pass_lock = threading.Lock()
-        self._last_pass: float | None = None
-        self._last_listing = float("-inf")
-        self._reported: frozenset[str] = frozenset()
-        self._read: dict[str, str] = {}
-        self._reports: dict[str, str] = {}
-        self._last_error = ""
+        self._monotonic = monotonic
+        self._read: dict[str, tuple[tuple[int, int, int], Heard | None]] = {}
 
-    def __call__(self, running: Mapping[str, float]) -> dict[str, BootStatus]:
-        """Return what the machines of these nodes report. Nodes without news are left out.
+    @classmethod
+    def of(cls, settings: Settings, *, notices: bool) -> BootReports:
+        """Return those of a cluster's controller."""
+        return cls(Path(str(report_server.folder(Folders(settings)))), notices=notices)
 
-        Never raises: earlier reports still count, because listing machines must not depend on the bucket.
-
-        Args:
-            running: Node -> when its machine was launched, in seconds since the epoch.
-        """
-        # Only one thread reads. The others do not wait for a bucket that may take a minute to fail.
-        if self._pass_lock.acquire(blocking=False):
-            try:
-                now = self._clock()
-                if self._last_pass is None or not 0 <= now - self._last_pass < ASK_SECONDS:
-                    self._last_pass = now
-                    self._log_once(self._read_new(running, now))
-            finally:
-                self._pass_lock.release()
+    def __call__(self, machines: Sequence[Machine]) -> dict[str, BootStatus]:
+        """Return what these machines report, by their ids. Machines without news are left out."""
+        now = self._clock()
+        served = self._served()
         found = {}
-        for node, at in running.items():
-            content = self._reports.get(node, "")
-            # The time of the last listing counts: while the bucket does not answer, no machine counts as
-            # silent.
-            no_report = node not in self._reported and self._last_listing - at >= SILENT_SECONDS
-            failure = SILENCE if no_report else report.failure_in(content, since=at)
-            found[node] = BootStatus(failure, report.notice_in(content, since=at))
-        return {node: status for node, status in found.items() if status != BootStatus()}
+        for machine in machines:
+            try:
+                status = self._status(machine, now, served)
+            except Exception as error:  # one machine's report must not hide the others
+                log(f"boot report of {machine.id}: {error!r}")
+                continue
+            if status != BootStatus():
+                found[machine.id] = status
+        return found
 
-    def _read_new(self, running: Mapping[str, float], now: float) -> Exception | None:
-        """Read new reports.
+    def _status(self, machine: Machine, now: float, served: float) -> BootStatus:
+        # An earlier report is of a former machine with this address.
+        reports = [
+            heard
+            for address in machine.addresses
+            if (heard := self._heard(address)) is not None and heard.received >= machine.launched
+        ]
+        if not reports:
+            silent = min(served, now - machine.launched) >= SILENT_SECONDS
+            return BootStatus(SILENCE if silent else None)
+        newest = max(reports, key=lambda heard: heard.received)
+        notice = newest.notice if self._notices else None
+        if notice is not None and notice < machine.launched:
+            notice = None
+        return BootStatus(newest.failure, notice)
 
-        Returns:
-            The bucket's first error.
-        """
-        due: list[tuple[float, str, str]] = []
+    def _served(self) -> float:
+        """Return for how many seconds the server has run; 0 if it does not run now."""
         try:
-            entries = self._bucket.list(FOLDER)
-        except Exception as error:  # the bucket's client may raise anything
-            return error
-        reported = set()
-        for name, entry in entries.items():
-            node = name.removeprefix(FOLDER).removesuffix(".json")
-            # A report that is older than the machine belongs to an earlier machine of the same name.
-            current = node in running and entry.updated >= running[node]
-            reported |= {node} if current else set()
-            if current and now - entry.updated >= REST_SECONDS and self._read.get(node) != entry.etag:
-                due.append((entry.updated, node, entry.etag))
-        self._reported, self._last_listing = frozenset(reported), now
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="boots") as threads:
-            wanted = sorted(due)[:READS]
-            errors = list(threads.map(lambda one: self._fetch(one[1], one[2]), wanted))
-        return next((error for error in errors if error is not None), None)
+            file = self._folder / report_server.SERVING
+            since = float(json.loads(file.read_text()))
+            if self._clock() - file.stat().st_mtime > ALIVE_SECONDS:
+                return 0.0
+        except (OSError, ValueError, TypeError):
+            return 0.0
+        return self._monotonic() - since
 
-    def _fetch(self, node: str, etag: str) -> Exception | None:
+    def _heard(self, address: str) -> Heard | None:
+        file = self._folder / f"{address}.json"
         try:
-            content = self._bucket.get(f"{FOLDER}{node}.json").decode(errors="replace")
-        except Exception as error:  # one report failed; the others are still read
-            return error
-        self._reports[node], self._read[node] = content, etag
+            there = file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        seen = (there.st_mtime_ns, there.st_ino, there.st_size)
+        if address not in self._read or self._read[address][0] != seen:
+            self._read[address] = seen, _parsed(file)
+        return self._read[address][1]
+
+
+def _parsed(file: Path) -> Heard | None:
+    """Return what the server has written into a file; `None`, with a line in the log, if it is damaged."""
+    try:
+        content = json.loads(file.read_bytes())
+        heard = Heard(float(content["received"]), content["failure"], content["notice"])
+        if not isinstance(heard.failure, str | None) or not math.isfinite(heard.received):
+            raise ValueError("a value has the wrong type")
+        if heard.notice is not None and not math.isfinite(heard.notice):
+            raise ValueError("the notice is not finite")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        log(f"{file} cannot be read and is left out: {error!r}")
         return None
-
-    def _log_once(self, error: Exception | None) -> None:
-        text = "" if error is None else repr(error)
-        if text and text != self._last_error:
-            log(f"boot reports: {text}")
-        self._last_error = text
+    return heard
 
 
 def with_boots(machines: list[Machine], boots: BootStatusReader) -> list[Machine]:
     """Return the machines with what the running ones report."""
-    running = {m.node: m.launched for m in machines if m.state is MachineState.RUNNING and m.node}
+    running = [m for m in machines if m.state is MachineState.RUNNING and m.node]
     if not running:
         return machines
     try:
         statuses = boots(running)
-    except Exception as error:  # a listing must not depend on the bucket
+    except Exception as error:  # a listing must not depend on the reports
         log(f"boot reports: {error!r}")
         return machines
-    return [
-        _with(m, statuses.get(m.node or "", BootStatus())) if m.state is MachineState.RUNNING else m
-        for m in machines
-    ]
+    told = {m.id: statuses[m.id] for m in running if m.id in statuses}
+    return [_with(m, told[m.id]) if m.id in told else m for m in machines]
 
 
 def _with(machine: Machine, status: BootStatus) -> Machine:

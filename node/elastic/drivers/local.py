@@ -17,8 +17,9 @@ from node.elastic.driver import (
     Machine,
     MachineState,
 )
+from node.elastic.drivers.boot_reports import BootReports, with_boots
 from node.elastic.errors import ErrorClass, Failure
-from node.model import Partition, Settings
+from node.model import PROCESS, Partition, Settings
 from node.sites import LocalSite
 from node.slurm.topology import Place
 
@@ -43,8 +44,10 @@ class LocalDriver:
     def __init__(self, settings: Settings) -> None:
         self._socket = settings.site.of(LocalSite).socket
         self._design = settings.design
-        # The cluster's bucket is beside the agent's folder. Every machine leaves its boot report there.
-        self._boots = Path(self._socket).parents[1] / "bucket" / "boot"
+        # Processes are all of one user, and leave their reports in the bucket's folder, beside the agent's.
+        self._files = Path(self._socket).parents[1] / "bucket" / "boot"
+        # The agent itself tells of the machines that it will take.
+        self._boots = BootReports.of(settings, notices=False)
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         partition = self._design.partition(group.partition)
@@ -81,19 +84,22 @@ class LocalDriver:
 
     def list(self) -> builtins.list[Machine]:
         answer = rpc.call(self._socket, "list", 60.0, tags={"cluster": self._design.name, "role": "compute"})
-        return [self._machine(record) for record in answer["machines"]]
+        machines = [self._machine(record) for record in answer["machines"]]
+        return machines if self._design.isolation == PROCESS else with_boots(machines, self._boots)
 
     def _machine(self, record: dict[str, Any]) -> Machine:
-        running, launched = record["state"] == "running", record["launched"]
+        launched = record["launched"]
+        reports = record["state"] == "running" and self._design.isolation == PROCESS
         return Machine(
             record["id"],
             record["tags"].get("node"),
             MachineState(record["state"]),
             launched,
-            failure(self._boots / f"{record['node']}.json", since=launched) if running else None,
+            failure(self._files / f"{record['node']}.json", since=launched) if reports else None,
             record["zone"],
             record["notice"],
             self._outdated(record),
+            tuple(record.get("addresses", ())),
         )
 
     def _outdated(self, record: dict[str, Any]) -> bool:

@@ -64,6 +64,7 @@ CASES = [
     (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
     (head(image="ami-1"), [("controller.image", Kind.NOTHING)]),
     ({"hosts": (CONTROLLER, LOGIN)}, [("login.count", Kind.LIVE)]),
+    (cpu(open_metadata=True), [("partitions.open_metadata", Kind.RENEWED)]),
     (home(size_gib=60), [("storage.*.size_gib", Kind.LIVE)]),
     (home(size_gib=40), [("storage.*.size_gib", Kind.NEVER)]),
     (home(path="/users"), [("storage.*.path", Kind.DATA), ("storage.*.path", Kind.NODES)]),
@@ -118,6 +119,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
         "partitions.aws.gp3", "partitions.aws.neuron_cores",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",
+        "partitions.open_metadata",
     }  # fmt: skip
 
 

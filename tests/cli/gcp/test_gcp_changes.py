@@ -62,6 +62,7 @@ CASES = [
     (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
     (head(image="i"), [("controller.image", Kind.NOTHING)]),
     ({"hosts": (CONTROLLER, LOGIN)}, [("login.count", Kind.LIVE)]),
+    (cpu(open_metadata=True), [("partitions.open_metadata", Kind.RENEWED)]),
     (home(size_gib=60), [("storage.*.size_gib", Kind.LIVE)]),
     (home(size_gib=40), [("storage.*.size_gib", Kind.NEVER)]),
     ({"mounts": (FILESTORE, NFS[1])}, [("storage.*.kind", Kind.DATA)]),
@@ -88,7 +89,8 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
     assert renewed == {
         "partitions.instance_type", "partitions.accelerator", "partitions.spot", "partitions.placement",
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
-        "partitions.gcp.placement_policy",
+        "partitions.gcp.placement_policy", "partitions.gcp.disk_type", "partitions.gcp.min_cpu_platform",
+        "partitions.open_metadata",
         "storage.local_scratch", "image.source", "image.id", "image.bake",
         "instance_types.vcpus", "instance_types.memory_mib",
     }  # fmt: skip

@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os_errors, "noexec", lambda _: False)
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 50_000)
-    monkeypatch.setattr(local_folders, "_refused_by_munge", lambda _: [])
+    monkeypatch.setattr(local_folders, "_unsafe", lambda _: [])
     # A test's folder has a long name.
     monkeypatch.setattr(local_folders, "_too_long", lambda *_: None)
     return tmp_path / "project"
@@ -93,33 +93,36 @@ def test_room_in_the_run_directory(project: Path, monkeypatch: pytest.MonkeyPatc
     assert of_run(project) == {"run.folder": "stops"}
 
 
-def test_folders_that_munge_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_above_in_which_others_could_exchange_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "tmp" / "runs" / "abc"
     run.parent.mkdir(parents=True)
 
-    def refused() -> dict[str, str]:
+    def unsafe() -> dict[str, str]:
         # The folders of pytest itself are for their owner alone.
         above = {str(folder) for folder in tmp_path.parents}
         return seen(
-            f
-            for f in local_folders._refused_by_munge(run)
-            if f.found.split()[0] not in above | {str(tmp_path)}
+            f for f in local_folders._unsafe(run) if f.found.split()[0] not in above | {str(tmp_path)}
         )
 
     for mode, expected in (
         (0o1777, {}),
         (0o755, {}),
-        (0o777, {"run.munge": "stops"}),
-        (0o1770, {"run.munge": "stops"}),
+        (0o777, {"run.parents": "stops"}),
+        (0o775, {"run.parents": "stops"}),
+        # Nobody else need come in.
+        (0o1770, {}),
+        (0o700, {}),
     ):
         (tmp_path / "tmp").chmod(mode)
-        assert refused() == expected, oct(mode)
+        assert unsafe() == expected, oct(mode)
     (tmp_path / "tmp").chmod(0o755)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert ("run.munge" in refused()) is (os.getuid() != 0), "root's folders are anybody's to rely on"
+    assert ("run.parents" in unsafe()) is (os.getuid() != 0), "root's folders are anybody's to rely on"
     if os.getuid() == 0:
         os.chown(tmp_path / "tmp", 4712, -1)
-        assert refused() == {"run.munge": "stops"}
+        assert unsafe() == {"run.parents": "stops"}
 
 
 def test_sockets_whose_names_would_be_too_long(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

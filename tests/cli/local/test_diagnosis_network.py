@@ -137,3 +137,9 @@ def test_whether_nodes_know_each_other_by_name(tmp_path: Path) -> None:
         "nodes do not know each other by name here, and all else works: the kernel says no",
         "ask it nicely",
     )
+
+
+def test_programs_without_slurm_conf() -> None:
+    assert list(network.slurm_folder(lambda: None)) == []
+    (found,) = network.slurm_folder(lambda: "no folder; as root: mkdir it")
+    assert (found.check, found.severity.name, found.cure) == ("slurm.folder", "WARNS", "as root: mkdir it")

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cli.local import machine_access, name_support, operations
 from cli.provider import TOOL
 from infra.program.stack import Stack
 from localcloud import addresses, network
+from node.sites import LocalSite
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -73,11 +75,22 @@ def test_a_machine_that_runs_learns_of_nodes_that_are_added(local: FakeMachines)
 
 
 @needs_views
-def test_the_controller_is_in_the_hosts_view_and_people_are_in_its_own(local: FakeMachines) -> None:
+def test_the_controllers_daemons_are_on_localhost_and_people_are_on_the_controller(
+    local: FakeMachines,
+) -> None:
     local.do("cloud-up")
-    local.publish(DESIGN)
+    published = local.publish(DESIGN)
     local.do("head-up")
-    assert space(local.process("controller").pid) == space("self")
+    assert local.run.current()["settings"]["sha256"] == published["settings"], (
+        "the same, from the first up on"
+    )
+    assert local.run.settings(DESIGN).site.of(LocalSite).loopback_only
+    controller = local.process("controller").pid
+    assert space(controller) != space("self")
+    called = subprocess.run(
+        ["nsenter", "--uts", f"--target={controller}", "hostname"], capture_output=True, check=True
+    )
+    assert called.stdout == b"localhost\n"
     assert "--exec" in machine_access.command(local.run, ["sh"]).argv
     assert machine_access.command(local.run, [TOOL, "status"]).argv == [TOOL, "status"]
 
@@ -131,11 +144,14 @@ def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     monkeypatch.setattr(name_support, "_probe", lambda _address: "unshare: Operation not permitted")
     local.do("cloud-up")
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "by name" in line]
-    assert sentence.startswith("nodes do not know each other by name here, and all else works: this ")
+    assert sentence.startswith(
+        "nodes do not know each other by name here, nor do programs without SLURM_CONF"
+    )
     assert "(unshare: Operation not permitted)" in sentence
     local.publish(DESIGN)
     local.do("head-up")
     _stub_tool(local)
+    assert not local.run.settings(DESIGN).site.of(LocalSite).loopback_only
     assert space(launch(local, "debug-0")) == space("self")
     assert machine_access.command(local.run, ["sh"]).argv == ["sh"]
     said: list[str] = []

@@ -82,6 +82,7 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     assert published.do("sweep") == {"terminated": 0}
     assert published.do("cloud-down") == {}
     assert not published.run.path.exists()
+    assert list(published.run.path.parent.iterdir()) == [], "nor the public note of its ports"
     assert published.processes() == []
     for verb in ("head-down", "sweep", "cloud-down"):
         published.do(verb)

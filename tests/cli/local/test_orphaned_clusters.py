@@ -27,6 +27,7 @@ from infra.instance_types.catalog import catalog
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT
+from tests.support.job_lines import inner, told
 
 JOBS = "held=debug\n7|ann|debug|debug-[0-1]|RUNNING||train\n8|ann|debug||PENDING||later\n"
 
@@ -39,10 +40,10 @@ class Slurm:
         self.answer: str | UserError = JOBS
 
     def run(self, line: str, _seconds: float) -> str:
-        self.lines.append(line)
+        self.lines.append(inner(line))
         if isinstance(self.answer, UserError):
             raise self.answer
-        return self.answer
+        return told(self.answer)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import fcntl
 import getpass
 import json
 import os
+import pwd
 import shutil
 import socket
 import stat
@@ -63,9 +64,9 @@ def test_make_is_idempotent_and_links_what_outlives_the_cluster(run: RunDirector
     assert (run.path / "python3").resolve() == Path(sys.executable).resolve()
     assert run.apps.resolve() == tmp_path / "cache" / "slurm-stacks" / "apps"
     assert (run.apps / "envs").is_dir()
-    # Others must be able to enter, and no more: munge refuses a socket's folder that they cannot.
-    # What clusters there are is no secret, so that others keep off their ports.
-    assert [stat.S_IMODE(p.stat().st_mode) for p in (run.path, run.path.parent)] == [0o711, 0o755]
+    # Nobody else reaches the cluster. What clusters there are is no secret, so that others keep off their
+    # ports.
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (run.path, run.path.parent)] == [0o700, 0o755]
     (run.shared / "kept").touch()
     (run.path / "python3").unlink()
     (run.path / "python3").symlink_to("/nowhere")
@@ -89,7 +90,10 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     made = run.settings(design(nodes(3)))
     assert made.site.user == getpass.getuser()
     assert made.site.slurmd_port == made.site.slurmctld_port + 1
-    assert (made.site.cloud, made.site.blocks) == (LocalSite(str(run.agent_socket)), {"debug": ((0, 64),)})
+    assert (made.site.cloud, made.site.blocks) == (
+        LocalSite(str(run.agent_socket)),
+        {"debug": ((0, 64),)},
+    )
     folders = Folders(made)
     assert Path(str(folders.code)) == run.tool.parent.parent
     assert Path(str(folders.slurm_conf)) == run.path / "etc" / "slurm.conf"
@@ -119,14 +123,14 @@ def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
 def test_ports_that_another_cluster_keeps_for_nodes_that_are_off_are_not_taken(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One cluster of this user, and one of a user whose saved ports can be read."""
+    """One cluster of this user, and one of a user whose run directory cannot be read."""
     wanted = free_range(PORT_BLOCK + 1, int(run.path.name, 16))
     theirs = tmp_path / "slurm-stacks-4242"
     monkeypatch.setattr(locations, "run_roots", lambda: [tmp_path / "runs", theirs])
     for number, root in enumerate((tmp_path / "runs", theirs)):
         (root / "a").mkdir(parents=True)
-        note = {"base": wanted + 100 * number, "count": 100}
-        (root / "a" / "ports.json").write_text(json.dumps(note))
+        note = json.dumps({"base": wanted + 100 * number, "count": 100})
+        (root / ("a.ports" if number else "a/ports.json")).write_text(note)
     base = run.settings(design(nodes(3))).site.slurmctld_port
     assert base >= wanted + 200 or base + PORT_BLOCK < wanted
 
@@ -169,12 +173,11 @@ def test_what_another_user_put_in_the_place_of_a_note_keeps_nobody_waiting(
 ) -> None:
     theirs = tmp_path / "slurm-stacks-4242"
     monkeypatch.setattr(locations, "run_roots", lambda: [tmp_path / "runs", theirs])
-    for name in ("pipe", "link", "folder", "text"):
-        (theirs / name).mkdir(parents=True)
-    os.mkfifo(theirs / "pipe" / "ports.json")
-    (theirs / "link" / "ports.json").symlink_to("/dev/zero")
-    (theirs / "folder" / "ports.json").mkdir()
-    (theirs / "text" / "ports.json").write_text("[" * 100_000)
+    theirs.mkdir()
+    os.mkfifo(theirs / "pipe.ports")
+    (theirs / "link.ports").symlink_to("/dev/zero")
+    (theirs / "folder.ports").mkdir()
+    (theirs / "text.ports").write_text("[" * 100_000)
     assert run._ports_of_others() == []
     run.settings(design(nodes(3)))
 
@@ -349,3 +352,33 @@ def test_the_cache_follows_the_users_wish(tmp_path: Path, monkeypatch: pytest.Mo
         assert locations.cache_root() == tmp_path / ".cache" / "slurm-stacks"
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert locations.cache_root() == Path("/caches/slurm-stacks")
+
+
+def test_folders_above_the_run_directory_in_which_others_could_exchange_it(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    stack = Stack(tmp_path / "project", "test")
+    mode = stat.S_IMODE(tmp_path.stat().st_mode)
+    tmp_path.chmod(0o777)
+    try:
+        with pytest.raises(
+            UserError, match=f"{tmp_path} has mode 777: others could exchange the cluster"
+        ) as e:
+            RunDirectory.make(stack)
+        assert f"As root: chmod +t {tmp_path}, and run the command again." in str(e.value)
+        tmp_path.chmod(0o1777)
+        RunDirectory.make(stack)
+    finally:
+        tmp_path.chmod(mode)
+
+
+def test_a_user_whom_slurm_cannot_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = list(pwd.getpwuid(os.getuid()))
+    for name, known in (('a "b"', False), ("DOM\\ada", True), ("Ada Lovelace", True)):
+        monkeypatch.setattr(pwd, "getpwuid", lambda _uid, name=name: pwd.struct_passwd([name, *entry[1:]]))
+        if known:
+            assert site.user() == name
+            continue
+        with pytest.raises(UserError, match=r"both a space and a quote\. Run the command") as error:
+            site.user()
+        assert error.value.exit_code == 3

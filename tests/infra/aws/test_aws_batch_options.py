@@ -299,6 +299,14 @@ def test_an_option_is_these_resources_and_goes_before_the_jobs(name: str) -> Non
     assert all("c-end" in needs(made)[key] for key in starting)
 
 
+def test_the_definition_has_a_value_for_each_placeholder_of_the_command() -> None:
+    command = ("train", "--lr", "Ref::lr", "Ref::manifest")
+    design = batch_design(command=command, parameters={"lr": "0.1"}, start_on_manifest=True)
+    made = declare(lambda: BatchCluster("c", design), aws=BatchAws())
+    (definition,) = [key for key, kind in made.types().items() if kind.endswith(":JobDefinition")]
+    assert made.inputs(definition)["parameters"] == {"lr": "0.1", "manifest": ""}
+
+
 def test_a_manifest_starts_the_job_with_its_address() -> None:
     made = declare(lambda: BatchCluster("c", WANTED["manifests"][0]), aws=BatchAws())
     pattern = json.loads(made.inputs("c-manifests-rule")["eventPattern"])

@@ -111,6 +111,16 @@ def test_what_a_head_is_made_of() -> None:
     assert made["userDataReplaceOnChange"] is False
 
 
+def test_only_a_login_machines_metadata_reaches_containers() -> None:
+    made = head(aws_design(hosts=(CONTROLLER, replace(LOGIN, open_metadata=True))))
+    options = {host: made.inputs(f"h-{host}")["metadataOptions"] for host in ("controller", LOGIN.name)}
+    assert {host: one["httpPutResponseHopLimit"] for host, one in options.items()} == {
+        "controller": 1,
+        LOGIN.name: 2,
+    }
+    assert {one["httpTokens"] for one in options.values()} == {"required"}
+
+
 def test_a_hosts_own_image_wins() -> None:
     own = replace(CONTROLLER, image="ami-0fedcba9876543210")
     assert head(aws_design(hosts=(own,))).inputs("h-controller")["ami"] == "ami-0fedcba9876543210"

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from infra.aws import policies
+from infra.aws import policies, systems_manager
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
-from tests.support.aws_mocks import ACCOUNT, CPU, GPU, SCOPE, aws_design, declare, ssh_design
+from tests.support.aws_mocks import (
+    ACCOUNT,
+    CONTROLLER,
+    CPU,
+    GPU,
+    LOGIN,
+    SCOPE,
+    aws_design,
+    declare,
+    ssh_design,
+)
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, unknown
 
@@ -138,7 +148,7 @@ def test_everything_is_a_resource_only_where_aws_takes_no_other(document: polici
     inside = [r for s in document["Statement"] if isinstance(s["Resource"], list) for r in s["Resource"]]
     assert "*" not in inside
     metrics = "cloudwatch:PutMetricData"
-    assert all(a.startswith("ec2:Describe") or a in policies.SESSION or a == metrics for a in wide)
+    assert all(a.startswith("ec2:Describe") or a in systems_manager.SESSION or a == metrics for a in wide)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -285,6 +295,24 @@ def test_the_key_pair_of_the_stack_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "foreign"),
+    [("image", "image-compute"), ("image-compute", "image-compute-efa"), ("login", "login-0")],
+)
+def test_a_partition_may_not_have_a_name_that_opens_others_reports(name: str, foreign: str) -> None:
+    """The stack file is refused for these names. With any other, nodes write their own reports only."""
+    design = VARIANTS["ssh"]
+    forbidden = dataclasses.replace(design.partitions[0], name=name)
+    report = f"{SCOPE.bucket}/boot/{foreign}.json"
+    named = dataclasses.replace(design, partitions=(forbidden,))
+    assert may("s3:PutObject", report, role="compute", design=named), "which is why"
+    for fine in (f"{name}s", f"my-{name}", "x"):
+        other = dataclasses.replace(design, partitions=(dataclasses.replace(forbidden, name=fine),))
+        for host in (foreign, "controller", "login-0", "image-compute"):
+            report = f"{SCOPE.bucket}/boot/{host}.json"
+            assert not may("s3:PutObject", report, role="compute", design=other), (fine, host)
+
+
+@pytest.mark.parametrize(
     ("role", "own", "foreign"),
     [
         ("controller", "controller", "cpu-0"),
@@ -301,9 +329,12 @@ def test_a_machine_writes_the_boot_reports_of_its_kind_only(role: str, own: str,
     for key in ("loader.py", "current.json", "code/x.zip", "settings/x.json"):
         assert may("s3:GetObject", f"{store}/{key}", role=role, design=design)
     for prefix in ("boot/", "", "code/"):
-        listed = may("s3:ListBucket", store, role=role, design=design, context={"s3:prefix": prefix})
-        assert listed == (role == "controller" and prefix == "boot/")
-    assert may("s3:GetObject", f"{store}/boot/gpu-3.json", role=role, design=design) == (role == "controller")
+        context = {"s3:prefix": prefix}
+        assert not may("s3:ListBucket", store, role=role, design=design, context=context), (
+            "nobody reads these"
+        )
+    for report in ("gpu-3", "login-0", "controller"):
+        assert not may("s3:GetObject", f"{store}/boot/{report}.json", role=role, design=design)
     assert not may("s3:GetObject", "arn:aws:s3:::other/loader.py", role=role, design=design)
 
 
@@ -324,19 +355,29 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])
-def test_session_manager_only_where_it_is_the_way_in(role: str) -> None:
-    for action in policies.SESSION:
-        assert may(action, "*", role=role)
+def test_session_manager_only_where_it_is_the_way_in_and_on_no_node(role: str) -> None:
+    """`up` has the controller boot again through a session, too, where people log in at a login machine."""
+    with_login = aws_design(hosts=(CONTROLLER, LOGIN))
+    for action in systems_manager.SESSION:
+        assert may(action, "*", role=role) == (role != "compute")
+        assert may(action, "*", role=role, design=with_login) == (role != "compute")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
+    for action in (*systems_manager.MESSAGES, *systems_manager.MANAGED):
+        assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
     assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
 
 
-def test_logs_go_into_the_clusters_group_only() -> None:
-    own = f"{SCOPE.log_group}:log-stream:controller"
-    for role in ("controller", "login", "compute"):
-        assert may("logs:PutLogEvents", own, role=role)
-        assert not may("logs:PutLogEvents", own.replace("/c:", "/d:"), role=role)
-        assert not may("logs:DeleteLogStream", own, role=role)
+def test_logs_go_into_the_clusters_group_and_streams_of_ones_own_kind_only() -> None:
+    names = {"controller": "controller", "login": "login-0", "compute": "gpu-3"}
+    for role, name in names.items():
+        own = f"{SCOPE.log_group}:log-stream:{name}/syslog"
+        for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
+            assert may(action, own, role=role, design=VARIANTS["ssh"])
+            assert not may(action, own.replace("/c:", "/d:"), role=role, design=VARIANTS["ssh"])
+        assert not may("logs:DeleteLogStream", own, role=role, design=VARIANTS["ssh"])
+        for other in names.values():
+            stream = f"{SCOPE.log_group}:log-stream:{other}/slurmctld.log"
+            assert may("logs:PutLogEvents", stream, role=role, design=VARIANTS["ssh"]) == (other == name)
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])

@@ -94,6 +94,13 @@ def test_instances_read_their_tags_by_the_metadata_service() -> None:
     assert not [key for key in made["tags"] if "/" in key or " " in key]
 
 
+def test_an_open_metadata_address_is_open_to_containers_too() -> None:
+    """A container with a network of its own is one hop further. Otherwise a machine's own rules refuse it."""
+    shut, opened = template()["metadataOptions"], template(open_metadata=True)["metadataOptions"]
+    assert (shut["httpPutResponseHopLimit"], opened["httpPutResponseHopLimit"]) == (1, 2)
+    assert shut == {**opened, "httpPutResponseHopLimit": 1}, "and nothing else: IMDSv2 is required"
+
+
 @pytest.mark.parametrize("cards", [4, 8, 32])
 def test_several_efa_cards_get_an_interface_each_and_no_word_about_public_addresses(cards: int) -> None:
     """The layout is that of the EC2 guide: one ordinary interface, and one for the fabric alone on every

@@ -297,6 +297,7 @@ def test_slurm_between_the_machines() -> None:
     assert pairs(design, "controller", "compute") == {
         firewall.SLURMCTLD,
         firewall.KEYS,
+        firewall.REPORTS,
         firewall.DNS,
         firewall.SRUN,
         firewall.NFS,
@@ -330,6 +331,7 @@ def test_file_systems() -> None:
     assert pairs(own, "controller", "compute") == {
         firewall.SLURMCTLD,
         firewall.KEYS,
+        firewall.REPORTS,
         firewall.DNS,
         firewall.SRUN,
     }, "it exports nothing"

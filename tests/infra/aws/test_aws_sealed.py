@@ -43,7 +43,7 @@ PLAIN = {
     "aws:ec2/routeTableAssociation:RouteTableAssociation": 4,
     "aws:ec2/vpcEndpoint:VpcEndpoint": 1,
     "aws:ec2/securityGroup:SecurityGroup": 2,
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": 9,
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": 10,
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": 3,
     "aws:iam/role:Role": 2,
     "aws:iam/rolePolicy:RolePolicy": 2,

@@ -160,8 +160,8 @@ def test_it_waits_until_the_machine_is_done_and_off() -> None:
     found, said = wait(
         ("pending", None),
         ("running", report("ready", started=5.0)),
-        ("running", report("running")),
-        ("running", report("running")),
+        ("running", report("booting")),
+        ("running", report("booting")),
         ("stopping", report("ready", step="clean")),
         ("stopped", report("ready", step="clean")),
     )
@@ -176,9 +176,9 @@ def test_it_waits_until_the_machine_is_done_and_off() -> None:
         (("stopped", report("failed")), 60.0, r"failed to boot at step packages: no network\n  E: cannot"),
         (("stopped", None), 60.0, "has stopped and has not reported .* console c-compute-1"),
         (("stopped", report("ready", started=5.0)), 60.0, "has stopped and has not reported"),
-        (("stopped", report("running")), 60.0, "was stopped at step packages.*start c-compute-1"),
+        (("stopped", report("booting")), 60.0, "was stopped at step packages.*start c-compute-1"),
         (("gone", None), 60.0, "no machine c-compute-1: somebody has ended it"),
-        (("running", report("running")), -1.0, "has not become an image within"),
+        (("running", report("booting")), -1.0, "has not become an image within"),
     ],
 )
 def test_what_goes_wrong_is_one_message(
@@ -188,7 +188,7 @@ def test_what_goes_wrong_is_one_message(
         wait(("running", None), look, seconds=seconds)
 
 
-@pytest.mark.parametrize("left", [report("failed"), report("running"), report("ready", started=5.0), None])
+@pytest.mark.parametrize("left", [report("failed"), report("booting"), report("ready", started=5.0), None])
 def test_a_machine_that_an_earlier_up_left_stopped_is_started_again(left: dict[str, Any] | None) -> None:
     again = report("ready", started=203.0, step="clean")
     looks = [("stopped", left), ("running", left), ("running", again), ("stopped", again)]

@@ -99,6 +99,12 @@ def test_a_template_is_whole_but_for_zone_and_name() -> None:
     assert " --host " not in script, "each finds its name by its instance's"
 
 
+def test_disk_and_processors_that_the_stack_file_asks_for() -> None:
+    made = template(disk_type="pd-ssd", min_cpu_platform="Intel Skylake")
+    assert made["disks"][0]["diskType"] == "pd-ssd"
+    assert made["minCpuPlatform"] == "Intel Skylake"
+
+
 def test_a_template_is_replaced_before_the_old_one_goes() -> None:
     """Its content cannot change, so its name is new each time: two templates must exist at once."""
     made = templates().asked["f-cpu"]
@@ -169,6 +175,12 @@ def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
 
 def test_secure_boot_is_the_partitions_choice() -> None:
     assert template(secure_boot=True)["shieldedInstanceConfig"]["enableSecureBoot"] is True
+
+
+def test_a_partition_with_an_open_metadata_address_has_another_template() -> None:
+    """Otherwise the driver would not see which nodes booted before the change. Their boot reads settings."""
+    shut, opened = template()["metadata"], template(open_metadata=True)["metadata"]
+    assert opened == {**shut, "slurm-stacks-open-metadata": "true"}
 
 
 def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:

@@ -178,7 +178,7 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
         (compute, compute): [{"protocol": "all"}],
         (controller, compute): tcp("6818", "22"),
         (login, compute): tcp("6818", "22"),
-        (compute, controller): [*tcp("32768-60999", "6817", "816", "53", "2049"), dns],
+        (compute, controller): [*tcp("32768-60999", "6817", "817", "816", "53", "2049"), dns],
         (compute, login): tcp("32768-60999"),
         (login, controller): [*tcp("816", "53", "6817", "22", "2049"), dns],
         (controller, login): tcp("32768-60999"),

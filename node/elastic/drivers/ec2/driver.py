@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from node.cloud.objects import Entry
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
@@ -58,7 +57,7 @@ class Ec2Driver:
     Args:
         settings: The design, and the site as an `AwsSite`.
         connect: Makes the EC2 client.
-        boots: What machines report of their boots; by default from the reports in the cluster's bucket.
+        boots: What machines report of their boots; by default what the controller's server has taken.
     """
 
     launch_threads = LAUNCH_THREADS
@@ -73,12 +72,8 @@ class Ec2Driver:
         self._design = design
         self._cluster = site.cluster
         self._connect = connect or functools.partial(aws_client, "ec2", site.region)
-        self._boots = boots or BootReports(
-            S3Bucket(
-                functools.cache(functools.partial(aws_client, "s3", site.region)),
-                (settings.site.bucket or "").removeprefix("s3://"),
-            )
-        )
+        # EC2 itself tells of interruptions and events (`notices`).
+        self._boots = boots or BootReports.of(settings, notices=False)
         self._lock = threading.Lock()
         self._cached_client: Any = None
         self._notices = Ec2Notices(self._client, refusals, spot=any(p.spot for p in design.partitions))
@@ -185,31 +180,6 @@ class Ec2Driver:
             return None
 
 
-class S3Bucket:
-    """A bucket in S3. Its methods raise boto3's ClientError and BotoCoreError.
-
-    Args:
-        client: Returns the S3 client, which is made at the first call.
-        bucket: The bucket's name.
-    """
-
-    def __init__(self, client: Callable[[], Any], bucket: str) -> None:
-        self._client = client
-        self._bucket = bucket
-
-    def list(self, prefix: str) -> dict[str, Entry]:
-        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        return {
-            entry["Key"]: Entry(entry["LastModified"].timestamp(), entry["ETag"])
-            for page in pages
-            for entry in page.get("Contents", [])
-        }
-
-    def get(self, key: str) -> bytes:
-        content: bytes = self._client().get_object(Bucket=self._bucket, Key=key)["Body"].read()
-        return content
-
-
 def aws_client(service: str, region: str, **options: Any) -> Any:
     """Make a client of boto3 that does not retry: the launcher classifies errors and repeats calls.
 
@@ -257,4 +227,16 @@ def _machine(instance: Mapping[str, Any], notices: Mapping[str, float]) -> Machi
         words(f"the instance is {state}: {reason.get('Message') or 'no reason given'}") if ended else None,
         instance.get("Placement", {}).get("AvailabilityZone"),
         notices.get(instance["InstanceId"]) if not ended else None,
+        addresses=_addresses(instance),
     )
+
+
+def _addresses(instance: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the private addresses of an instance. All its interfaces are in one VPC."""
+    first = [instance["PrivateIpAddress"]] if instance.get("PrivateIpAddress") else []
+    others = [
+        address["PrivateIpAddress"]
+        for interface in instance.get("NetworkInterfaces", [])
+        for address in interface.get("PrivateIpAddresses", [])
+    ]
+    return tuple(dict.fromkeys([*first, *others]))

@@ -28,8 +28,6 @@ from node.elastic.drivers.gce.places import place
 from node.elastic.drivers.gce.quotas import Quotas
 from node.elastic.drivers.gce.zones import Zones
 from node.elastic.view import log
-from node.gcp.metadata import Metadata
-from node.gcp.storage import SCHEME, Bucket
 from node.model import Settings
 from node.sites import GcpSite
 from node.slurm.topology import Place
@@ -58,7 +56,7 @@ class GceDriver:
     Args:
         settings: The design, and the site as a `GcpSite`.
         connect: Makes the clients.
-        boots: What machines report of their boots; by default from the reports in the cluster's bucket.
+        boots: What machines report of their boots; by default what the controller's server has taken.
     """
 
     launch_threads = 32
@@ -73,9 +71,8 @@ class GceDriver:
         site, self._design = settings.site.of(GcpSite), settings.design
         self._cluster, self._project = site.cluster, site.project
         self._connect = connect or google_clients
-        self._boots = boots or BootReports(
-            Bucket(SCHEME + (settings.site.bucket or "").removeprefix(SCHEME), Metadata().token)
-        )
+        # Compute Engine tells only the machine itself that it will be preempted.
+        self._boots = boots or BootReports.of(settings, notices=True)
         self._templates = site.templates
         self._lock = threading.Lock()
         self._cached_clients: Clients | None = None
@@ -208,6 +205,8 @@ class GceDriver:
             zone,
             maintenance(instance, now) if failure is None else None,
             bool(template and made_from) and made_from != gce_names.short(template or ""),
+            # Further interfaces are in other networks, whose addresses may be those of other machines here.
+            tuple(card.network_i_p for card in instance.network_interfaces[:1] if card.network_i_p),
         )
 
     def _clients(self) -> Clients:

@@ -1,0 +1,125 @@
+"""Who shares this host's cores, in words: for `plan`, `run` and `doctor`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import shared_cores
+from cli.local import neighbours
+from cli.local.site import RunDirectory
+from infra.config import parse
+from infra.design import benchmark_design, design
+from infra.instance_types.catalog import catalog
+from infra.program.stack import Stack
+from localcloud.cores import Cores, Use, uses
+from tests.support.checkout import ROOT
+from tests.support.stack_values import values
+
+STACK = Stack(ROOT, "local")
+ME = os.getuid()
+
+
+def own_run() -> str:
+    return RunDirectory.of(STACK).path.name[:24]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
+    """Who has which core, on a host of two."""
+    made: list[Use] = []
+    monkeypatch.setattr(neighbours, "uses", lambda: made)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    return made
+
+
+def findings(**changes: Any) -> list[tuple[str, str, str]]:
+    config = parse(values("local", changes), "local")
+    cluster = design(config, catalog())
+    found = neighbours.found(STACK, cluster, benchmark_design(config, cluster))
+    return [(one.check, str(one.severity), one.found) for one in found]
+
+
+def test_others_are_named_with_their_cores(seen: list[Use]) -> None:
+    seen += [
+        Use(0, ME, own_run(), 1, "local"),
+        Use(0, ME, "elsewhere", 2, "local"),
+        Use(1, ME, "elsewhere", 1, "local"),
+        Use(1, 0, "roots", 1, "big"),
+        Use(1, 4_000_000_001, "theirs", 1, "other"),
+    ]
+    said = neighbours.by_others(STACK)
+    assert "cluster local of yours has nodes on cores 0,1" in said
+    assert "cluster other of user 4000000001 has nodes on core 1" in said
+    assert any(text.startswith("cluster big of ") for text in said)
+    assert len(said) == 3, "and not this stack's own"
+
+
+def test_plan_and_run_say_with_whom(seen: list[Use]) -> None:
+    config = parse(values("local", {}), "local")
+    cluster = design(config, catalog())
+    training = benchmark_design(config, cluster)
+    assert shared_cores.of_benchmark(STACK, cluster, training) == []
+    assert shared_cores.of_runs(STACK, cluster, [("debug", 1), ("debug", 2)]) == []
+    (few,) = shared_cores.of_runs(STACK, cluster, [("debug", 1), ("debug", 4), ("debug", 4)])
+    assert few.startswith("4 × local.small need 4 cores, and this machine has 2 cores: the nodes share them")
+    assert "no speed-up is computed" in few
+    seen.append(Use(1, ME, "elsewhere", 1, "other"))
+    (text,) = shared_cores.of_benchmark(STACK, cluster, training)
+    assert text == "benchmark: cluster other of yours has nodes on core 1, and shares them with its nodes"
+    assert shared_cores.of_benchmark(STACK, cluster, None) == []
+    assert len(shared_cores.of_runs(STACK, cluster, [("debug", 4)])) == 2
+    cloud = parse(values("aws", {}), "local")
+    there = design(cloud, catalog())
+    assert shared_cores.of_benchmark(STACK, there, benchmark_design(cloud, there)) == []
+    assert shared_cores.of_runs(STACK, there, [(there.partitions[0].name, 400)]) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        ({"cores": 2, "cores_shared": False, "cores_others": 0.02}, False),
+        ({"cores": 2, "cores_shared": False, "cores_others": 0.5}, True),
+        ({"cores": 2, "cores_shared": True, "cores_others": None}, True),
+        ({"values": {}}, False),
+    ],
+)
+def test_a_run_that_was_not_alone_names_those_that_are_there(
+    seen: list[Use], record: dict[str, Any], named: bool
+) -> None:
+    assert shared_cores.after(STACK, "local", [record]) is None
+    seen.append(Use(1, ME, "elsewhere", 1, "other"))
+    assert shared_cores.after(STACK, "aws", [record]) is None, "each node is a machine of its own"
+    said = "now cluster other of yours has nodes on core 1" if named else None
+    assert shared_cores.after(STACK, "local", [record]) == said
+
+
+def test_the_doctor_says_when_cores_are_shared(seen: list[Use]) -> None:
+    two = {"@nodes": 2, "partitions[0].nodes.max": 4}
+    assert findings(**two) == [("cores.free", "fine", "2 cores, and no node shares one")]
+    (few,) = findings(**{**two, "@nodes": 4})
+    assert few[:2] == ("cores.benchmark", "warns")
+    seen.append(Use(0, ME, own_run(), 1, "local"))
+    assert findings(**two)[0][0] == "cores.free", "a node with a core of its own"
+    seen[0] = Use(0, ME, own_run(), 2, "local")
+    assert findings(**two) == [("cores.shared", "warns", "nodes that are up share core 0")]
+    seen[:] = [Use(0, ME, own_run(), 1, "local"), Use(0, ME, "elsewhere", 1, "other")]
+    ((check, severity, text),) = findings(**two)
+    assert (check, severity) == ("cores.shared", "warns")
+    assert text == "nodes that are up share core 0; cluster other of yours has nodes on core 0"
+    seen[:] = [Use(0, ME, "elsewhere", 1, "other")]
+    assert findings(**two) == [("cores.shared", "warns", "cluster other of yours has nodes on core 0")]
+
+
+def test_what_an_agent_claims_is_what_is_seen(tmp_path: Path) -> None:
+    core = 60_000 + os.getpid()
+    agent = Cores("elsewhere", [core])
+    agent.take("m", 1, "other")
+    try:
+        mine = [use for use in uses() if use.core == core]
+        assert neighbours.by_others(STACK, mine) == [f"cluster other of yours has nodes on core {core}"]
+    finally:
+        agent.close()

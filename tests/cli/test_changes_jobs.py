@@ -1,0 +1,150 @@
+"""The shell lines for jobs: no environment changes what they see and do, and no name is a job."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.changes import jobs
+from cli.changes.check import ClusterControl
+from cli.changes.jobs import Job, parse
+from cli.local import machine_access, running
+from cli.local.site import RunDirectory
+from cli.provider import Command
+from node.slurm.environment import of_ours
+from tests.support.hostile import FORGED, HOSTILE, SEPARATORS
+from tests.support.job_lines import MARK
+
+CONF = "/x y/slurm.conf"
+FAKE = """#!/bin/sh
+# Answers as Slurm does with one job, and records its environment.
+{{ echo "$0 $*"; env | grep -vE '^(PWD|OLDPWD|SHLVL|_)='; echo; }} >>{folder}/asked
+case "$(basename "$0") $*" in
+    'scontrol ping') echo 'Slurmctld(primary) at head is UP' ;;
+    'scontrol '*show*) echo 'PartitionName=cpu State=UP TotalCPUs=1' ;;
+    squeue*--format=%i) ;;
+    squeue*--format=*) printf '1|ann|cpu|cpu-0|RUNNING|\\n' ;;
+    squeue*) printf '%s1|a name\\n' "${{SQUEUE_FORMAT%%\\%*}}" ;;
+    sudo*) shift; export SCANCEL_STATE=PENDING SLURM_CLUSTERS=other; exec "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Fakes of Slurm's programs and of a sudo that sets variables, in a shell that is hostile."""
+    for name in ("scontrol", "squeue", "scancel", "sudo"):
+        (tmp_path / name).write_text(FAKE.format(folder=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr("node.slurm.environment.PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name, value in HOSTILE.items():
+        monkeypatch.setenv(name, value)
+    rc = tmp_path / "bashrc"
+    rc.write_text("export SQUEUE_USERS=x\nsqueue() { :; }\nscancel() { :; }\necho '9|eve|cpu|x|welcome'\n")
+    monkeypatch.setenv("BASH_ENV", str(rc))
+    return tmp_path / "asked"
+
+
+def remote(line: str, _seconds: float) -> str:
+    """Runs a line as sshd does: by the user's shell, after its ~/.bashrc."""
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+
+
+def seen(asked: Path) -> list[tuple[str, dict[str, str]]]:
+    """The commands of Slurm's programs, each with its environment."""
+    records = [record.splitlines() for record in asked.read_text().split("\n\n") if record]
+    calls = [
+        (first.removeprefix(f"{asked.parent}/"), dict(line.split("=", 1) for line in rest))
+        for first, *rest in records
+    ]
+    return [call for call in calls if not call[0].startswith("sudo")]
+
+
+@pytest.mark.parametrize("where", ["over SSH", "over SSH as administrator", "here"])
+def test_no_shell_changes_what_slurms_programs_are_told(
+    asked: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "here":
+        monkeypatch.setattr(machine_access, "command", lambda _run, argv: Command(list(argv), {}))
+        run = RunDirectory(tmp_path)
+        control = ClusterControl(lambda line, seconds: running._shell(run, line, seconds), CONF)
+    else:
+        control = ClusterControl(remote, CONF, sudo="administrator" in where)
+    expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
+    assert control.jobs() == expected
+    assert control.hold(["cpu"], "DOWN") == (["cpu"], expected)
+    assert control.release(["cpu"])
+    line = f"{jobs.cancel_or_requeue_line(expected, expected, control.prefix)}; {jobs.wait_line(9, expected)}"
+    assert parse(control.ask(line, 9)) == expected
+    calls = seen(asked)
+    assert {call.split()[0] for call, _ in calls} == {"scontrol", "squeue", "scancel"}
+    for call, variables in calls:
+        mark = variables.pop("SQUEUE_FORMAT", "")
+        assert variables == of_ours(CONF), call
+        assert re.fullmatch(r"([0-9a-f]{32}%i\|%j)?", mark), "ours, and not the shell's"
+        assert not mark or mark[:32] not in call
+
+
+def answer(names: dict[str, str], mark: str = MARK) -> str:
+    """What squeue prints for jobs of these names: a record ends with a line break, and so may a name."""
+    told = "".join(f"{number}|ann|cpu|cpu-{number}|RUNNING|\n" for number in names)
+    return f"{told}names={mark}\n" + "".join(f"{mark}{number}|{name}\n" for number, name in names.items())
+
+
+TEXTS = st.one_of(
+    st.sampled_from(FORGED),
+    st.text(
+        st.one_of(st.characters(max_codepoint=0x9F, exclude_characters="\0"), st.sampled_from(SEPARATORS)),
+        max_size=99,
+    ),
+    st.lists(st.sampled_from([*FORGED, *SEPARATORS, "1|", f"names={'0' * 32}\n"]), max_size=9).map("".join),
+)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5))
+def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
+    given_names = {str(number): name for number, name in enumerate(names, 11)}
+    found = parse(f"held=cpu\n{answer(given_names)}")
+    assert [job.id for job in found] == list(given_names)
+    assert {(job.user, job.state, job.partition) for job in found} == {("ann", "RUNNING", "cpu")}
+    assert jobs.held(f"held=cpu\n{answer(given_names)}") == ["cpu"]
+    for job, name in zip(found, names, strict=True):
+        assert job.nodes == f"cpu-{job.id}"
+        assert all(c.isprintable() or c == "\t" for c in job.line())
+        assert len(job.name) <= 4 * jobs.LONGEST_NAME + 50 or len(name) <= jobs.LONGEST_NAME
+        if name.isprintable() and len(name) <= jobs.LONGEST_NAME:
+            assert job.name == name
+
+
+@given(TEXTS)
+def test_a_text_alone_never_stops_the_reading(text: str) -> None:
+    assert isinstance(parse(text), list)
+    assert isinstance(jobs.held(text), list)
+
+
+def test_without_names_the_jobs_are_there() -> None:
+    assert parse("12|ann|cpu|cpu-1|RUNNING|(null)\nnames=\n") == [
+        Job("12", "ann", "cpu", "cpu-1", "RUNNING", "", "")
+    ]
+    assert parse("12|ann|cpu|cpu-1|RUNNING|")[0].line() == "job 12 (ann, RUNNING on cpu-1)"
+    odd = parse("12|DOMAIN|ann@x y|cpu|cpu-1|RUNNING|\n")
+    assert [(job.user, job.partition) for job in odd] == [("DOMAIN|ann@x y", "cpu")], "a directory's user"
+
+
+def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:
+    (job,) = parse("3_[1,4,7-9%2]|ann|cpu||PENDING|\n")
+    assert (job.id, job.target) == ("3_[1,4,7-9%2]", "3_[1,4,7-9]")
+    assert jobs.cancel_line([job]) == "scancel --quiet '3_[1,4,7-9]'"
+    (job,) = parse("3_[0-9:3,20-24:2%2]|ann|cpu||PENDING|\n")
+    assert job.target == "3_[0,3,6,9,20,22,24]"
+
+
+def test_nodes_that_are_spelled_in_another_way_stop_nothing() -> None:
+    (job,) = parse("3|ann|cpu|cpu-[|PENDING|a b[\n")
+    assert not job.touches(frozenset({"cpu-1"}))
+    assert not job.requires(frozenset({"cpu-1"}))

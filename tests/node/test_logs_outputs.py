@@ -1,0 +1,48 @@
+"""Tests of where a batch job writes: the patterns of `sbatch --output`.
+
+What they become is what slurmd makes of them (fname.c). tests/node/test_slurm_conf_cluster.py compares it
+with the files of a real slurmd.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from node.logs.outputs import Output, files, path
+from node.slurm.answers import OUTPUT_FIELDS
+
+ALONE = {
+    **dict.fromkeys(OUTPUT_FIELDS, "N/A"),
+    "arrayjobid": "7", "userid": "1000", "username": "ann", "batchflag": "1", "batchhost": "n-0.cluster",
+    "name": "a/b", "stdout": "/o/%j", "stderr": "/e/%j",
+}  # fmt: skip
+TASK = {**ALONE, "arrayjobid": "5", "arraytaskid": "13"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern", "expected"),
+    [
+        (ALONE, "/x/slurm-7.out", "/x/slurm-7.out"),
+        (ALONE, "/x/%j-%A-%5j-%u-%x-%N-%n-%t", "/x/7-7-00007-ann-a/b-n-0-0-0"),
+        (TASK, "/x/%A_%a-%j-%b-%4a", "/x/5_13-7-3-0013"),
+        (ALONE, "/x/%A_%a-%s", "/x/7_4294967294-batch"),
+        (ALONE, "/x/100%%j", "/x/100%j"),
+        (ALONE, "/x/%99j", "/x/0000000007"),
+        (ALONE, "/x/\\%j\\%", "/x/%j%"),
+        (ALONE, "/x/%q%", "/x/%q%"),
+        ({**ALONE, "batchhost": "n/a"}, "/x/%N", "/x/%N"),
+    ],
+)
+def test_a_pattern_becomes_the_path_of_the_job(fields: dict[str, str], pattern: str, expected: str) -> None:
+    assert path(pattern, 7, fields) == expected
+
+
+def test_a_name_is_no_pattern_again() -> None:
+    assert path("/x/%x", 7, {**ALONE, "name": "%u%%\\1"}) == "/x/%u%%\\1"
+
+
+def test_the_files_of_a_job_belong_to_its_user() -> None:
+    assert files(7, ALONE) == [Output("output", "/o/7", 1000), Output("errors", "/e/7", 1000)]
+    assert files(7, {**ALONE, "batchflag": "0"}) == []
+    assert files(7, {**ALONE, "userid": "²"}) == []
+    assert files(7, {**ALONE, "stdout": "x", "stderr": ""}) == []
