@@ -161,6 +161,7 @@ def test_an_environment_that_is_made_anew_goes_after_its_queue_and_that_after_th
 
 EDITS: dict[str, Any] = {
     "nodes": 2,
+    "parameters": {"rate": "0.1"},
     "instance_types": ["p3dn.24xlarge", "p4d.24xlarge"],
     "vcpus": {"max": 960},
     "container": {"image": "other", "vcpus": 62, "memory_mib": 400000},
@@ -179,6 +180,10 @@ EDITS: dict[str, Any] = {
 """Key of `batch` -> another value."""
 WITH: dict[str, dict[str, Any]] = {
     "efa": {"batch.placement_group": "group"},
+    "parameters": {
+        "batch.container": {"image": "t", "vcpus": 62, "memory_mib": 424000, "command": ["t", "Ref::rate"]},
+        "batch.parameters": {"rate": "0.2"},
+    },
     "file_system": {
         "storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200, "s3_import": "s3://lab/in"}}
     },
