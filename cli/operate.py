@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import former_benchmark, login_machine, providers, results, shared_cores
+from cli import former_benchmark, login_machine, preview, providers, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -99,7 +99,12 @@ def bring_up(
         former = former_benchmark.find(up, cluster, training, known)
         former_benchmark.keep(stack.name, former, console.say, replace=replace)
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
-    checked.begin(functools.partial(chosen.prepare, cluster, console.say))
+
+    def prepare() -> None:
+        preview.check(stack, cluster, engine, console, benchmark=benchmark)
+        chosen.prepare(cluster, console.say)
+
+    checked.begin(prepare)
     if checked.recreate:
         console.say(
             "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"

@@ -105,6 +105,18 @@ def subnet_prefix(prefix: int) -> int:
     return prefix + min(LONGEST_PREFIX - prefix, PARTS.bit_length() - 1)
 
 
+def shared(was: Sequence[str], will: Sequence[str]) -> tuple[str, str] | None:
+    """An old network and a new one that cannot be made while the old one is there; `None` if all can.
+
+    AWS refuses two subnets that share addresses, and a new subnet is made before the old one goes.
+    """
+    for new in will:
+        for old in was:
+            if ipaddress.ip_network(new).overlaps(ipaddress.ip_network(old)):
+                return old, new
+    return None
+
+
 def free_addresses(cidr: str, provider: str) -> int:
     """How many machines a subnet has addresses for."""
     return max(0, ipaddress.ip_network(cidr).num_addresses - RESERVED_ADDRESSES[provider])

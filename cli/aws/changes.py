@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 from cli.changes import files, rows
 from cli.changes.table import Change, Kind, Row, Rules, text
+from infra import addresses
 from node.model import ClusterDesign, Mount, Partition
 
 _SHRINK = "EBS volumes only grow; a root file system grows at its machine's next boot"
 _ZONE = "a disk cannot leave its zone; unless the head stays in it"
 _GROUPS = "its security groups are of the old network"
 _SUBNET = "FSx keeps it in its subnet, which then cannot be deleted: remove it first"
+SHARED = (
+    "{1} shares addresses with the old {0}, and AWS makes the new subnet before the old one goes: choose "
+    "addresses of network.cidr that neither subnet had, or end the cluster first"
+)
 _KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
 
 OWN: dict[str, Row] = {
@@ -53,9 +58,13 @@ OWN: dict[str, Row] = {
     "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
-    "network.public_cidr": Row(Kind.HEAD, ("network.public_cidr",)),
+    "network.public_cidr": Row(
+        Kind.HEAD, ("network.public_cidr",), "to addresses that a subnet has now: not possible"
+    ),
     "network.private_cidr": Row(
-        Kind.HEAD, ("network.private_cidr",), "with a Lustre file system of the cluster's own: not possible"
+        Kind.HEAD,
+        ("network.private_cidr",),
+        "with a Lustre file system of the cluster's own, or to addresses that a subnet has now: not possible",
     ),
     "network.zones": Row(
         Kind.NODES, (), "if the head's zone is removed, head, /home and /apps are recreated empty"
@@ -131,6 +140,20 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
             yield Change("network.aws", mount.path, Kind.DATA, former, following, _ZONE)
 
 
+def shared_addresses(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """New subnets in the cluster's own network that share addresses with old ones."""
+    was, will = old.network, new.network
+    if was.vpc is not None or will.vpc is not None or was.cidr != will.cidr:
+        return
+    there = [text(was.public_cidr), text(was.private_cidr)]
+    for key, former, following in (
+        ("network.public_cidr", was.public_cidr, will.public_cidr),
+        ("network.private_cidr", was.private_cidr, will.private_cidr),
+    ):
+        if former != following and (found := addresses.shared(there, [text(following)])):
+            yield Change(key, "", Kind.NEVER, text(former), text(following), SHARED.format(*found))
+
+
 def _head_subnet(design: ClusterDesign) -> str | None:
     """The subnet of somebody's own network whose zone is the head's (`infra.aws.zones`)."""
     network = design.network
@@ -182,4 +205,6 @@ def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         yield Change("partitions.reservation", f"partition {partition.name}", kind, before, after)
 
 
-RULES = Rules(TABLE, of_mount, (head_moves, zones, reservations, storage_of_network), spared, on_head)
+RULES = Rules(
+    TABLE, of_mount, (head_moves, zones, reservations, storage_of_network, shared_addresses), spared, on_head
+)

@@ -10,7 +10,7 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE, ENDING, Machine
-from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE
+from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK
 from infra.errors import UserError
 from node.elastic.drivers.ec2.errors import code_of
 from node.elastic.drivers.ec2.launch import end
@@ -159,6 +159,7 @@ def _instance(found: dict[str, Any]) -> Machine:
         public=found.get("PublicIpAddress"),
         bucket=tags.get(BUCKET),
         zone=found.get("Placement", {}).get("AvailabilityZone"),
+        stack=tags.get(STACK),
     )
 
 

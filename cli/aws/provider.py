@@ -57,6 +57,22 @@ class AwsProvider(CloudProvider):
             raise refuse_login(stack.name)
         return super()._login(stack)
 
+    def of_name(self, design: ClusterDesign) -> list[str]:
+        found = super().of_name(design)
+        if design.batch is None:
+            return found
+        from cli.aws.batch import teardown
+
+        return [*teardown.left([ClusterRef.of(design)]), *found]
+
+    def stacks_of(self, design: ClusterDesign) -> set[str]:
+        found = super().stacks_of(design)
+        if design.batch is None:
+            return found
+        from cli.aws.batch import names, teardown
+
+        return found | names.stacks(teardown.client_of(ClusterRef.of(design)), design.name)
+
     def check_changes(
         self,
         stack: Stack,
@@ -66,6 +82,13 @@ class AwsProvider(CloudProvider):
         *,
         replace: bool,
     ) -> CheckedChanges:
+        if design.batch is not None:
+            from cli.aws.batch import change_check, names, teardown
+
+            place = ClusterRef.of(design)
+            names.refuse_taken(teardown.client_of(place), design)
+            if (known := ClusterRef.known(outputs())) is not None:
+                change_check.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
             from cli.aws.batch import change_check, teardown
 
@@ -84,6 +107,9 @@ class AwsProvider(CloudProvider):
             super().drain(stack, outputs, say, agree)
             return
         from cli.aws.batch import teardown
+        from cli.clouds import same_name
+
+        same_name.refuse_foreign(self, stack, outputs, file_design)
 
         teardown.drain(self._known_clusters(stack, outputs), say, agree)
 

@@ -26,6 +26,7 @@ class Machine:
         private: The private address.
         public: The public address; `None` means that it has none.
         bucket: The bucket in which it publishes its boot report; `None` for nodes.
+        stack: The label with the name of its stack; `None` if it has none.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Machine:
     public: str | None
     bucket: str | None
     zone: str | None = None
+    stack: str | None = None
 
     def ssh_host(self, access: Access) -> str:
         """The host name for `ssh`: an address, or the id, which the ProxyCommand of other modes takes."""
@@ -56,6 +58,10 @@ class Cloud(Protocol):
     @property
     def label(self) -> str:
         """The name of the cloud's machine service for sentences, such as EC2."""
+        ...
+
+    def label_of(self, text: str) -> str:
+        """A text in the form in which the cloud's labels hold it."""
         ...
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:

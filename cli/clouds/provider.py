@@ -131,10 +131,12 @@ class CloudProvider(abc.ABC):
         design: ClusterDesign | None,
         training: BenchmarkDesign | None,
     ) -> Sequence[Check]:
-        from cli.clouds import condition
+        from cli.clouds import condition, same_name
         from cli.doctor.finding import Check
 
         checks = [*self.checks(design)]
+        if design is not None:
+            checks.append(Check("name", functools.partial(same_name.findings, self, stack, design)))
         if design is not None and design.batch is None:
             look = functools.partial(condition.findings, stack, functools.partial(self._login, stack))
             checks.append(Check("condition", look))
@@ -149,15 +151,34 @@ class CloudProvider(abc.ABC):
         *,
         replace: bool,
     ) -> CheckedChanges:
-        from cli.clouds import known_clusters
+        from cli.clouds import known_clusters, same_name
 
         self._check_existing_storage(design)
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
+        same_name.refuse_taken(self, stack, design, known, say)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
         # From here on, something of this cluster may exist.
         known_clusters.note(stack, wanted)
         return checked
+
+    def of_name(self, design: ClusterDesign) -> list[str]:
+        """One line for each thing in the cloud that is of a cluster with this design's name.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+        return self.cloud(ClusterRef.of(design)).leftovers()
+
+    def stacks_of(self, design: ClusterDesign) -> set[str]:
+        """The stacks that the labels of a cluster with this design's name say.
+
+        Raises:
+            UserError: As for `of_name`.
+        """
+        from cli.clouds import same_name
+
+        return same_name.stacks(self.cloud(ClusterRef.of(design)))
 
     def changes(
         self, stack: Stack, design: ClusterDesign
@@ -234,8 +255,9 @@ class CloudProvider(abc.ABC):
         agree: Callable[[Sequence[Job]], None],
     ) -> None:
         from cli.changes import check
-        from cli.clouds import known_clusters, running
+        from cli.clouds import known_clusters, running, same_name
 
+        same_name.refuse_foreign(self, stack, outputs, file_design)
         try:
             (place, *_) = self._known_clusters(stack, outputs)
             known_clusters.note(stack, place)

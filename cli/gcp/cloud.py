@@ -15,7 +15,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
-from node.elastic.drivers.gce.names import HOST
+from node.elastic.drivers.gce.names import HOST, value
 from node.model import Access
 
 AGAIN_SECONDS = 120.0
@@ -54,6 +54,9 @@ class GcpCloud:
             self._account = self.open(self.place.project)
             self._account.region = self.place.region
         return self._account
+
+    def label_of(self, text: str) -> str:
+        return value(text)
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         """The machines in every zone. Google Cloud does not list deleted ones in any state."""

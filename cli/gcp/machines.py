@@ -13,7 +13,7 @@ from cli.gcp.leftovers import matching
 from infra.errors import UserError
 from node import plurals
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import BUCKET, COMPUTE, HOST, ROLE, node_of, short
+from node.elastic.drivers.gce.names import BUCKET, COMPUTE, HOST, ROLE, STACK, node_of, short
 
 STATES = {
     "PENDING": "pending",
@@ -71,6 +71,7 @@ def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> M
         public=next((address for address in public if address), None),
         bucket=bucket_of(found) or bucket if HOST in labels else None,
         zone=short(str(found["zone"])),
+        stack=labels.get(STACK),
     )
 
 

@@ -31,8 +31,15 @@ class Runner(Protocol):
         """`embedded` or `pulumi`."""
         ...
 
-    def preview(self, on_event: OnEvent = ignore) -> Summary:
-        """Report what `up` would do, and change nothing."""
+    def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
+        """Report what `up` would do, and change nothing.
+
+        Args:
+            benchmark: as for `up`.
+
+        Raises:
+            UserError: the program fails, or a cloud's provider refuses a value.
+        """
         ...
 
     def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
@@ -64,8 +71,8 @@ class EmbeddedRunner:
         self._stack = stack
         self._engine = embedded
 
-    def preview(self, on_event: OnEvent = ignore) -> Summary:
-        return self._engine.preview(self._stack, on_event)
+    def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
+        return self._engine.preview(self._stack, on_event, benchmark=benchmark)
 
     def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
         return self._engine.up(self._stack, on_event, benchmark=benchmark)

@@ -15,6 +15,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -39,6 +40,7 @@ from node.processes import children
 PLUGIN = "command"
 PLUGIN_SECONDS = 120
 """Seconds for the download of the command plugin; after that the local stack runs without the CLI."""
+ENDS = re.compile(r"(preview|update|destroy) failed")
 ENCRYPTION = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
@@ -65,17 +67,21 @@ class PulumiRunner:
             return owner.fallback_url(self._stack)
         return owner.backend_url(self._stack.project)
 
-    def preview(self, on_event: OnEvent = ignore) -> Summary:
-        """Report what `up` would do.
+    def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
+        """Report what `up` would do. The providers check every value that is known by then.
+
+        Args:
+            benchmark: as for `up`.
 
         Raises:
-            UserError: the program or the engine failed.
+            UserError: the program, the engine or a provider's check failed.
         """
         fresh = self._fallback and not self._engine_dir.exists()
         with self._operation("preview", on_event, create=True) as (stack, translator, config):
             assert stack is not None
             try:
-                stack.preview(on_event=translator, color="never", config_file=config)
+                more = {} if benchmark else self._without_benchmark(stack)
+                stack.preview(on_event=translator, color="never", config_file=config, **more)
             finally:
                 if fresh:
                     self._forget()
@@ -101,21 +107,20 @@ class PulumiRunner:
                 # For the engine nothing has changed, so it would create nothing.
                 on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
                 stack.destroy(color="never", show_secrets=False, config_file=config)
-            left_out: list[str] = []
-            if not benchmark:
-                there = (stack.export_stack().deployment or {}).get("resources") or []
-                left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
-                kept = mode.of_benchmark(_outputs(stack.outputs()))
-                stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
+            more = {} if benchmark else self._without_benchmark(stack)
             result = stack.up(
-                on_event=translator,
-                color="never",
-                show_secrets=False,
-                config_file=config,
-                # An older CLI does not know the option.
-                **({"exclude": left_out} if left_out else {}),
+                on_event=translator, color="never", show_secrets=False, config_file=config, **more
             )
             return _outputs(result.outputs)
+
+    def _without_benchmark(self, stack: Any) -> dict[str, list[str]]:
+        """Have the program leave the benchmark out, and return the arguments that make the engine do so."""
+        there = (stack.export_stack().deployment or {}).get("resources") or []
+        left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
+        kept = mode.of_benchmark(_outputs(stack.outputs()))
+        stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
+        # An older CLI does not know the option.
+        return {"exclude": left_out} if left_out else {}
 
     def destroy(self, on_event: OnEvent = ignore) -> None:
         """Destroy the stack. A stack that was never up is no error.
@@ -157,7 +162,7 @@ class PulumiRunner:
 
         translator = Translator(on_event)
         with lock.held(self._stack, verb), _patient(on_event) as interrupted:
-            if self._fallback and create:
+            if self._fallback and create and verb != "preview":
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
                 self._break_stale_lock(on_event)
@@ -166,6 +171,8 @@ class PulumiRunner:
                 stack = self._select()
                 yield stack, translator, self._config_file()
             except CommandError as error:
+                if interrupted.is_set() and verb == "preview":
+                    raise UserError("interrupted; nothing was changed", EXIT_INTERRUPTED) from None
                 if interrupted.is_set():
                     raise UserError(
                         f"interrupted; what was done is recorded: "
@@ -173,7 +180,9 @@ class PulumiRunner:
                         EXIT_INTERRUPTED,
                     ) from None
                 # The error's text is all that the CLI printed; what it calls errors comes last.
-                text = "\n".join(translator.errors) or str(error).rpartition("stderr: ")[2].strip()
+                # The engine's last one only says that the operation failed.
+                errors = [line for line in translator.errors if not ENDS.fullmatch(line)]
+                text = "\n".join(errors or translator.errors) or str(error).rpartition("stderr: ")[2].strip()
                 raise UserError(f"Pulumi: {text}") from error
             finally:
                 translator.finish()
@@ -247,11 +256,17 @@ class PulumiRunner:
             return None
 
     def _config_file(self) -> str | None:
-        """Write the stack file with the salt of our initialization; `None` if the checkout's file has one."""
+        """Write the stack file with the salt of our initialization; `None` if the checkout's file has one.
+
+        In our own backend the passphrase is ours, and a salt in the checkout's file belongs to another one.
+        """
         source = self._stack.file
         text = source.read_text(encoding="utf-8") if source.exists() else ""
-        if set(ENCRYPTION) & set(yaml.safe_load(text) or {}):
-            return None
+        written = yaml.safe_load(text) or {}
+        if set(ENCRYPTION) & set(written):
+            if not self._fallback:
+                return None
+            text = yaml.safe_dump({key: value for key, value in written.items() if key not in ENCRYPTION})
         copy = self._engine_dir / source.name
         made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
         kept = {k: made[k] for k in ENCRYPTION if k in made}

@@ -65,8 +65,11 @@ def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> d
             return state.outputs
 
 
-def preview(stack: Stack, on_event: OnEvent = ignore) -> Summary:
+def preview(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
     """Report what `up` would do, with the same events, and change nothing.
+
+    Args:
+        benchmark: as for `up`.
 
     Raises:
         UserError: as for `up`.
@@ -75,7 +78,10 @@ def preview(stack: Stack, on_event: OnEvent = ignore) -> Summary:
     owner.check(stack, owner.EMBEDDED)
     state = State.load(_path(stack), settings.name, stack.name)
     life = Lifecycle(settings, state, on_event, preview=True)
-    seen, _ = _register(life, on_event)
+    with _kept(None if benchmark else mode.of_benchmark(state.outputs)):
+        seen, _ = _register(life, on_event)
+    if not benchmark:
+        seen |= {urn for urn in state.records if mode.is_benchmarks(urn)}
     vanished = [r for urn, r in state.records.items() if urn not in seen]
     for record in [*state.to_delete, *vanished]:
         life.announce_deletion(record)

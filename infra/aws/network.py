@@ -162,7 +162,10 @@ class AwsNetwork(pulumi.ComponentResource):
             subnet_id=public.id,
             allocation_id=address.allocation_id,
             tags=self._tags("nat"),
-            opts=opts,
+            # The provider waits 10 minutes.
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=after, custom_timeouts=pulumi.CustomTimeouts(create="30m")
+            ),
         )
 
     def _table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,13 @@ from node.sites import MountSource
 LUSTRE_VERSION = "2.15"
 """The version of the servers. FSx recommends it, and the clients of Ubuntu 24.04 speak it."""
 EVENTS = ("NEW", "CHANGED", "DELETED")
+FILES_TAKE = "6h"
+"""How long FSx or EBS may take where a bucket or a whole disk is read or written. The provider waits 10
+minutes for an association and 30 for a file system, but a bucket of four million objects took over an hour
+(aws-parallelcluster, issue 4211), and a final backup or snapshot copies all data."""
+PATH_TAKES = "30m"
+"""How long a mount target of EFS or the attachment of a volume may take to come or go. The provider waits 10
+minutes for a target's end, and 5 for an attachment."""
 LETTERS = "fghijklmnop"
 """The last letters of the devices /dev/sdf … /dev/sdp, which EC2 reserves for volumes."""
 FIXED = ("/home", "/apps")
@@ -99,7 +107,10 @@ class AwsStorage(pulumi.ComponentResource):
             snapshot_id=mount.restore,
             final_snapshot=True if mount.snapshot else None,
             tags=self._tags(mount),
-            opts=self._options(mount, ["snapshotId"]),
+            # A deletion waits for the last snapshot.
+            opts=self._options(
+                mount, ["snapshotId"], custom_timeouts=pulumi.CustomTimeouts(delete=FILES_TAKE)
+            ),
         )
         return made.id
 
@@ -131,7 +142,11 @@ class AwsStorage(pulumi.ComponentResource):
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
                 # EFS has one target in a zone, and all of them in one VPC.
-                opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
+                opts=pulumi.ResourceOptions(
+                    parent=self,
+                    delete_before_replace=True,
+                    custom_timeouts=_takes(PATH_TAKES),
+                ),
             )
             for zone, subnet in subnets.items()
         ]
@@ -188,9 +203,13 @@ class AwsStorage(pulumi.ComponentResource):
                 ["subnetIds", "backupId"],
                 # FSx checks the group first, and refuses one that does not let Lustre through.
                 depends_on=self._network.rules["storage"],
+                custom_timeouts=_takes(FILES_TAKE),
             ),
         )
-        links = [self._link(own, made, number, one, mount) for number, one in enumerate(linked)]
+        links: list[aws.fsx.DataRepositoryAssociation] = []
+        for number, one in enumerate(linked):
+            # FSx refuses the second of two at once (terraform-provider-aws, issue 24678).
+            links.append(self._link(own, made, number, one, mount, links[-1:]))
         return pulumi.Output.all(made.dns_name, made.mount_name, *(link.id for link in links)).apply(
             lambda known: f"{known[0]}@tcp:/{known[1]}"
         )
@@ -203,7 +222,13 @@ class AwsStorage(pulumi.ComponentResource):
         return network.private[first]
 
     def _link(
-        self, own: str, system: aws.fsx.LustreFileSystem, number: int, one: Repository, mount: Mount
+        self,
+        own: str,
+        system: aws.fsx.LustreFileSystem,
+        number: int,
+        one: Repository,
+        mount: Mount,
+        after: Sequence[pulumi.Resource],
     ) -> aws.fsx.DataRepositoryAssociation:
         events = list(EVENTS)
         s3 = aws.fsx.DataRepositoryAssociationS3Args(
@@ -222,7 +247,9 @@ class AwsStorage(pulumi.ComponentResource):
             batch_import_meta_data_on_create=one.imports,
             s3=s3,
             tags=self._tags(mount),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=list(after), custom_timeouts=_takes(FILES_TAKE)
+            ),
         )
 
     def _tags(self, mount: Mount) -> dict[str, str]:
@@ -254,7 +281,7 @@ class AwsDisks(pulumi.ComponentResource):
                 device_name=storage.devices[path],
                 # A mounted volume cannot be detached, so the controller stops first and writes out its files.
                 stop_instance_before_detaching=True,
-                opts=pulumi.ResourceOptions(parent=self),
+                opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_takes(PATH_TAKES)),
             )
         self.register_outputs({})
 
@@ -279,6 +306,10 @@ def repositories(mount: Mount) -> list[Repository]:
         return [Repository("/import", source, True, False), Repository("/export", target, False, True)]
     folder = source or target
     return [Repository("/", folder, source is not None, target is not None)] if folder else []
+
+
+def _takes(most: str) -> pulumi.CustomTimeouts:
+    return pulumi.CustomTimeouts(create=most, update=most, delete=most)
 
 
 def _part(mount: Mount) -> str:

@@ -51,8 +51,11 @@ def terminate_on_destroy(
     )
 
 
-def behind(termination: pulumi.Resource, value: pulumi.Input[str]) -> pulumi.Output[str]:
-    """The value, for a property of a machine that must be deleted before the nodes are ended."""
+def behind(base: pulumi.Resource, value: pulumi.Input[str]) -> pulumi.Output[str]:
+    """The value, for a property that cannot be changed of what must be deleted before its base is.
+
+    Such are machines, which must go before the nodes are ended, and a queue before its environment.
+    """
     own: Any = pulumi.Output.from_input(value)
-    reached: pulumi.Output[str] = pulumi.Output.all(own, termination.urn).apply(lambda known: str(known[0]))
+    reached: pulumi.Output[str] = pulumi.Output.all(own, base.urn).apply(lambda known: str(known[0]))
     return reached

@@ -91,7 +91,10 @@ class GcpBake(pulumi.ComponentResource):
             source_disk=disk.self_link,
             storage_locations=[str(design.region)],
             labels=own_labels,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[wait]),
+            # The provider waits 20 minutes.
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[wait], custom_timeouts=pulumi.CustomTimeouts(create=BUILD)
+            ),
         )
         return image.self_link
 

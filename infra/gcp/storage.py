@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulumi
 from pulumi_gcp import compute, filestore
 
@@ -15,6 +17,9 @@ from node.model import ClusterDesign, Mount
 from node.sites import MountSource
 
 DISK_TYPE = "pd-balanced"
+DISK_TAKES = pulumi.CustomTimeouts(create="6h", delete="6h")
+"""How long a disk may take that is made from a snapshot, or whose deletion waits for its last snapshot. The
+provider waits 20 minutes."""
 REGIONAL = ("REGIONAL", "ENTERPRISE")
 """The tiers of Filestore that belong to a region. Other tiers belong to a zone."""
 LONGEST = 63
@@ -88,11 +93,11 @@ class GcpStorage(pulumi.ComponentResource):
             create_snapshot_before_destroy=True if mount.snapshot else None,
             create_snapshot_before_destroy_prefix=snapshot_prefix(name) if mount.snapshot else None,
             labels=self._labels(mount),
-            opts=self._options(mount, ["snapshot"]),
+            opts=self._options(mount, ["snapshot"], custom_timeouts=DISK_TAKES),
         )
         return made.self_link
 
-    def _options(self, mount: Mount, once: list[str]) -> pulumi.ResourceOptions:
+    def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
         """The options of a disk or an instance.
 
         Args:
@@ -103,6 +108,7 @@ class GcpStorage(pulumi.ComponentResource):
             delete_before_replace=True,
             ignore_changes=once,
             retain_on_delete=mount.keep or None,
+            **more,
         )
 
     def _labels(self, mount: Mount) -> dict[str, str]:

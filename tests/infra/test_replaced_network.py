@@ -1,4 +1,6 @@
-"""A network that is replaced: the head goes, then the nodes are ended, then the old subnets go.
+"""A network or an environment of Batch that is replaced: what stands on it goes first.
+
+For a network the head goes, then the nodes are ended, then the old subnets go.
 
 The order follows from the plan, by the engine's rule (`tests.support.replacements.deletions`). The embedded
 runner, which the engine's tests compare with the real engine, carries the same resources out.
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from infra.aws.batch import access
 from infra.clouds import commands
+from infra.config.batch import BatchConfig
 from tests.support import replacements
 from tests.support.replacements import Run
 from tests.support.stack_values import values
@@ -134,3 +138,93 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
     assert tiny.words == ["subnet+", "head-", "sweep-", "head+", "subnet-"]
     tiny.destroy()
     assert tiny.words == ["head-", "sweep-", "subnet-"]
+
+
+# --- an environment of AWS Batch ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch.placement_group": "other"}, {"batch.compute_environment": "other"}]
+)
+def test_an_environment_that_is_made_anew_goes_after_its_queue_and_that_after_the_jobs(
+    change: dict[str, Any],
+) -> None:
+    """Batch deletes no environment that a queue refers to, and sees a change late (pulumi-aws, 6233)."""
+    before = up("batch")
+    after = run("batch", change)
+    environment = before.named("-environment-machines")
+    assert environment.urn in replacements.replaced(before, after)
+    order = [before.declared[urn].name for urn in replacements.deletions(before, environment.urn)]
+    assert order == ["batch-end", "batch-environment-queue", "batch-environment-machines"]
+    assert all(after.named(name).deleted_first for name in ("-environment-machines", "batch-end"))
+
+
+EDITS: dict[str, Any] = {
+    "nodes": 2,
+    "parameters": {"rate": "0.1"},
+    "instance_types": ["p3dn.24xlarge", "p4d.24xlarge"],
+    "vcpus": {"max": 960},
+    "container": {"image": "other", "vcpus": 62, "memory_mib": 400000},
+    "compute_environment": "other",
+    "queue": "other",
+    "job_definition": "other",
+    "placement_group": "other",
+    "efa": True,
+    "file_system": "job",
+    "start_on_manifest": True,
+    "disk_gib": 100,
+    "attempts": 2,
+    "timeout": 3600,
+    "tags": {"Team": "vision"},
+}
+"""Key of `batch` -> another value."""
+WITH: dict[str, dict[str, Any]] = {
+    "efa": {"batch.placement_group": "group"},
+    "parameters": {
+        "batch.container": {"image": "t", "vcpus": 62, "memory_mib": 424000, "command": ["t", "Ref::rate"]},
+        "batch.parameters": {"rate": "0.2"},
+    },
+    "file_system": {
+        "storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200, "s3_import": "s3://lab/in"}}
+    },
+}
+"""What else must be in the stack, before and after."""
+QUICK = ("compute_environment", "placement_group", "queue", "instance_types")
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=[] if key in QUICK else pytest.mark.wide) for key in EDITS]
+)
+def test_up_asks_batch_about_each_key_that_makes_an_environment_anew(key: str) -> None:
+    more = WITH.get(key, {})
+    before, after = run("batch", more), run("batch", {**more, f"batch.{key}": EDITS[key]})
+    assert before.declared != after.declared
+    changed = replacements.replaced(before, after)
+    anew = before.named("-environment-machines").urn in changed
+    assert anew == (key in access.ANEW)
+    assert (before.named("-environment-queue").urn in changed) == (anew or key == "queue")
+
+
+def test_no_key_of_batch_is_left_out() -> None:
+    assert set(EDITS) == set(BatchConfig.model_fields)
+
+
+def test_the_embedded_runner_makes_an_environment_anew_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = make(tmp_path, monkeypatch)
+    program = """
+        from infra.clouds.termination import behind
+
+        first = {{"delete_before_replace": True}}
+        machines = command("machines", triggers=[{group!r}], opts=first)
+        queue = command("queue", triggers=[behind(machines, "queue")], opts={{"depends_on": [machines]}})
+        command("end", triggers=[behind(machines, "x")], opts={{**first, "depends_on": [machines, queue]}})
+    """
+    tiny.write(program.format(group="one"))
+    tiny.up()
+    assert tiny.words == ["machines+", "queue+", "end+"]
+    tiny.write(program.format(group="other"))
+    tiny.up()
+    assert tiny.words == ["end-", "queue-", "machines-", "machines+", "queue+", "end+"]
+    tiny.destroy()

@@ -50,6 +50,7 @@ class BatchAccount:
             computeResources={
                 "type": "EC2", "minvCpus": 0, "maxvCpus": 4096, "desiredvCpus": 0, "instanceRole": profile,
                 "instanceTypes": ["m5.large"], "subnets": [subnet], "securityGroupIds": [group],
+                "placementGroup": str(own.placement_group),
             },
         )  # fmt: skip
         environment = {"order": 1, "computeEnvironment": own.compute_environment}

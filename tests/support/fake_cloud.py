@@ -97,6 +97,9 @@ class FakeCloud:
 
     # --- cli.clouds.cloud.Cloud ------------------------------------------------------------------------
 
+    def label_of(self, text: str) -> str:
+        return text.lower()
+
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         self._ask()
         name, role = labels.pop("host", None), labels.pop("role", None)

@@ -45,6 +45,7 @@ class Declared:
     Attributes:
         after: the URNs that it depends on in any way.
         from_: property -> the URNs from which its value comes.
+        timeouts: operation -> the minutes that it may take; only what is not the provider's own limit.
     """
 
     urn: str
@@ -56,6 +57,7 @@ class Declared:
     ignores: tuple[str, ...]
     deleted_first: bool
     stays: bool
+    timeouts: Mapping[str, int] = field(default_factory=dict)
 
     def forcing(self) -> list[str]:
         """The properties that are set here and whose change replaces it."""
@@ -106,8 +108,18 @@ class _Recorder(plan.Recorder):
             tuple(request.ignoreChanges),
             request.deleteBeforeReplace,
             request.retainOnDelete,
+            {
+                verb: _minutes(text)
+                for verb in ("create", "update", "delete")
+                if (text := getattr(request.customTimeouts, verb))
+            },
         )
         return answer
+
+
+def _minutes(text: str) -> int:
+    """The minutes of a duration as the engine reads it: 90m, 6h."""
+    return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
 def run(config: Mapping[str, Any], folder: Path, name: str = "test", canned: Canned | None = None) -> Run:
@@ -140,7 +152,7 @@ def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[st
             name
             for condition, names in facts.items()
             for name in names
-            if not any(one.split(".")[0].split("[")[0] == name.split(".")[0] for one in new.ignores)
+            if not _ignored(name, new)
             and _applies(condition, name, old, new)
             and (
                 list(_at(old.inputs, name)) != list(_at(new.inputs, name))
@@ -148,6 +160,11 @@ def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[st
             )
         }
     )
+
+
+def _ignored(name: str, one: Declared) -> bool:
+    """Whether a resource ignores changes of a property, itself or as a part of another."""
+    return any(name == ignored or name.startswith((f"{ignored}.", f"{ignored}[")) for ignored in one.ignores)
 
 
 def _applies(condition: str, name: str, old: Declared, new: Declared) -> bool:
@@ -207,9 +224,8 @@ def deletions(before: Run, root: str) -> list[str]:
     for urn in order:
         one = before.declared[urn]
         names = [name for name, urns in one.from_.items() if urns & found.keys()]
-        forcing = {name.split(".")[0] for name in one.forcing()}
-        ignored = {ignore.split(".")[0].split("[")[0] for ignore in one.ignores}
-        if urn not in found and (why := [name for name in names if name in forcing - ignored]):
+        forcing = {name.split(".")[0] for name in one.forcing() if not _ignored(name, one)}
+        if urn not in found and (why := [name for name in names if name in forcing]):
             found[urn] = why
     return [urn for urn in reversed(order) if urn in found]
 

@@ -13,6 +13,7 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
+from cli.aws.changes import SHARED
 from cli.hints import hint
 from infra import addresses
 from infra.aws.batch import access
@@ -20,6 +21,7 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
+from node.batch import Batch
 from node.model import ClusterDesign, Mount
 
 
@@ -45,6 +47,31 @@ def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
             f"`{hint('down', design.stack)}` asks first, and exports files to S3; "
             f"`{hint('up', design.stack, '--replace')}` makes the change without a question. To keep the "
             "files, put the old values back, or see docs/storage.md.",
+            EXIT_REFUSED,
+        )
+
+
+def refuse_shared_addresses(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
+    """Refuse subnets that AWS could not make beside the cluster's own, whatever the user wants.
+
+    Raises:
+        UserError: Exit 3; the message names both networks.
+    """
+    network = design.network
+    if network.vpc is not None or there != ClusterRef.of(design):
+        return
+    with explained():
+        ours = [{"Name": f"tag:{CLUSTER}", "Values": [there.cluster]}]
+        vpcs = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
+        subnets = client("ec2").describe_subnets(Filters=ours)["Subnets"] if vpcs else []
+    if not vpcs or str(vpcs[0]["CidrBlock"]) != network.cidr:
+        return  # another network is made
+    stay = [str(network.public_cidr), *addresses.private_parts(str(network.private_cidr))]
+    go = [cidr for one in subnets if (cidr := str(one["CidrBlock"])) not in stay]
+    if found := addresses.shared(go, [str(network.public_cidr), str(network.private_cidr)]):
+        raise UserError(
+            "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
+            f"{SHARED.format(*found)}",
             EXIT_REFUSED,
         )
 
@@ -147,16 +174,24 @@ def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, 
     batch = client("batch")
     own = None if other else access.of(design)
     with explained():
-        elsewhere = [
-            name
-            for name in teardown.environments(batch, cluster)
-            if own is None or name != own.compute_environment
-        ]
+        anew = [] if own is None else list(_anew(batch, cluster, own))
     for queue in teardown.queues(client, cluster):
-        deleted = own is None or queue != own.queue or bool(elsewhere)
+        deleted = own is None or queue != own.queue or bool(anew)
         if (deleted or network) and (jobs := shutdown.unfinished_jobs(batch, queue)):
             goes_on = plurals.count(len(jobs), "job")
             if deleted:
-                yield f"queue {queue} is deleted, and with it {goes_on} that go on"
+                why = f": {', '.join(anew)}" if anew else ""
+                yield f"queue {queue} is deleted, and with it {goes_on} that go on{why}"
             else:
                 yield f"the machines of {goes_on} in {queue} are in the network that goes: {network}"
+
+
+def _anew(batch: Any, cluster: str, own: Batch) -> Iterator[str]:
+    """How the cluster's environments differ in what makes them anew."""
+    for one in teardown.described(batch, cluster):
+        for key, path in access.ANEW.items():
+            there: Any = one
+            for step in path.split("."):
+                there = (there or {}).get(step)
+            if (there or None) != (wanted := getattr(own, key)):
+                yield f"batch.{key} {there or 'nothing'} → {wanted or 'nothing'}"

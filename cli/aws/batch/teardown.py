@@ -127,11 +127,17 @@ def _definitions(batch: Any, cluster: str) -> list[str]:
 
 
 def environments(batch: Any, cluster: str) -> list[str]:
+    """The names of a cluster's environments."""
+    return [str(one["computeEnvironmentName"]) for one in described(batch, cluster)]
+
+
+def described(batch: Any, cluster: str) -> list[dict[str, Any]]:
+    """A cluster's environments as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
         found = [one for page in pages for one in page["computeEnvironments"]]
     return [
-        str(one["computeEnvironmentName"])
+        one
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
+        if (one.get("tags") or {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
     ]

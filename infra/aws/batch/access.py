@@ -15,6 +15,14 @@ MANIFESTS = "manifests/"
 """The prefix in the stack's bucket under which a new object starts a job."""
 
 
+ANEW = {
+    "compute_environment": "computeEnvironmentName",
+    "placement_group": "computeResources.placementGroup",
+}
+"""Keys of `batch` whose change makes the environment anew, and with it the queue -> where Batch describes
+their value. The provider changes the rest in place (terraform-provider-aws, batch/compute_environment.go)."""
+
+
 def of(design: ClusterDesign) -> Batch:
     """The Batch part of a design. The design must have one."""
     assert design.batch is not None

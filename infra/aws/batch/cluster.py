@@ -20,6 +20,7 @@ from infra.aws.storage import AwsStorage
 from infra.aws.zones import with_zones
 from infra.clouds import commands
 from infra.clouds.commands import ClusterRef
+from infra.clouds.termination import behind
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import Inventory
 from node.model import ClusterDesign
@@ -61,7 +62,7 @@ class BatchCluster(pulumi.ComponentResource):
         )
         address = repository.image if repository else str(batch.container_image)
         definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
-        end = self._end([storage, *environment.made, definition], network.identity)
+        end = self._end([storage, *environment.made, definition], environment.machines, network.identity)
         self._options(identity, environment, definition, bucket, network, end)
         self._head = environment.made[-1]
         self.inventory = _inventory(design, environment)
@@ -97,12 +98,18 @@ class BatchCluster(pulumi.ComponentResource):
         return baked.image
 
     def _end(
-        self, after: list[pulumi.Resource], network_ids: list[pulumi.Output[str]]
+        self,
+        after: list[pulumi.Resource],
+        machines: pulumi.Resource,
+        network_ids: list[pulumi.Output[str]],
     ) -> command.local.Command:
         """Ends the jobs before anything is deleted, and exports file systems that write to S3.
 
-        It does so too before a network that is replaced goes: jobs hold machines in its subnets. The next
-        submit enables the queue again.
+        It does so too before a network or an environment that is replaced goes: jobs hold machines there. The
+        next submit enables the queue again.
+
+        Args:
+            machines: The environment.
         """
         design, batch = self._design, access.of(self._design)
         arguments = ClusterRef.of(design).arguments()
@@ -111,7 +118,7 @@ class BatchCluster(pulumi.ComponentResource):
             f"{self._name}-end",
             create="true",
             delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
-            triggers=[*arguments, *names, *network_ids],
+            triggers=[*arguments, *names, *network_ids, behind(machines, "environment")],
             opts=pulumi.ResourceOptions(parent=self, depends_on=after, delete_before_replace=True),
         )
 

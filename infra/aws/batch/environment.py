@@ -14,6 +14,7 @@ from infra.aws.batch.identity import BatchIdentity
 from infra.aws.launch_templates import METADATA, interfaces
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
+from infra.clouds.termination import behind
 from node.model import ClusterDesign
 
 STOCK_ROOT = "/dev/xvda"
@@ -22,6 +23,14 @@ PRIORITY = 1
 LONGEST_UPDATE_MINUTES = 360
 """How long jobs may go on while their machines are to be replaced. Batch takes up to 7200, but the provider
 refuses more than 360 (terraform-provider-aws, issue 48709)."""
+MACHINES_TAKE = "1h"
+"""How long Batch may take to make or delete an environment, whose machines end first. The provider waits 20
+minutes."""
+QUEUE_TAKES = "30m"
+"""How long a queue may take; the provider waits 10 minutes."""
+WITHOUT_POLICY = "us-gov-"
+"""Regions that refuse the policy, which the provider sets by a second call (terraform-provider-aws, issue
+43969)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
 
@@ -33,6 +42,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         ecs_cluster: The ARN of the ECS cluster that Batch makes for the environment: another one each time.
         queue: The queue's ARN.
         environment: The environment's ARN.
+        machines: The environment itself.
         made: The environment and the queue. What they need must be deleted after them.
 
     Args:
@@ -65,7 +75,9 @@ class BatchEnvironment(pulumi.ComponentResource):
             state="ENABLED",
             compute_resources=self._resources(network, identity, image, template),
             # Otherwise a change of image or template ends the jobs after half an hour.
-            update_policy={
+            update_policy=None
+            if str(design.region).startswith(WITHOUT_POLICY)
+            else {
                 "terminate_jobs_on_update": False,
                 "job_execution_timeout_minutes": LONGEST_UPDATE_MINUTES,
             },
@@ -76,22 +88,42 @@ class BatchEnvironment(pulumi.ComponentResource):
                 depends_on=[*after, *identity.grants],
                 # Batch itself changes the number while jobs come and go.
                 ignore_changes=["computeResources.desiredVcpus"],
+                # Its name is given, and no two environments have the same. A renamed one goes first, too, for
+                # Batch believes for a while that a queue refers to it, and keeps it (pulumi-aws, issue 6233).
+                delete_before_replace=True,
+                custom_timeouts=pulumi.CustomTimeouts(
+                    create=MACHINES_TAKE,
+                    # An update of the machines is over when the last of the former jobs is.
+                    update=f"{LONGEST_UPDATE_MINUTES + 60}m",
+                    delete=MACHINES_TAKE,
+                ),
             ),
         )
-        queue = aws.batch.JobQueue(
-            f"{name}-queue",
-            name=batch.queue,
+        queue = self._queue(environment)
+        self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
+        self.environment: pulumi.Output[str] = environment.arn
+        self.queue: pulumi.Output[str] = queue.arn
+        self.machines: pulumi.Resource = environment
+        self.made: list[pulumi.Resource] = [environment, queue]
+        self.register_outputs({"queue": self.queue})
+
+    def _queue(self, environment: aws.batch.ComputeEnvironment) -> aws.batch.JobQueue:
+        """The queue. It is deleted before an environment that is made anew."""
+        design, batch = self._design, access.of(self._design)
+        return aws.batch.JobQueue(
+            f"{self._name}-queue",
+            name=behind(environment, batch.queue),
             priority=PRIORITY,
             state="ENABLED",
             compute_environment_orders=[{"order": 1, "compute_environment": environment.arn}],
             tags=tags(design, batch.queue),
-            opts=self._own,
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                custom_timeouts=pulumi.CustomTimeouts(
+                    create=QUEUE_TAKES, update=QUEUE_TAKES, delete=QUEUE_TAKES
+                ),
+            ),
         )
-        self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
-        self.environment: pulumi.Output[str] = environment.arn
-        self.queue: pulumi.Output[str] = queue.arn
-        self.made: list[pulumi.Resource] = [environment, queue]
-        self.register_outputs({"queue": self.queue})
 
     def _resources(
         self,

@@ -19,12 +19,14 @@ import pytest
 from botocore.stub import Stubber
 
 from cli import operate, runner
-from cli.aws.batch import change_check, images, shutdown, submit, teardown
+from cli.aws.batch import change_check, images, names, shutdown, submit, teardown
 from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
 from cli.changes.check import CheckedChanges
 from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
+from cli.runner.events import Summary
+from infra.addresses import private_parts
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
@@ -103,11 +105,33 @@ def test_up_asks_before_a_queue_with_jobs_is_replaced(
 ) -> None:
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
     change_check.check(batch_account, DESIGN, PLACE)
-    for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
-        with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
-            change_check.check(batch_account, renamed, PLACE)
+    for changed, why in {
+        "queue": "",
+        "compute_environment": ": batch.compute_environment tensorflow-gpu-fsx-ce → other",
+        "placement_group": ": batch.placement_group tf-group → other",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            change_check.check(batch_account, batch_design(**{changed: "other"}), PLACE)
+        (line,) = (line for line in str(caught.value).splitlines() if "tf-queue" in line)
+        assert line == f"  queue tf-queue is deleted, and with it 1 job that go on{why}"
+    with pytest.raises(UserError, match=r"batch\.placement_group tf-group → nothing"):
+        change_check.check(batch_account, batch_design(placement_group=None), PLACE)
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
     change_check.check(batch_account, batch_design(queue="other"), PLACE)
+
+
+def test_up_refuses_names_of_batch_that_another_cluster_has(batch_account: BatchAccount) -> None:
+    names.refuse_taken(batch_account, DESIGN)
+    names.refuse_taken(batch_account, batch_design(queue="free", compute_environment="free"))
+    with pytest.raises(UserError) as caught:
+        names.refuse_taken(batch_account, dataclasses.replace(DESIGN, name="second"))
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(caught.value).splitlines() == [
+        f"nothing was made: these names are taken in {REGION}",
+        "  slurm-stacks:cluster.batch.compute_environment: tensorflow-gpu-fsx-ce is of cluster aws-batch",
+        "  slurm-stacks:cluster.batch.queue: tf-queue is of cluster aws-batch",
+        "Write others into Pulumi.aws-batch.yaml.",
+    ]
 
 
 def with_network(**values: Any) -> ClusterDesign:
@@ -171,6 +195,55 @@ def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_o
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ({}, False),
+        ({"private_cidr": "10.0.192.0/18"}, False),
+        ({"private_cidr": "10.0.128.0/18"}, True),
+        ({"private_cidr": "10.0.0.0/17", "public_cidr": "10.0.192.0/24"}, True),
+        ({"public_cidr": "10.0.0.0/25"}, True),
+        ({"public_cidr": "10.0.1.0/24"}, True),
+        ({"cidr": "10.9.0.0/16", "public_cidr": "10.9.0.0/25", "private_cidr": "10.9.128.0/18"}, False),
+    ],
+)
+def test_up_refuses_subnets_that_cannot_be_made_beside_the_old_ones(
+    batch_account: BatchAccount, values: dict[str, str], refused: bool
+) -> None:
+    """moto judges, too: it refuses a subnet that shares addresses with another one of its VPC."""
+    ec2, wanted = batch_account("ec2"), with_network(**values)
+    tags = [{"Key": CLUSTER, "Value": "aws-batch"}]
+    made = ec2.create_vpc(
+        CidrBlock=str(DESIGN.network.cidr), TagSpecifications=[{"ResourceType": "vpc", "Tags": tags}]
+    )
+    vpc = made["Vpc"]["VpcId"]
+    for cidr in (str(DESIGN.network.public_cidr), private_parts(str(DESIGN.network.private_cidr))[0]):
+        ec2.create_subnet(
+            VpcId=vpc, CidrBlock=cidr, TagSpecifications=[{"ResourceType": "subnet", "Tags": tags}]
+        )
+
+    def check() -> None:
+        change_check.refuse_shared_addresses(batch_account, wanted, PLACE)
+
+    if not refused:
+        check()
+        return
+    with pytest.raises(UserError, match="the new subnet before the old one goes") as caught:
+        check()
+    assert caught.value.exit_code == EXIT_REFUSED
+    news = [str(wanted.network.public_cidr), private_parts(str(wanted.network.private_cidr))[0]]
+    there = [str(DESIGN.network.public_cidr), private_parts(str(DESIGN.network.private_cidr))[0]]
+
+    def conflicts(cidr: str) -> bool:
+        try:
+            ec2.create_subnet(VpcId=vpc, CidrBlock=cidr)
+        except ec2.exceptions.ClientError as error:
+            return bool(error.response["Error"]["Code"] == "InvalidSubnet.Conflict")
+        return False
+
+    assert True in [conflicts(new) for new in news if new not in there]
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     monkeypatch: pytest.MonkeyPatch, replace: bool
@@ -180,6 +253,8 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     monkeypatch.setattr(
         change_check, "check", lambda _client, design, there: asked.append((design.name, there))
     )
+    monkeypatch.setattr(names, "refuse_taken", lambda *_arguments: None)
+    monkeypatch.setattr(change_check, "refuse_shared_addresses", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
     up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
     for wanted in (
@@ -389,6 +464,10 @@ class Engine:
         cluster = {"name": "aws-batch", "region": REGION, "scheduler": scheduler, "partitions": partitions}
         return {"cluster": {**cluster, "apiVersion": "slurm-stacks/v1"}}
 
+    def preview(self, _on_event: Any, *, benchmark: bool = True) -> Summary:
+        self.did.append("preview" if benchmark else "preview without a job")
+        return Summary()
+
     def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
@@ -422,5 +501,5 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     assert "slurm-stacks/v1: aws-batch, AWS Batch, partitions tf-queue" in text
     assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
     operate.take_down(STACK, "aws", Console(), yes=True)
-    assert engine.did == ["up", "up without a job", "destroy"]
+    assert engine.did == ["preview", "up", "preview without a job", "up without a job", "destroy"]
     assert teardown.left([PLACE]) == []

@@ -84,6 +84,32 @@ def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tupl
     assert [(change.key, change.kind) for change in compare(aws_design(), aws_design(**what))] == expected
 
 
+@pytest.mark.parametrize(
+    ("values", "never"),
+    [
+        ({"private_cidr": "10.0.128.0/18"}, ["network.private_cidr"]),
+        ({"private_cidr": "10.0.192.0/18"}, ["network.private_cidr"]),
+        ({"private_cidr": "10.0.64.0/18"}, []),
+        ({"public_cidr": "10.0.0.0/25"}, ["network.public_cidr"]),
+        ({"public_cidr": "10.0.1.0/24"}, []),
+        (
+            {"public_cidr": "10.0.128.0/24", "private_cidr": "10.0.0.0/20"},
+            ["network.public_cidr", "network.private_cidr"],
+        ),
+        ({"cidr": "10.0.0.0/15", "private_cidr": "10.0.128.0/18"}, []),
+        ({"vpc": "vpc-1", "private_subnets": ("subnet-1",), "private_cidr": "10.0.128.0/18"}, []),
+    ],
+)
+def test_a_subnet_that_cannot_be_made_beside_the_old_one_is_not_possible(
+    values: dict[str, Any], never: list[str]
+) -> None:
+    old = aws_design(network=Network(public_cidr="10.0.0.0/24", private_cidr="10.0.128.0/17"))
+    new = aws_design(network=dataclasses.replace(old.network, **values))
+    found = [change for change in compare(old, new) if change.kind is Kind.NEVER]
+    assert [change.key for change in found] == never
+    assert all("AWS makes the new subnet before the old one goes" in change.line() for change in found)
+
+
 def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
     """The driver compares template versions, the daemon lines of files; a row must not contradict them."""
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}

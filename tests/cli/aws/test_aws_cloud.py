@@ -137,3 +137,13 @@ def test_termination_is_told_all_that_it_needs() -> None:
     options = parser.parse_args(["sweep", "--stack", "s", *place.arguments()])
     assert ClusterRef(options.cluster, options.region, options.zone, options.project) == place
     assert ClusterRef("c", REGION).arguments() == ["--region", REGION, "--cluster", "c"]
+
+
+def test_a_machine_says_of_which_stack_it_is(account: Account) -> None:
+    account.run(1, role="controller", host="controller", stack="Mine.1")
+    account.run(1, role="controller", host="old")
+    cloud = account.cloud()
+    assert {machine.name: machine.stack for machine in cloud.machines()} == {
+        "controller": "Mine.1", "old": None,
+    }  # fmt: skip
+    assert cloud.label_of("Mine.1") == "Mine.1"

@@ -155,7 +155,7 @@ CONSTANT = {
 }
 NAMED = {"name", "project", "zone", "location", "secretId", "replication", "description"}
 """Properties that follow from the name or the place of the cluster or of a directory."""
-SERVICES = {"ebs": "EC2", "secretsmanager": "SecretsManager"}
+SERVICES = {"batch": "Batch", "ebs": "EC2", "secretsmanager": "SecretsManager"}
 CLOUDFORMATION: dict[str, tuple[str, dict[str, str]]] = {
     "aws:fsx/lustreFileSystem:LustreFileSystem": ("AWS::FSx::FileSystem", {}),
     "aws:ec2/vpc:Vpc": ("AWS::EC2::VPC", {}),

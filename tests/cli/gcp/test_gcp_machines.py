@@ -17,7 +17,7 @@ from cli.gcp.leftovers import KINDS, leftovers
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import CLUSTER, ROLE
+from node.elastic.drivers.gce.names import CLUSTER, ROLE, STACK, value
 from node.model import Access
 from tests.support.fake_gce import Fault
 from tests.support.fake_gce_cloud import Failing
@@ -369,3 +369,16 @@ def test_an_api_that_nobody_has_enabled_has_nothing(there: Project) -> None:
     there.disabled = {"storage"}
     with pytest.raises(UserError, match=r"gcloud services enable storage\.googleapis\.com --project p-1"):
         cloud(there).leftovers()
+
+
+def test_a_machine_says_of_which_stack_it_is() -> None:
+    """A label holds small letters only, so the stack's own name is compared in that form."""
+    found = {
+        "name": "c-controller",
+        "status": "RUNNING",
+        "zone": A,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    labels = {STACK: value("Mine.1")}
+    assert machines.machine({**found, "labels": labels}, "c").stack == GcpCloud(PLACE).label_of("Mine.1")
+    assert machines.machine(found, "c").stack is None

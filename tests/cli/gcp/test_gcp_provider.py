@@ -173,8 +173,9 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
     said: list[str] = []
     new = dataclasses.replace(up, **changes)
     refused = pytest.raises(UserError, match=f"(?s)^nothing was changed: .*{why}")
+    known = {"cluster": {"name": up.name, "region": up.region, "zone": up.zone, "project": up.project}}
     with refused if why else contextlib.nullcontext() as caught:
-        GcpProvider().check_changes(Stack(tmp_path, "test"), new, dict, said.append, replace=replace)
+        GcpProvider().check_changes(Stack(tmp_path, "test"), new, lambda: known, said.append, replace=replace)
     assert caught is None or caught.value.exit_code == EXIT_REFUSED
     losses = said.index("what is lost, and how to keep it:") if replace and not why and changes else len(said)
     assert losses == len(changes), said

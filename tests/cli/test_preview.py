@@ -1,0 +1,259 @@
+"""`up` on a cloud has the engine preview the change first, and does nothing if the provider refuses it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console as RichConsole
+
+from cli import operate, providers, runner
+from cli.aws.provider import AwsProvider
+from cli.changes.check import CheckedChanges
+from cli.console.progress import Console
+from cli.runner.automation import PulumiRunner
+from cli.runner.events import ResourceDone, ResourceStarted, Summary
+from cli.runner.plan import plan
+from infra.aws.batch import environment
+from infra.config import load_file
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.program import locations
+from infra.program.stack import Stack
+from tests.support.checkout import ROOT
+from tests.support.provider_checks import refused
+from tests.support.stack_values import values
+from tests.support.tiny_project import make
+
+
+class Engine:
+    """An engine with providers that check what the program declares, by the facts of their sources."""
+
+    name = "fake"
+
+    def __init__(self, stack: Stack, did: list[str]) -> None:
+        self._stack = stack
+        self._did = did
+        self.fails: UserError | None = None
+
+    def outputs(self) -> dict[str, Any]:
+        return {}
+
+    def preview(self, on_event: Any, *, benchmark: bool = True) -> Summary:
+        self._did.append("preview" if benchmark else "preview without the benchmark")
+        if self.fails is not None:
+            raise self.fails
+        declared = plan(self._stack)["resources"]
+        for one in declared:
+            on_event(ResourceStarted(one["urn"], one["name"], one["type"], "created"))
+        if wrong := [
+            f"{one['name']}: {line}"
+            for one in declared
+            for line in refused(one["type"], one["name"], one["inputs"])
+        ]:
+            raise UserError("Pulumi: " + "\n".join(wrong))
+        for one in declared:
+            on_event(ResourceDone(one["urn"], one["name"], one["type"], "created", 0.0))
+        return Summary({"created": len(declared), "unchanged": 1})
+
+    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+        self._did.append("up")
+        return {}
+
+
+class Provider(AwsProvider):
+    """A provider that notes what it is asked to do."""
+
+    def __init__(self, did: list[str]) -> None:
+        self._did = did
+
+    def check_host(self) -> None: ...
+
+    def check_changes(self, *_arguments: Any, **_options: Any) -> CheckedChanges:
+        self._did.append("hold partitions")
+        return CheckedChanges(
+            end_jobs=lambda: self._did.append("end jobs"), release=lambda: self._did.append("release")
+        )
+
+    def prepare(self, *_arguments: Any) -> None:
+        self._did.append("prepare")
+
+    def repair(self, *_arguments: Any) -> None: ...
+
+
+class Scene:
+    """A Batch stack on this fake cloud."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for file in ("Pulumi.yaml", "__main__.py"):
+            (folder / file).write_bytes((ROOT / file).read_bytes())
+        self.stack = Stack(folder, "test")
+        self.stack.file.write_text(yaml.safe_dump({"config": values("batch")}))
+        self.did: list[str] = []
+        self.engine = Engine(self.stack, self.did)
+        self._said = io.StringIO()
+        monkeypatch.setattr(runner, "select", lambda *_: self.engine)
+        monkeypatch.setattr(providers, "load", lambda _name: Provider(self.did))
+
+    def up(self) -> None:
+        console = Console(RichConsole(file=self._said, width=300, soft_wrap=True))
+        operate.bring_up(self.stack, load_file(self.stack.file), console, benchmark=False, quiet=True)
+
+    @property
+    def said(self) -> str:
+        return self._said.getvalue()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value is the one that AWS Batch had here: AWS takes up to 7200, the provider 360."""
+    monkeypatch.setattr(environment, "LONGEST_UPDATE_MINUTES", 7200)
+    with pytest.raises(UserError) as caught:
+        scene.up()
+    assert scene.did == ["hold partitions", "preview without the benchmark", "release"]
+    assert caught.value.exit_code == EXIT_REFUSED
+    first, value, *_, last = str(caught.value).splitlines()
+    assert first == "nothing was changed: the preview of this change fails"
+    assert "batch-environment-machines: " in value
+    assert "updatePolicy.jobExecutionTimeoutMinutes to be in the range (1 - 360), got 7200" in value
+    assert "Pulumi.test.yaml" in str(caught.value)
+    assert last.endswith("report it with these lines.")
+
+
+def test_what_the_provider_accepts_is_made_and_jobs_end_only_then(scene: Scene) -> None:
+    scene.up()
+    assert scene.did == [
+        "hold partitions", "preview without the benchmark", "prepare", "end jobs", "up",
+    ]  # fmt: skip
+    made = len(plan(scene.stack)["resources"])
+    assert f"the provider accepts it: create {made}\n" in scene.said
+    assert "created" not in scene.said, "nothing is, as yet"
+
+
+def test_ctrl_c_in_the_preview_ends_no_job_either(scene: Scene) -> None:
+    scene.engine.fails = UserError("interrupted; nothing was changed", EXIT_INTERRUPTED)
+    with pytest.raises(UserError) as caught:
+        scene.up()
+    assert (caught.value.exit_code, str(caught.value)) == (
+        EXIT_INTERRUPTED, "interrupted; nothing was changed",
+    )  # fmt: skip
+    assert scene.did[-1] == "release"
+
+
+# --- the Automation API -----------------------------------------------------------------------------------
+
+REFUSED = (
+    "aws:batch/computeEnvironment:ComputeEnvironment resource 'e' has a problem: expected "
+    "update_policy.0.job_execution_timeout_minutes to be in the range (1 - 360), got 7200. "
+    "Examine values at 'e.updatePolicy.jobExecutionTimeoutMinutes'."
+)
+URN = "urn:pulumi:t::tiny::aws:batch/computeEnvironment:ComputeEnvironment::e"
+CLI = """\
+#!{python} -IS
+# The Pulumi CLI as the SDK calls it, with the event log of its version 3.200.
+import json, os, pathlib, sys
+words = [word for word in sys.argv[1:] if word != "--non-interactive"]
+with open({calls!r}, "a") as log:
+    log.write(json.dumps([words, os.environ.get("{kept}")]) + "\\n")
+if words[0] == "version":
+    print("v3.200.0")
+elif words[0] == "preview":
+    file = pathlib.Path(words[words.index("--event-log") + 1])
+    file.write_text("".join(json.dumps(event) + "\\n" for event in json.loads({events!r})))
+    sys.exit({status})
+elif words[:2] == ["stack", "export"]:
+    print(json.dumps({{"version": 3, "deployment": {{"resources": [{{"urn": {job!r}}}]}}}}))
+elif words[:2] == ["stack", "output"]:
+    print("{{}}")
+"""
+CHANGES = {"create": 2, "same": 1}
+SUMMARY = {"maybeCorrupt": False, "durationSeconds": 1, "resourceChanges": CHANGES, "PolicyPacks": {}}
+JOB = "urn:pulumi:t::tiny::slurm-stacks:index:Benchmark$command:local:Command::a-benchmark-job"
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]], status: int) -> Path:
+    """Put such a CLI on PATH. Returns the file with its calls."""
+    import sys
+
+    program = folder / "bin" / "pulumi"
+    program.parent.mkdir(exist_ok=True)
+    calls = folder / "calls"
+    ended = [*events, {"cancelEvent": {}}]
+    numbered = [{"sequence": number, "timestamp": 0, **event} for number, event in enumerate(ended)]
+    program.write_text(
+        CLI.format(
+            python=sys.executable, calls=str(calls), events=json.dumps(numbered), status=status, job=JOB,
+            kept="SLURM_STACKS_KEPT_BENCHMARK",
+        )
+    )  # fmt: skip
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PULUMI_HOME", str(folder / "pulumi-home"))
+    for variable in ("PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    return calls
+
+
+def called(file: Path, verb: str) -> list[tuple[list[str], str | None]]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [(words, kept) for words, kept in lines if words[0] == verb]
+
+
+def test_the_sdks_preview_says_what_the_provider_refuses_and_leaves_no_stack_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = make(tmp_path, monkeypatch).write("command('a')")
+    (tiny.path / "Pulumi.yaml").write_text("name: tiny\nruntime: python\n")
+    refusal = {"diagnosticEvent": {"message": REFUSED, "color": "never", "severity": "error", "urn": URN}}
+    failed = {"diagnosticEvent": {"message": "preview failed", "color": "never", "severity": "error"}}
+    calls = install(tmp_path, monkeypatch, [refusal, failed], 255)
+    with pytest.raises(UserError) as caught:
+        PulumiRunner(tiny.stack, local=False).preview()
+    assert str(caught.value) == f"Pulumi: e: {REFUSED}"
+    assert called(calls, "preview"), "the SDK has asked for it"
+    assert not called(calls, "up")
+    assert not (locations.state_dir(tiny.stack) / "engine").exists(), "as before"
+
+
+def test_a_salt_that_pulumi_wrote_for_another_passphrase_is_left_out_of_our_own_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pulumi stack init` writes it into the checkout's file, for the user's login of that day."""
+    tiny = make(tmp_path, monkeypatch).write("command('a')", "encryptionsalt: v1:theirs\nconfig: {a: '1'}\n")
+    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], 0)
+    engine = locations.state_dir(tiny.stack) / "engine"
+    for backend, salt in (("file:///theirs", True), ("", False)):
+        monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+        engine.mkdir(parents=True, exist_ok=True)
+        (engine / tiny.stack.file.name).write_text("encryptionsalt: v1:ours\n")
+        calls.unlink(missing_ok=True)
+        PulumiRunner(tiny.stack, local=False).preview()
+        ((words, _),) = called(calls, "preview")
+        if salt:
+            assert "--config-file" not in words, "the checkout's own"
+            continue
+        given = yaml.safe_load(Path(words[words.index("--config-file") + 1]).read_text())
+        assert given == {"encryptionsalt": "v1:ours", "config": {"a": "1"}}
+    assert "v1:theirs" in tiny.stack.file.read_text(), "and not changed there"
+
+
+def test_the_sdks_preview_leaves_out_what_up_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = make(tmp_path, monkeypatch).write("command('a')")
+    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], 0)
+    found = PulumiRunner(tiny.stack, local=False).preview(benchmark=False)
+    assert found.counts == {"created": 2, "unchanged": 1}
+    ((words, kept),) = called(calls, "preview")
+    assert shlex.join(["--exclude", JOB]) in shlex.join(words)
+    assert kept == "{}", "the program does not declare it"
