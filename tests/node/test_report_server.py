@@ -9,6 +9,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -274,14 +275,20 @@ def test_the_folder_does_not_grow_without_end(
     assert kept == ["127.0.0.3.json", "127.0.0.4.json", "127.0.0.5.json"]
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can enter, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="slurm-test-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @root_only
-def test_the_service_gives_root_up_and_keeps_reports_over_a_restart(tmp_path: Path) -> None:
+def test_the_service_gives_root_up_and_keeps_reports_over_a_restart(open_folder: Path) -> None:
     """This runs the controller's service: its program, as root, on a port below 1024."""
     free = next(p for p in range(600, 800) if _free(p))
-    folder = tmp_path / "reports"
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
-    service = report_server.service(sys.executable, ROOT, folder, "nobody", tmp_path / "log")
+    folder = open_folder / "reports"
+    service = report_server.service(sys.executable, ROOT, folder, "nobody", open_folder / "log")
     *argv, call = service.argv
     call = call.replace("'nobody')", f"'nobody', {free})")
     for state in ("booting", "ready"):
