@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
@@ -53,8 +55,7 @@ def start(context: Context) -> str:
         client_env = mariadb.start(context, statements)
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
-        # Otherwise slurmdbd listens on every address of its host.
-        listens="CommunicationParameters=NoInAddrAny\n" if local.loopback_only else "",
+        listens=f"CommunicationParameters={','.join(told)}\n" if (told := list(_communication(local))) else "",
         port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip
@@ -70,6 +71,14 @@ def start(context: Context) -> str:
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
     _register_cluster(context)
     return "slurmdbd"
+
+
+def _communication(local: LocalSite) -> Iterator[str]:
+    if local.ipv6:  # for the same reason as in slurm.conf (`node.slurm.conf`)
+        yield "EnableIPv6"
+    if local.loopback_only:
+        # Otherwise slurmdbd listens on every address of its host.
+        yield "NoInAddrAny"
 
 
 def _register_cluster(context: Context) -> None:

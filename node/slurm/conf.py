@@ -143,10 +143,11 @@ def _daemons(settings: Settings) -> Options:
         ("SlurmUser", user),
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
         *([("SlurmdUser", user)] if folders.process else []),
-        # Otherwise slurmctld listens on every address of its host.
-        *([("CommunicationParameters", "NoCtldInAddrAny")] if local.loopback_only else []),
+        *([("CommunicationParameters", ",".join(told))] if (told := list(_communication(local))) else []),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
+        # Slurm's PMIx makes a folder here, by the same name on all nodes of a step, and fails where it is.
+        *([("TmpFS", folders.temporary("%n"))] if folders.process else []),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
         ("SlurmctldLogFile", folders.log / "slurmctld.log"),
@@ -161,6 +162,16 @@ def _daemons(settings: Settings) -> Options:
         # A node that was DOWN and registers again (after silence or a reboot) takes jobs without an admin.
         ("ReturnToService", 2),
     ]
+
+
+def _communication(local: LocalSite) -> Iterator[str]:
+    if local.ipv6:
+        # With IPv4 alone Slurm finds no address, not even 127.0.0.1, while its host has none but the loopback's:
+        # getaddrinfo (AI_ADDRCONFIG) leaves out kinds of addresses that the host does not have.
+        yield "EnableIPv6"
+    if local.loopback_only:
+        # Otherwise slurmctld listens on every address of its host.
+        yield "NoCtldInAddrAny"
 
 
 def _security(settings: Settings) -> Options:
@@ -194,8 +205,9 @@ def _scheduling(settings: Settings) -> Options:
         ("SchedulerParameters", ",".join(_scheduler_parameters(settings, own_machine))),
         ("SelectType", "select/cons_tres"),
         # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
-        # "low socket*core count". Slurm allocates memory only where cgroups can enforce it.
-        ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
+        # "low socket*core count". Memory counts everywhere, also on process machines, where nothing stops a
+        # job from using more than it was given.
+        ("SelectTypeParameters", "CR_CPU_Memory"),
         # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
         # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
         # ones.
@@ -363,8 +375,8 @@ def _partition(settings: Settings, partition: Partition, in_service: bool) -> st
         ("MaxNodes", partition.max),
         ("MaxTime", partition.time_limit),
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
-        # Where Slurm allocates memory, a job that requests none would get all memory of its node.
-        *([("DefMemPerCPU", partition.memory_mib // partition.cpus)] if _cgroups(settings) else []),
+        # Otherwise a job that requests no memory would get all memory of its node.
+        ("DefMemPerCPU", partition.memory_mib // partition.cpus),
         ("State", "UP" if in_service else "DOWN"),
     ]
     return _line(options)
