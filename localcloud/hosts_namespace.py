@@ -149,8 +149,8 @@ def merged(host: str, ours: str) -> str:
 
     The host's entries for names of machines are left out: with `multi on` in host.conf, Debian's default, a
     lookup would return both addresses. So is another cluster's part, which is there if this runs in the
-    namespace of another cluster, and localhost's second address, `::1`: the controller's daemons listen on the
-    first address of that name, and everybody looks for them at 127.0.0.1.
+    namespace of another cluster, and localhost's second address, `::1`: the controller's daemons listen on
+    the first address of that name, and everybody looks for them at 127.0.0.1.
     """
     names = {name for line in ours.splitlines() for name in line.split()[1:]}
     lines: list[str] = []

@@ -98,7 +98,7 @@ class Console:
         self._rich.print(Text(text, style=style or ""))
 
     def without_repeats(self, text: str) -> str:
-        """Return an error's text without those of its lines, after the first, that are on the screen already."""
+        """Return an error's text without the lines, after its first, that are on the screen already."""
         kept: list[str] = []
         for line in text.splitlines():
             if kept and line.strip() in self._printed:

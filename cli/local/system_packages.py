@@ -132,7 +132,7 @@ def missing_for_pmix() -> list[str]:
 
 
 def add_pmix(say: Say) -> None:
-    """Install what `srun --mpi=pmix` needs, after `ensure`. A cluster works without it, so no failure counts."""
+    """Install what `srun --mpi=pmix` needs. A cluster works without it, so a failure is only said."""
     if not (wanted := missing_for_pmix()):
         return
     try:

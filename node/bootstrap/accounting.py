@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
@@ -55,7 +53,7 @@ def start(context: Context) -> str:
         client_env = mariadb.start(context, statements)
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
-        listens=f"CommunicationParameters={','.join(told)}\n" if (told := list(_communication(local))) else "",
+        listens=_communication(local),
         port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip
@@ -73,12 +71,10 @@ def start(context: Context) -> str:
     return "slurmdbd"
 
 
-def _communication(local: LocalSite) -> Iterator[str]:
-    if local.ipv6:  # for the same reason as in slurm.conf (`node.slurm.conf`)
-        yield "EnableIPv6"
-    if local.loopback_only:
-        # Otherwise slurmdbd listens on every address of its host.
-        yield "NoInAddrAny"
+def _communication(local: LocalSite) -> str:
+    """Returns slurmdbd.conf's line for it; `node.slurm.conf` has the reasons."""
+    told = [*(["EnableIPv6"] if local.ipv6 else []), *(["NoInAddrAny"] if local.loopback_only else [])]
+    return f"CommunicationParameters={','.join(told)}\n" if told else ""
 
 
 def _register_cluster(context: Context) -> None:

@@ -166,7 +166,7 @@ def _daemons(settings: Settings) -> Options:
 
 def _communication(local: LocalSite) -> Iterator[str]:
     if local.ipv6:
-        # With IPv4 alone Slurm finds no address, not even 127.0.0.1, while its host has none but the loopback's:
+        # With IPv4 alone Slurm finds no address, not even 127.0.0.1, while its host has none but that one:
         # getaddrinfo (AI_ADDRCONFIG) leaves out kinds of addresses that the host does not have.
         yield "EnableIPv6"
     if local.loopback_only:

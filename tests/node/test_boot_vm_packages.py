@@ -43,14 +43,23 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
         return packages.wanted(machine(tmp_path, role, host, **changes)[0])
 
     assert wanted("controller", "controller") == [
-        "munge", "chrony", "slurmctld", "slurm-client", "libpmix-dev", "rsync", "nfs-common", "nfs-kernel-server", "nftables",
+        "munge", "chrony", "slurmctld", "slurm-client", "libpmix-dev", "rsync",
+        "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
         "python3-boto3", "python3-venv", "build-essential",
     ]  # fmt: skip
     assert wanted("compute", "compute-0") == [
         "munge", "chrony", "slurmd", "slurm-client", "libpmix-dev", "rsync", "nfs-common", "nftables",
     ]  # fmt: skip
-    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "libpmix-dev", "rsync", "nfs-common", "nftables"]
+    assert wanted("login", "login-0") == [
+        "munge",
+        "chrony",
+        "slurm-client",
+        "libpmix-dev",
+        "rsync",
+        "nfs-common",
+        "nftables",
+    ]
     local = (Mount("/local_scratch", "nvme", roles=("compute",)),)
     assert wanted("compute", "compute-0", mounts=local) == [
         "munge", "chrony", "slurmd", "slurm-client", "libpmix-dev", "rsync", "mdadm", "nftables",
