@@ -33,7 +33,7 @@ def silent() -> tuple[str, str] | None:
             socket.create_connection(server.getsockname(), ANSWER_SECONDS).close()
     except OSError as error:
         return (
-            f"{ADDRESS} does not answer ({error.strerror or error}), and all of the cluster talks over it",
+            f"127.0.0.1 does not answer ({error.strerror or error}), and all of the cluster talks over it",
             "As root: ip link set lo up",
         )
     return None

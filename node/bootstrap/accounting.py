@@ -8,6 +8,7 @@ from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.sites import LocalSite
 from node.slurm import users
+from node.slurm.addressing import communication
 
 DATABASE = "slurm_acct_db"
 CONF = """\
@@ -53,7 +54,7 @@ def start(context: Context) -> str:
         client_env = mariadb.start(context, statements)
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
-        listens=_communication(local),
+        listens="".join(f"{key}={value}\n" for key, value in communication(local, "NoInAddrAny")),
         port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip
@@ -69,12 +70,6 @@ def start(context: Context) -> str:
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
     _register_cluster(context)
     return "slurmdbd"
-
-
-def _communication(local: LocalSite) -> str:
-    """Returns slurmdbd.conf's line for it; `node.slurm.conf` has the reasons."""
-    told = [*(["EnableIPv6"] if local.ipv6 else []), *(["NoInAddrAny"] if local.loopback_only else [])]
-    return f"CommunicationParameters={','.join(told)}\n" if told else ""
 
 
 def _register_cluster(context: Context) -> None:

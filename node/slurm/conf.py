@@ -17,7 +17,7 @@ from node.health import conf as health
 from node.model import Partition, Settings
 from node.sites import LocalSite
 from node.slurm import blocks, gres, topology, users
-from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
+from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
 from node.slurm.version import Version, spell, traits
@@ -143,10 +143,10 @@ def _daemons(settings: Settings) -> Options:
         ("SlurmUser", user),
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
         *([("SlurmdUser", user)] if folders.process else []),
-        *([("CommunicationParameters", ",".join(told))] if (told := list(_communication(local))) else []),
+        *communication(local, "NoCtldInAddrAny"),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
-        # Slurm's PMIx makes a folder here, by the same name on all nodes of a step, and fails where it is.
+        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes.
         *([("TmpFS", folders.temporary("%n"))] if folders.process else []),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
@@ -162,16 +162,6 @@ def _daemons(settings: Settings) -> Options:
         # A node that was DOWN and registers again (after silence or a reboot) takes jobs without an admin.
         ("ReturnToService", 2),
     ]
-
-
-def _communication(local: LocalSite) -> Iterator[str]:
-    if local.ipv6:
-        # With IPv4 alone Slurm finds no address, not even 127.0.0.1, while its host has none but that one:
-        # getaddrinfo (AI_ADDRCONFIG) leaves out kinds of addresses that the host does not have.
-        yield "EnableIPv6"
-    if local.loopback_only:
-        # Otherwise slurmctld listens on every address of its host.
-        yield "NoCtldInAddrAny"
 
 
 def _security(settings: Settings) -> Options:
@@ -205,8 +195,7 @@ def _scheduling(settings: Settings) -> Options:
         ("SchedulerParameters", ",".join(_scheduler_parameters(settings, own_machine))),
         ("SelectType", "select/cons_tres"),
         # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
-        # "low socket*core count". Memory counts everywhere, also on process machines, where nothing stops a
-        # job from using more than it was given.
+        # "low socket*core count". On process machines memory counts, and nothing limits its use.
         ("SelectTypeParameters", "CR_CPU_Memory"),
         # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
         # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
