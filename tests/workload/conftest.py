@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import tempfile
 
 import pytest
 
@@ -11,12 +10,6 @@ from tests.support.training_modules import REASON, in_training_environment
 # As workload.train does, and before any test imports TensorFlow.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _generated_code(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keeps TensorFlow's generated code out of /tmp: pytest's workers end without removing it."""
-    tempfile.tempdir = str(tmp_path_factory.mktemp("generated"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
