@@ -114,6 +114,7 @@ def _prepare(project: Path) -> Path:
     """Install what the tests need, as far as possible, and return the folder of the training environment."""
     try:
         system_packages.ensure(say)
+        system_packages.add_pmix(say)
     except UserError as error:
         say(f"tests of a real cluster are skipped: {error}")
     try:

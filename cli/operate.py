@@ -116,7 +116,7 @@ def bring_up(
             console.say(line)
         engine = runner.select(stack, cluster.provider, console.on_event)
     try:
-        with console.waiting("bringing the cluster up"):
+        with console.waiting("bringing the cluster up"), console.errors_once():
             outputs = engine.up(console.on_event, benchmark=benchmark)
             # Resources that the engine knows may have died since; it sees no change and does nothing.
             chosen.repair(stack, console.say)
@@ -337,7 +337,7 @@ def _destroy(
     from cli.runner.state import DamagedStateError
 
     damaged = False
-    with console.waiting("taking the cluster down"):
+    with console.waiting("taking the cluster down"), console.errors_once():
         try:
             engine.destroy(console.on_event)
         except DamagedStateError as error:

@@ -32,6 +32,7 @@ MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 HOSTS, SWITCH = Path("/etc/hosts"), Path("/etc/nsswitch.conf")
 SLURM = Path("/etc/slurm")
 """The folder of slurm.conf in the distributions' packages."""
+LOCALHOST = "localhost"
 NAME_SERVICE_CACHES = ("/run/nscd/socket", "/var/run/nscd/socket")
 WATCH_SECONDS = 5.0
 BEGIN, END = "# slurm-stacks: machines of this cluster\n", "# slurm-stacks: end\n"
@@ -148,7 +149,8 @@ def merged(host: str, ours: str) -> str:
 
     The host's entries for names of machines are left out: with `multi on` in host.conf, Debian's default, a
     lookup would return both addresses. So is another cluster's part, which is there if this runs in the
-    namespace of another cluster.
+    namespace of another cluster, and localhost's second address, `::1`: the controller's daemons listen on
+    the first address of that name, and everybody looks for them at 127.0.0.1.
     """
     names = {name for line in ours.splitlines() for name in line.split()[1:]}
     lines: list[str] = []
@@ -164,9 +166,10 @@ def merged(host: str, ours: str) -> str:
 def _without(line: str, names: set[str]) -> str:
     """Return a line of /etc/hosts without these names; an empty string if it had no others."""
     address, *aliases = line.partition("#")[0].split() or [""]
-    if names.isdisjoint(aliases):
+    dropped = names | {LOCALHOST} if ":" in address else names
+    if dropped.isdisjoint(aliases):
         return line
-    left = [alias for alias in aliases if alias not in names]
+    left = [alias for alias in aliases if alias not in dropped]
     return " ".join([address, *left]) + "\n" if left else ""
 
 

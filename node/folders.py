@@ -49,6 +49,10 @@ class Folders:
         """slurmd's spool; in process mode it has a folder for each node."""
         return self._of("spool", "var/spool/slurmd")
 
+    def temporary(self, node: str) -> PurePosixPath:
+        """A process machine's own folder for what Slurm would make in /tmp, which all of them share."""
+        return self.root / "tmp" / node
+
     @property
     def lib(self) -> PurePosixPath:
         """The elastic daemon's requests and state, and boot reports."""

@@ -64,6 +64,8 @@ class LocalSite:
     loopback_only: bool = False
     """Process machines: whether the controller's daemons listen on 127.0.0.1 alone. Then the controller's
     namespace calls this host `localhost`, because they listen on the address of the host's name."""
+    ipv6: bool = False
+    """Process machines: whether this host's kernel has IPv6. With it Slurm works on the loopback alone."""
     provider: Literal["local"] = "local"
 
 

@@ -23,6 +23,7 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
+from infra.errors import UserError
 
 _MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-"}
 _STYLES = {"created": "green", "updated": "yellow", "replaced": "yellow", "deleted": "red"}
@@ -68,6 +69,8 @@ class Console:
         self._changed: dict[str, Operation] = {}
         """The last operation of each resource, by URN."""
         self._replaced: set[str] = set()
+        self._printed: set[str] = set()
+        """The lines on the screen, for `without_repeats`."""
 
     @property
     def rich(self) -> RichConsole:
@@ -91,7 +94,27 @@ class Console:
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a line that stays on the screen."""
+        self._printed.update(line.strip() for line in text.splitlines())
         self._rich.print(Text(text, style=style or ""))
+
+    def without_repeats(self, text: str) -> str:
+        """Return an error's text without the lines, after its first, that are on the screen already."""
+        kept: list[str] = []
+        for line in text.splitlines():
+            if kept and line.strip() in self._printed:
+                kept[-1] = f"{kept[-1][:-1]}; its last lines are above" if kept[-1][-1:] == ":" else kept[-1]
+            else:
+                kept.append(line)
+        return "\n".join(kept)
+
+    @contextlib.contextmanager
+    def errors_once(self) -> Iterator[None]:
+        """Take from an error of the body what is on the screen already: it is printed below."""
+        try:
+            yield
+        except UserError as error:
+            error.args = (self.without_repeats(str(error)),)
+            raise
 
     @contextlib.contextmanager
     def waiting(self, label: str) -> Iterator[None]:
@@ -134,9 +157,10 @@ class Console:
                 self._show_running()
             case ResourceFailed(name=name, message=message):
                 self._running.pop(name, None)
-                self.say(f"  ! {name}: {message}", "red")
+                self.say(f"  ! {name}: {self.without_repeats(message)}", "red")
             case OutputLine(name=name, stream="stderr", line=line) if line.strip():
                 self.say(f"    {name}: {line}", "dim")
+                self._printed.add(line.strip())
             case Message(text=text, level=level):
                 self.say(text, {"warning": "yellow", "error": "red"}.get(level))
             case Summary():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.local import agent_lifecycle, leftovers, machine_access, system_packages
+from cli.local import agent_lifecycle, leftovers, loopback, machine_access, system_packages
 from cli.local.site import RunDirectory
 from cli.provider import Command, Files, Inside, Outputs, StackUp
 from cli.runner import lock
@@ -46,7 +46,9 @@ class LocalProvider:
             container_support.check(design.isolation)
             image.ensure(design, say)
         else:
+            loopback.check()
             system_packages.ensure(say, accounting=design.slurm.accounting)
+            system_packages.add_pmix(say)
         for text in orphaned_clusters.messages(bundle.ROOT):
             say(text)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli.local import loopback
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
@@ -187,6 +188,7 @@ class RunDirectory:
                 cloud=LocalSite(
                     str(self.agent_socket),
                     own and hosts_namespace_possible(self.path) and _localhost_is_here(),
+                    ipv6=loopback.has_ipv6(),
                 ),
             ),
         )

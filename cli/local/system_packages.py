@@ -15,7 +15,7 @@ from cli import pages
 from infra.errors import EXIT_REFUSED, UserError
 from node.slurm import version
 
-SLURM, ACCOUNTING, CONTAINERS, TESTS = "slurm", "accounting", "containers", "tests"
+SLURM, ACCOUNTING, CONTAINERS, TESTS, PMIX = "slurm", "accounting", "containers", "tests", "pmix"
 NEEDED = {
     SLURM: {
         "slurmctld": "/usr/sbin/slurmctld",
@@ -45,6 +45,7 @@ NEEDED = {
         "busybox": "/usr/bin/busybox",
         "openmpi-bin": "/usr/bin/mpirun.openmpi",
     },
+    PMIX: {"libpmix-dev": "/usr/lib/*/libpmix.so"},
 }
 """Purpose -> package -> the file that shows that it is installed. A `*` stands for what differs between
 architectures and releases."""
@@ -53,7 +54,14 @@ WHO_NEEDS = {
     ACCOUNTING: "slurm-stacks:cluster.slurm.accounting: true needs",
     CONTAINERS: "machines that boot need",
     TESTS: "the tests need",
+    PMIX: "it needs",
 }
+NO_PMIX = "`srun --mpi=pmix` does not work here, and all else does"
+PMIX_PLUGIN = "/usr/lib/*/slurm*/mpi_pmix.so"
+PMIX_BY_VERSION = "/usr/lib/*/libpmix.so.2"
+PMIX_NAME_CHANGED = (23, 2)
+"""Later releases of Slurm load the library by the name in the package libpmix2, which the plugin's package
+brings. Earlier ones use a name that only developers' packages have."""
 SERVICES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -108,6 +116,30 @@ def unsuitable() -> str | None:
         words = done.stderr.strip() or str(error)
         return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer: {pages.SLURM}."
     return None
+
+
+def missing_for_pmix() -> list[str]:
+    """Return the packages that this machine lacks for `srun --mpi=pmix`, where its Slurm could do that."""
+    if not (wanted := missing(PMIX)) or not _there(PMIX_PLUGIN):
+        return []
+    try:
+        file = NEEDED[SLURM]["slurmctld"]
+        done = subprocess.run([file, "-V"], capture_output=True, text=True, check=False, timeout=30)
+        by_version = version.parse(done.stdout) > PMIX_NAME_CHANGED and _there(PMIX_BY_VERSION)
+    except (OSError, subprocess.TimeoutExpired, ValueError):  # `unsuitable` says what is wrong with it
+        return []
+    return [] if by_version else wanted
+
+
+def add_pmix(say: Say) -> None:
+    """Install what `srun --mpi=pmix` needs. A cluster works without it, so a failure is only said."""
+    if not (wanted := missing_for_pmix()):
+        return
+    try:
+        _install(wanted, WHO_NEEDS[PMIX], say)
+    except UserError as error:
+        # apt-get's own lines are left out: without a network they would come at every `up`.
+        say(f"{NO_PMIX}: {str(error).splitlines()[0].rstrip(':')}")
 
 
 def check_accounting() -> str:

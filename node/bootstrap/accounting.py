@@ -6,8 +6,8 @@ from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.sites import is_on_loopback_only
 from node.slurm import users
+from node.slurm.addressing import communication
 
 DATABASE = "slurm_acct_db"
 CONF = """\
@@ -52,8 +52,7 @@ def start(context: Context) -> str:
         client_env = mariadb.start(context, statements)
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
-        # Otherwise slurmdbd listens on every address of its host.
-        listens="CommunicationParameters=NoInAddrAny\n" if is_on_loopback_only(site.cloud) else "",
+        listens="".join(f"{key}={value}\n" for key, value in communication(site.cloud, "NoInAddrAny")),
         port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip

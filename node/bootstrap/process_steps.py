@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -115,6 +116,18 @@ def _controller(context: Context) -> str:
     return f"{', '.join([*started, 'slurmctld'])} and the elastic daemon run"
 
 
+def _begin_without_leftovers(context: Context) -> None:
+    """Removes what an earlier machine of this name has left for a step of a job that may now start again.
+
+    Slurm's PMIx names its folders by job and step, and does not start a step whose folders are there.
+    """
+    temporary = context.path(context.folders.temporary(context.host))
+    spool = context.path(context.folders.spool) / context.host
+    for left in (temporary, *spool.glob("pmix.*")):
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir(parents=True, exist_ok=True)
+
+
 def _compute(context: Context) -> str:
     # Imported late, because whole machines do not need it.
     from node.slurm.addressing import slurmd_ports
@@ -123,6 +136,7 @@ def _compute(context: Context) -> str:
     daemons.check_port(context, slurmd_ports(context.settings)[context.host])
     # slurmd makes the folder for %n in SlurmdSpoolDir, but not its parent.
     context.path(folders.spool).mkdir(parents=True, exist_ok=True)
+    _begin_without_leftovers(context)
     release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
     start_slurmd(
         context.services,

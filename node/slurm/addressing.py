@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from node.folders import Folders
 from node.model import ClusterDesign, Settings
+from node.sites import LocalSite
 from node.slurm import blocks
 
 PORT_BLOCK = blocks.BLOCK
@@ -79,3 +80,17 @@ def reached_at(addresses: Sequence[str]) -> list[tuple[str, object]]:
 def span(first: int, last: int) -> str:
     """Consecutive numbers in the notation of slurm.conf."""
     return str(first) if first == last else f"[{first}-{last}]"
+
+
+def communication(cloud: object, on_loopback: str) -> list[tuple[str, str]]:
+    """The option with which a daemon of Slurm listens, and all programs look addresses up.
+
+    Args:
+        cloud: What is known of the provider. Slurm's defaults are right on all but the local cloud.
+        on_loopback: The daemon's word for its host's own address. Without it, it listens on every address.
+    """
+    if not isinstance(cloud, LocalSite):
+        return []
+    # With IPv4 alone getaddrinfo (AI_ADDRCONFIG) finds nothing while a host has no address but 127.0.0.1.
+    told = [*(["EnableIPv6"] if cloud.ipv6 else []), *([on_loopback] if cloud.loopback_only else [])]
+    return [("CommunicationParameters", ",".join(told))] if told else []

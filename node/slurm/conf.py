@@ -15,9 +15,8 @@ from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.sites import is_on_loopback_only
 from node.slurm import blocks, gres, topology, users
-from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
+from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
 from node.slurm.version import Version, spell, traits
@@ -142,10 +141,11 @@ def _daemons(settings: Settings) -> Options:
         ("SlurmUser", user),
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
         *([("SlurmdUser", user)] if folders.process else []),
-        # Otherwise slurmctld listens on every address of its host.
-        *([("CommunicationParameters", "NoCtldInAddrAny")] if is_on_loopback_only(site.cloud) else []),
+        *communication(site.cloud, "NoCtldInAddrAny"),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
+        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes.
+        *([("TmpFS", folders.temporary("%n"))] if folders.process else []),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
         ("SlurmctldLogFile", folders.log / "slurmctld.log"),
@@ -193,8 +193,8 @@ def _scheduling(settings: Settings) -> Options:
         ("SchedulerParameters", ",".join(_scheduler_parameters(settings, own_machine))),
         ("SelectType", "select/cons_tres"),
         # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
-        # "low socket*core count". Slurm allocates memory only where cgroups can enforce it.
-        ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
+        # "low socket*core count". On process machines memory counts, and nothing limits its use.
+        ("SelectTypeParameters", "CR_CPU_Memory"),
         # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
         # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
         # ones.
@@ -362,8 +362,8 @@ def _partition(settings: Settings, partition: Partition, in_service: bool) -> st
         ("MaxNodes", partition.max),
         ("MaxTime", partition.time_limit),
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
-        # Where Slurm allocates memory, a job that requests none would get all memory of its node.
-        *([("DefMemPerCPU", partition.memory_mib // partition.cpus)] if _cgroups(settings) else []),
+        # Otherwise a job that requests no memory would get all memory of its node.
+        ("DefMemPerCPU", partition.memory_mib // partition.cpus),
         ("State", "UP" if in_service else "DOWN"),
     ]
     return _line(options)

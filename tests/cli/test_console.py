@@ -20,6 +20,7 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
+from infra.errors import NotUpError, UserError
 
 COMMAND = "command:local:Command"
 
@@ -66,6 +67,32 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         "  deleted 1, replaced 1, created 1, failed 1 (3.0 s)",
     ]
     assert console.changes == {"deleted": 1, "replaced": 1, "created": 1}, "those that have a line"
+
+
+def test_an_error_is_printed_once(plain: tuple[Console, io.StringIO]) -> None:
+    """A command prints it, and both the event of the failure and the runner's error have its end."""
+    console, text = plain
+    tail = "exit status 1:\ncontroller: ready\n  [12:00] fatal: no address\nonly on standard output"
+    for line in ("controller: ready", "  [12:00] fatal: no address"):
+        console.on_event(OutputLine("urn::h", "head", "stderr", line))
+    console.on_event(ResourceFailed("urn::h", "head", COMMAND, "created", 1.0, tail))
+    with pytest.raises(NotUpError) as failed, console.errors_once():
+        raise NotUpError(f"head: {tail}\n(`up` goes on)", 3)
+    assert text.getvalue().splitlines() == [
+        "    head: controller: ready",
+        "    head:   [12:00] fatal: no address",
+        "  ! head: exit status 1; its last lines are above",
+        "only on standard output",
+    ]
+    assert (str(failed.value), failed.value.exit_code) == (
+        "head: exit status 1; its last lines are above\n(`up` goes on)", 3,
+    )  # fmt: skip
+
+
+def test_an_error_that_nobody_has_printed_stays_whole(plain: tuple[Console, io.StringIO]) -> None:
+    console, _ = plain
+    with pytest.raises(UserError, match=r"^a: exit status 1:\nwhy$"), console.errors_once():
+        raise UserError("a: exit status 1:\nwhy")
 
 
 @pytest.mark.parametrize(

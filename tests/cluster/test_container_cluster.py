@@ -109,7 +109,8 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     # Every node finds every other one by its name, at an address that is not this host's.
     script = "hostname; for n in 0 1; do getent hosts debug-$n; done; while [ ! -e seen ]; do sleep 0.1; done"
     with ThreadPoolExecutor() as pool:
-        said = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
+        # Also where tasks find each other by PMIx, as MPI's do.
+        said = pool.submit(cluster.execute, "srun", "-N2", "--mpi=pmix", "sh", "-c", script)
         try:
             until(lambda: cluster.status()["machines"]["running"] == 2, 120, "two machines")
         finally:
@@ -136,13 +137,14 @@ def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
-    number = cluster.execute(
-        "sbatch", "--parsable", "--wrap", "hostname; echo $PWD; touch /etc/of-a-node"
-    ).strip()
+    # rsync has to be on both sides.
+    wrap = "hostname; echo $PWD; touch /etc/of-a-node; rsync --version >/dev/null || echo no rsync"
+    number = cluster.execute("sbatch", "--parsable", "--wrap", wrap).strip()
     until(lambda: job(cluster, number) == "COMPLETED", 120, "the batch job")
     host, folder = cluster.execute("cat", f"slurm-{number}.out").split()
     assert host.startswith("debug-")
     assert folder == cluster.execute("pwd").strip()
+    assert cluster.execute("rsync", "--version").startswith("rsync")
     assert folder.startswith("/home/")
     assert cluster.cluster("exec", "--", "test", "-e", "/etc/of-a-node").returncode == 1
     assert not Path("/etc/of-a-node").exists()

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import name_support
+from cli.local import name_support, system_packages
 from localcloud import addresses, hosts_namespace
 from node.published import read_settings
 from tests.support.checkout import ROOT, SMALL, Checkout, running, until
+from tests.support.net_machines import need_net_machines
 from tests.support.ordinary_user import OrdinaryUser
 
 needs_views = pytest.mark.skipif(
@@ -115,6 +116,24 @@ def test_a_nodes_host_name_is_its_name(cluster: Checkout) -> None:
         assert host == node
         assert re.fullmatch(r"debug-\d", host)
     assert cluster.execute("hostname") == "controller\n"
+
+
+@pytest.mark.skipif(bool(system_packages.missing_for_pmix()), reason="this host has no libpmix for Slurm")
+def test_tasks_on_several_nodes_find_each_other_by_pmix(cluster: Checkout) -> None:
+    """Slurm makes a folder of the step's name on each node; process machines share /tmp."""
+    ran = cluster.execute("srun", "-N3", "--mpi=pmix", "printenv", "PMIX_RANK", "PMIX_SERVER_TMPDIR")
+    lines = ran.splitlines()
+    assert {line for line in lines if line.isdigit()} == {"0", "1", "2"}
+    folders = {Path(line) for line in lines if not line.isdigit()}
+    assert len(folders) == 3
+    assert all(cluster.run_directory in folder.parents for folder in folders), "they end with the cluster"
+
+
+def test_memory_counts_and_a_job_has_its_cores_share_of_it(cluster: Checkout) -> None:
+    shown = "scontrol show node $SLURMD_NODENAME | grep -o AllocMem=[0-9]*"
+    assert cluster.execute("srun", "-N1", "--mem=300", "sh", "-c", shown) == "AllocMem=300\n"
+    assert cluster.execute("srun", "-N1", "sh", "-c", shown) == "AllocMem=1024\n"
+    assert cluster.cluster("exec", "--", "srun", "-N1", "--mem=1025", "true").returncode == 1
 
 
 @needs_views
@@ -246,6 +265,27 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
             user.close()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.wide
+def test_a_host_without_a_network_has_a_cluster(tmp_path: Path) -> None:
+    """As in a container with `--network none`, or with the radio off."""
+    need_net_machines()
+    alone = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
+    with subprocess.Popen(alone, stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"up\n"
+        there = ["nsenter", f"--target={host.pid}", "--net"]
+        checkout = Checkout(tmp_path / "a checkout", SMALL, inside=lambda *command: [*there, *command])
+        try:
+            checkout.cluster("up", check=True)
+            assert len(meet(checkout, tmp_path)) == 3
+            assert checkout.cluster("doctor").returncode == 0
+            assert checkout.cluster("down", check=True).returncode == 0
+        finally:
+            left = checkout.close()
+            host.kill()
+        assert left == []
 
 
 @pytest.mark.wide

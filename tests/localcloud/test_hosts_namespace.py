@@ -21,6 +21,7 @@ from tests.support.ordinary_user import OrdinaryUser
 from tests.support.private_mounts import PrivateMounts
 
 OURS = "127.9.64.1 controller\n127.9.65.0 debug-0\n127.9.65.1 debug-1\n"
+OUR_BEGIN = hosts_namespace.BEGIN.strip()
 OUR_SLURM = "ClusterName=ours\n"
 PYTHON = [sys.executable, "-I", "-S"]
 NOT_BY_NAME = (
@@ -67,6 +68,14 @@ def test_a_name_that_a_machine_has_leads_to_the_machine_alone() -> None:
     text = hosts_namespace.merged("10.0.0.5 controller # the real one\n10.0.0.6 box debug-1 lab\n", OURS)
     assert text.splitlines()[0] == "10.0.0.6 box lab"
     assert text.count("controller") == 1
+
+
+def test_localhost_is_the_address_on_which_the_controllers_daemons_are_reached() -> None:
+    """With IPv6 slurmctld would listen on `::1`, which the C library returns first."""
+    text = hosts_namespace.merged(
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost\nfe80::1 localhost\n", OURS
+    )
+    assert text.splitlines()[:3] == ["127.0.0.1 localhost", "::1 ip6-localhost", OUR_BEGIN]
 
 
 def test_a_cluster_that_is_brought_up_in_the_view_of_another_has_its_own_names_only() -> None:

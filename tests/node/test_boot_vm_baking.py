@@ -90,7 +90,9 @@ def test_a_node_image_is_its_packages_and_nothing_of_a_machine(root: Path, tmp_p
         "users": "done", "packages": "done", "accelerators": "skipped", "logs": "done", "clean": "done",
     }  # fmt: skip
     (install,) = run.having("install")
-    assert install.endswith("--no-install-recommends munge chrony slurmd slurm-client nfs-common nftables")
+    assert install.endswith(
+        "--no-install-recommends munge chrony slurmd slurm-client libpmix-dev rsync nfs-common nftables"
+    )
     for path in GONE:
         assert not (root / path).exists(), path
     for path in OTHERS:

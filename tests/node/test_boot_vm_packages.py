@@ -43,17 +43,26 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
         return packages.wanted(machine(tmp_path, role, host, **changes)[0])
 
     assert wanted("controller", "controller") == [
-        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+        "munge", "chrony", "slurmctld", "slurm-client", "libpmix-dev", "rsync",
+        "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
         "python3-boto3", "python3-venv", "build-essential",
     ]  # fmt: skip
     assert wanted("compute", "compute-0") == [
-        "munge", "chrony", "slurmd", "slurm-client", "nfs-common", "nftables",
+        "munge", "chrony", "slurmd", "slurm-client", "libpmix-dev", "rsync", "nfs-common", "nftables",
     ]  # fmt: skip
-    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common", "nftables"]
+    assert wanted("login", "login-0") == [
+        "munge",
+        "chrony",
+        "slurm-client",
+        "libpmix-dev",
+        "rsync",
+        "nfs-common",
+        "nftables",
+    ]
     local = (Mount("/local_scratch", "nvme", roles=("compute",)),)
     assert wanted("compute", "compute-0", mounts=local) == [
-        "munge", "chrony", "slurmd", "slurm-client", "mdadm", "nftables",
+        "munge", "chrony", "slurmd", "slurm-client", "libpmix-dev", "rsync", "mdadm", "nftables",
     ]  # fmt: skip
     oci = Containers("oci")
     assert wanted("compute", "compute-0", mounts=(), containers=oci)[-2] == "crun"
@@ -83,9 +92,9 @@ def test_users_can_make_environments_where_they_log_in_and_only_there(tmp_path: 
 def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
     context, run = machine(tmp_path)
     run.answer("dpkg-query", there("munge", "nfs-common"))
-    assert packages.install(context) == "installed chrony, slurmd, slurm-client, nftables"
+    assert packages.install(context) == "installed chrony, slurmd, slurm-client, libpmix-dev, rsync, nftables"
     (update,), (install,) = run.having("update"), run.having("install")
-    assert install.endswith("--no-install-recommends chrony slurmd slurm-client nftables")
+    assert install.endswith("--no-install-recommends chrony slurmd slurm-client libpmix-dev rsync nftables")
     for line in (update, install):
         assert "--option=DPkg::Lock::Timeout=300" in line.split()
     assert run.calls.index(update) < run.calls.index(install)

@@ -31,7 +31,8 @@ V100 = Partition("v100", "n1-standard-8", 8, 29000, 0, 4, Accelerator("v100", 2)
 def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     assert distribution.wanted(context) == [
-        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+        "munge", "chrony", "slurmctld", "slurm-client", "libpmix-dev", "rsync",
+        "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
         "python3-venv", "build-essential",
     ]  # fmt: skip

@@ -127,6 +127,13 @@ def test_slurmctld_listens_on_the_loopback_alone_where_its_host_is_called_localh
     assert "CommunicationParameters" not in conf()
 
 
+def test_slurm_has_both_kinds_of_addresses_where_the_host_has() -> None:
+    """With IPv4 alone its `get_addr_info` finds nothing on a host without a network."""
+    local = LocalSite(loopback_only=True, ipv6=True)
+    assert conf(isolation="process", cloud=local)["CommunicationParameters"] == "EnableIPv6,NoCtldInAddrAny"
+    assert conf(isolation="process", cloud=LocalSite(ipv6=True))["CommunicationParameters"] == "EnableIPv6"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_everywhere(isolation: str, version: Version) -> None:
@@ -201,7 +208,8 @@ def test_process_mode() -> None:
     assert found["SlurmctldHost"] == "localhost(127.0.0.1)"
     assert found["AuthInfo"].startswith("socket=/tmp/slurm-stacks-0/abcdef/run/munge.sock,")
     assert (found["ProctrackType"], found["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
-    assert found["SelectTypeParameters"] == "CR_CPU"
+    assert found["SelectTypeParameters"] == "CR_CPU_Memory"
+    assert found["TmpFS"] == "/tmp/slurm-stacks-0/abcdef/tmp/%n"
     assert found["SlurmdParameters"] == "config_overrides"
     for key in ("SlurmdSpoolDir", "SlurmdPidFile", "SlurmdLogFile"):
         assert "%n" in found[key], "all nodes share a file system"

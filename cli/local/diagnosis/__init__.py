@@ -40,6 +40,7 @@ def checks(
         Check("system", of(software.system, here)),
         # Container machines have Slurm in their image.
         *([] if boots else [Check("packages", of(software.installed, here))]),
+        *([] if boots else [Check("packages", of(software.pmix, here))]),
         Check("services", of(software.services, here, run.path)),
         Check("user", local_folders.user),
         Check("run", of(local_folders.run_folder, stack, design)),
@@ -63,7 +64,7 @@ def checks(
             found.append(Check("slurm", network.slurm_folder))
     return [
         *found,
-        Check("network", network.loopback),
+        Check("network", of(network.answers, boots=boots)),
         Check("network", of(network.names, here)),
         Check("clock", of(network.clock, stack.project)),
         Check("cluster", of(cluster.present, stack, design)),

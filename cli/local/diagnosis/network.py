@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.local import loopback
 from cli.local import name_support as names_of_nodes
 from cli.local.diagnosis.host import Host
 from cli.local.site import FIRST_PORT, LAST_PORT, RunDirectory
@@ -18,20 +19,16 @@ from node.model import ClusterDesign
 from node.slurm.addressing import ports_needed
 
 DAY = 86400.0
-ANSWER_SECONDS = 1.0
 
 
-def loopback() -> Iterable[Finding]:
-    """Check a connection over 127.0.0.1, which the whole cluster uses."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), ANSWER_SECONDS).close()
-    except OSError as error:
-        yield stops(
-            "network.loopback",
-            f"127.0.0.1 does not answer ({error.strerror or error}), and all of the cluster talks over it",
-            "As root: ip link set lo up",
-        )
+def answers(*, boots: bool) -> Iterable[Finding]:
+    """Check a connection over 127.0.0.1, which the whole cluster uses, and how Slurm looks addresses up.
+
+    Args:
+        boots: whether machines are containers, which have a network and a Slurm of their own.
+    """
+    if (problem := loopback.silent() if boots else loopback.problem()) is not None:
+        yield stops("network.loopback", *problem)
         return
     yield fine("network.loopback", "127.0.0.1 answers")
 

@@ -82,6 +82,21 @@ def installed(host: Host) -> Iterable[Finding]:
     yield from _releases(versions, munge)
 
 
+def pmix(host: Host) -> Iterable[Finding]:
+    """Check that `srun --mpi=pmix` works, or that `up` can install what it needs."""
+    missing = system_packages.missing_for_pmix()
+    if not missing:
+        return
+    if host.which("apt-get") is not None and (host.uid == 0 or host.run(["sudo", "-n", "true"])[0] == 0):
+        yield fine("packages.pmix", f"`up` installs {', '.join(missing)}, which `srun --mpi=pmix` needs")
+        return
+    yield warns(
+        "packages.pmix",
+        f"{system_packages.NO_PMIX}: there is no {system_packages.NEEDED[system_packages.PMIX][missing[0]]}",
+        f"Have an administrator install it, by apt-get: {system_packages.command(missing)}",
+    )
+
+
 def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
     """Check that slurmdbd and MariaDB, which keep the records of `sacct`, are or can be installed.
 

@@ -14,6 +14,9 @@ SLURM = {
     "login": ("slurm-client",),
     "compute": ("slurmd", "slurm-client"),
 }
+FOR_JOBS = ("libpmix-dev", "rsync")
+"""`srun --mpi=pmix` loads the library by the name that Debian 12 has in no other package, here and on nodes.
+rsync has to be on both sides."""
 FOR_USERS = ("build-essential", "python3-venv")
 """What users make environments of their own with, where they log in to a cloud's cluster."""
 ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -32,7 +35,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
     # Nodes of AWS Batch have no Slurm.
-    names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role]]
+    names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role], *FOR_JOBS]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
     if role == "controller" and any(mount.served_by == "controller" for mount in mounts):

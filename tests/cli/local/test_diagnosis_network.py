@@ -25,13 +25,14 @@ HOSTS = "127.0.0.1 localhost\n127.0.1.1 Here here.example # mine\n::1 localhost 
 
 
 def test_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(network.loopback()) == {"network.loopback": "fine"}
+    for boots in (True, False):
+        assert seen(network.answers(boots=boots)) == {"network.loopback": "fine"}
 
     def unreachable(*_: object) -> socket.socket:
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    (found,) = network.loopback()
+    (found,) = network.answers(boots=False)
     assert seen([found]) == {"network.loopback": "stops"}
     assert "Network is unreachable" in found.found
 

@@ -44,6 +44,24 @@ def test_linux_with_proc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "severity"),
+    [
+        ({"uid": 0}, "warns"),
+        ({"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}}, "fine"),
+        ({"uid": 1, "found": {"apt-get": "/usr/bin/apt-get"}}, "warns"),
+    ],
+    ids=["no apt-get", "root", "nobody"],
+)
+def test_pmix_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], severity: str
+) -> None:
+    monkeypatch.setattr(system_packages, "missing_for_pmix", lambda: ["libpmix-dev"])
+    assert seen(software.pmix(host(tmp_path, **facts))) == {"packages.pmix": severity}
+    monkeypatch.setattr(system_packages, "missing_for_pmix", list)
+    assert seen(software.pmix(host(tmp_path, **facts))) == {}
+
+
+@pytest.mark.parametrize(
     ("facts", "severity", "words"),
     [
         ({"uid": 0}, "stops", "there is no apt-get here"),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import site
+from cli.local import loopback, site
 from cli.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.errors import UserError
 from infra.program import locations
@@ -91,7 +91,7 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     assert made.site.user == getpass.getuser()
     assert made.site.slurmd_port == made.site.slurmctld_port + 1
     assert (made.site.cloud, made.site.blocks) == (
-        LocalSite(str(run.agent_socket)),
+        LocalSite(str(run.agent_socket), ipv6=loopback.has_ipv6()),
         {"debug": ((0, 64),)},
     )
     folders = Folders(made)

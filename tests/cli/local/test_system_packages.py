@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import system_packages
-from cli.local.system_packages import ACCOUNTING, NEEDED, SLURM
+from cli.local.system_packages import ACCOUNTING, NEEDED, PMIX, SLURM
 from infra.errors import EXIT_REFUSED, UserError
 
 # In place of apt-get: notes its arguments and the policy of the moment, and installs by touching files.
@@ -45,10 +45,12 @@ class Machine:
         self.log.touch()
         (folder / "slurm").write_text(PROGRAM)
         (folder / "slurm").chmod(0o755)
-        for purpose in (SLURM, ACCOUNTING):
+        for purpose in (SLURM, ACCOUNTING, PMIX):
             needed = {package: str(self.there / package) for package in NEEDED[purpose]}
             monkeypatch.setitem(NEEDED, purpose, needed)
         monkeypatch.setattr(system_packages, "POLICY", str(self.policy))
+        monkeypatch.setattr(system_packages, "PMIX_PLUGIN", str(self.there / "mpi_pmix.so"))
+        monkeypatch.setattr(system_packages, "PMIX_BY_VERSION", str(self.there / "libpmix.so.2"))
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
         monkeypatch.setattr(shutil, "which", self.which)
         self.tool("apt-get", APT)
@@ -104,6 +106,48 @@ def test_only_what_is_missing(machine: Machine) -> None:
     assert system_packages.missing() == ["slurm-client"]
     machine.ensure()
     assert "noninteractive install -y -qq --no-install-recommends --no-remove slurm-client" in machine.calls()
+
+
+@pytest.mark.parametrize(
+    ("release", "there", "missing"),
+    [
+        ("22.05.8", [], []),
+        ("22.05.8", ["mpi_pmix.so"], ["libpmix-dev"]),
+        ("22.05.8", ["mpi_pmix.so", "libpmix.so.2"], ["libpmix-dev"]),
+        ("22.05.8", ["mpi_pmix.so", "libpmix-dev"], []),
+        ("23.11.4", ["mpi_pmix.so"], ["libpmix-dev"]),
+        ("23.11.4", ["mpi_pmix.so", "libpmix.so.2"], []),
+        ("of no release", ["mpi_pmix.so"], []),
+    ],
+)
+def test_pmix_is_missing_where_slurm_would_load_it(
+    machine: Machine, release: str, there: list[str], missing: list[str]
+) -> None:
+    """The name that Slurm loads: `_libpmix_open` in its mpi_pmix.c, at the tags 22-05-8 and 23-11-4."""
+    (machine.folder / "slurm").write_text(PROGRAM.replace("22.05.8", release))
+    machine.ensure() if release[0].isdigit() else shutil.copy(
+        machine.folder / "slurm", machine.there / "slurmctld"
+    )
+    for name in there:
+        (machine.there / name).touch()
+    assert system_packages.missing_for_pmix() == missing
+
+
+def test_pmix_is_installed_and_a_cluster_comes_up_without_it(machine: Machine) -> None:
+    machine.ensure()
+    (machine.there / "mpi_pmix.so").touch()
+    (machine.folder / "broken").touch()
+    system_packages.add_pmix(machine.said.append)
+    assert machine.said[-1] == (
+        "`srun --mpi=pmix` does not work here, and all else does: "
+        "apt-get install --no-install-recommends --no-remove libpmix-dev failed"
+    )
+    (machine.folder / "broken").unlink()
+    system_packages.add_pmix(machine.said.append)
+    assert (machine.there / "libpmix-dev").exists()
+    calls = len(machine.calls())
+    system_packages.add_pmix(machine.said.append)
+    assert len(machine.calls()) == calls, "it is there"
 
 
 FOR_ACCOUNTING = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core"]
