@@ -16,10 +16,12 @@ from node import command_line
 from node.bootstrap.vm import cloud_local
 from node.codec import to_json
 from node.logs import find
-from node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
+from node.logs.filters import about_jobs, about_node
+from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
 from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
 
@@ -33,6 +35,7 @@ class Slurm:
         self.queue: dict[int, JobState] = {}
         self.state: dict[str, NodeState] = {}
         self.written: dict[int, dict[str, str]] = {}
+        self.reserved: list[Reservation] = []
         self.silent = False
 
     def _answer(self, what: Any) -> Any:
@@ -45,6 +48,12 @@ class Slurm:
 
     def nodes(self) -> dict[str, NodeState]:
         return dict(self._answer(self.state))
+
+    def detailed_jobs(self) -> dict[int, JobState]:
+        return self.jobs()
+
+    def reservations(self) -> list[Reservation]:
+        return list(self._answer(self.reserved))
 
     def outputs(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         return dict(self._answer({number: self.written[number] for number in jobs if number in self.written}))
