@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from node.elastic.view import REASON_PREFIX, is_admin_disabled
+from node.slurm.reservations import Reservation
 from node.slurm.states import MISSING, NodeState
 
 UNUSABLE = {
@@ -27,7 +30,12 @@ PARTITION_STATES = {
 
 
 def node_words(
-    state: str, machine: str | None, reason: str | None, kept: str | None = None, *, listed: bool = True
+    state: str,
+    machine: str | None,
+    reason: str | None,
+    kept: Reservation | None = None,
+    *,
+    listed: bool = True,
 ) -> tuple[str, str]:
     """Return a node's state, and why it is not up, in words.
 
@@ -37,7 +45,7 @@ def node_words(
         state: The state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN.
         machine: The state of its machine, as the cloud reports it. `None` means that there is no machine.
         reason: Slurm's reason, which may be an old one.
-        kept: The reservation that has the node now.
+        kept: The reservation that has the node now. Slurm marks its nodes a few seconds later.
         listed: Whether the cloud has listed the machines just now.
     """
     base, *flags = state.split("+")
@@ -54,12 +62,13 @@ def node_words(
         if node.is_powered_down and not is_admin_disabled(node):
             return "down", f"last: {said}" if said else ""
         return "down", said or "Slurm gives no reason"
-    for flag, word in (("MAINTENANCE", "in maintenance"), ("RESERVED", "reserved")):
-        if flag in flags:
-            rest = "+".join([base, *(f for f in flags if f not in ("MAINTENANCE", "RESERVED"))])
-            what, why = node_words(rest, machine, reason, listed=listed)
-            trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
-            return f"{word}, {what}", f"{kept or 'by a reservation'}{trouble}"
+    if kept is not None or node.flags & {"MAINTENANCE", "RESERVED"}:
+        repairs = "MAINTENANCE" in flags or (kept is not None and kept.is_maintenance)
+        rest = "+".join([base, *(flag for flag in flags if flag not in ("MAINTENANCE", "RESERVED"))])
+        what, why = node_words(rest, machine, reason, listed=listed)
+        trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
+        whose = f"{kept.name}, for {kept.purpose} {kept.times(time.time())}" if kept else "by a reservation"
+        return f"{'in maintenance' if repairs else 'reserved'}, {what}", f"{whose}{trouble}"
     if node.is_powering_up:
         waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
         return "starting", waits.get(machine, "")

@@ -20,7 +20,7 @@ from node import plurals
 from node.logs.text import printable
 from node.slurm.hostlist import expand, fold
 from node.slurm.reasons import in_words
-from node.slurm.reservations import Reservation
+from node.slurm.reservations import Reservation, now_kept
 
 PLAIN_WIDTH = 160
 MOST_JOBS = 50
@@ -121,13 +121,7 @@ def _show_nodes(
         waiting: Whether a job waits. The jobs' table then says what for.
         listed: Whether the cloud has listed the machines just now.
     """
-    now = time.time()
-    kept = {
-        node: f"{one.name}, for {one.purpose} {one.times(now)}"
-        for one in reserved
-        if one.start <= now < one.end
-        for node in one.nodes
-    }
+    kept = now_kept(reserved, time.time())
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     off = 0
     for node in nodes:

@@ -50,6 +50,7 @@ def status(
     jobs, reserved, states = control.detailed_jobs(), control.reservations(), control.partition_states()
     by_node = {m.node: m for m in machines if m.node}
     now = time.time()
+    kept = reservations.now_kept(reserved, now)
     return {
         "partitions": [
             {
@@ -67,7 +68,7 @@ def status(
                 "name": name,
                 "partition": getattr(design.partition_of(name), "name", None),
                 "state": state_text(state),
-                "usable": state.is_usable,
+                "usable": state.is_usable and name not in kept,
                 "machine_state": by_node[name].state.value if name in by_node else None,
                 "reason": state.reason,
             }

@@ -165,7 +165,7 @@ SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
 """The value of `squeue --Format`. It has no widths, so nothing is cut, and it has our own separators."""
 JOB_TEXTS = ("name", "comment", "admin_comment")
 """The fields of jobs that hold what somebody has written."""
-JOB_DETAILS = ("reservation", "timeused", "timelimit")
+JOB_DETAILS = ("reservation", "timeused", "timelimit", "reqnodes")
 """The fields of jobs that only people ask for: `with_details`."""
 OUTPUT_FIELDS = (
     "arrayjobid", "arraytaskid", "userid", "username", "batchflag", "batchhost", "name", "stdout", "stderr",
@@ -286,6 +286,7 @@ def with_details(job: JobState, details: Mapping[str, str]) -> JobState:
         reservation=_text(details.get("reservation")),
         run_seconds=_duration(details.get("timeused", "")) or 0.0,
         time_limit=_duration(details.get("timelimit", "")),
+        required_nodes=tuple(expand(nodes)) if (nodes := _text(details.get("reqnodes"))) else (),
     )
 
 

@@ -34,13 +34,22 @@ class Reservation:
     users: str = ""
 
     @property
+    def is_maintenance(self) -> bool:
+        return "MAINT" in self.flags
+
+    @property
     def purpose(self) -> str:
-        return "maintenance" if "MAINT" in self.flags else f"jobs of {self.users}" if self.users else "others"
+        return "maintenance" if self.is_maintenance else f"jobs of {self.users}" if self.users else "others"
 
     def times(self, now: float) -> str:
         """A phrase for when it is: `until …`, or `from … until …`."""
         begun = "" if self.start <= now else f"from {clock(self.start)} "
         return f"{begun}until {clock(self.end)}"
+
+
+def now_kept(reservations: Iterable[Reservation], now: float) -> dict[str, Reservation]:
+    """Node -> the reservation that has it at a time."""
+    return {node: one for one in reservations if one.start <= now < one.end for node in one.nodes}
 
 
 def clock(moment: float) -> str:
@@ -74,13 +83,14 @@ def advice(
             return f"there is no reservation {job.reservation} any more: {without}"
         if job.reason != "Reservation":
             return None
-        return f"{'; '.join(f'{one.name} is {one.times(now)}' for one in own)}; {without}"
+        return f"{'; '.join(f'{one.name} lasts {one.times(now)}' for one in own)}; {without}"
     cause = job.explanation or job.reason
     if not cause.startswith(_HELD) or "UnavailableNodes" in cause:
         return None
     limit = float("inf") if job.time_limit is None else job.time_limit
     # A job that ends before a reservation begins may have its nodes.
-    held = [one for one in known if now < one.end and now + limit > one.start and set(one.nodes) & set(nodes)]
+    wanted = set(job.required_nodes) or set(nodes)
+    held = [one for one in known if now < one.end and now + limit > one.start and wanted & set(one.nodes)]
     if not held:
         return None
     told = "; ".join(f"{one.name} keeps its nodes for {one.purpose} {one.times(now)}" for one in held)

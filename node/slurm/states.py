@@ -127,9 +127,10 @@ class JobState:
         start_time: the start time. For a pending job, Slurm's estimate.
         gres: the generic resources per node that the job requests, such as `gres:gpu:2`.
         run_seconds: how long it has run, without the time in which it was suspended, as squeue counts it;
-            0 unless it was asked for by `Slurm.detailed_jobs`, as the next two.
+            0 unless it was asked for by `Slurm.detailed_jobs`, as the next three.
         time_limit: its time limit in seconds. `None` means that it has none.
         reservation: the name of the reservation in which it asks to run.
+        required_nodes: the nodes that it asks for by name.
         exit_code: the exit status. It is 0 if a signal ended the job.
         signal: the number of the signal that ended the job, otherwise 0.
     """
@@ -164,6 +165,7 @@ class JobState:
     run_seconds: float = 0.0
     time_limit: float | None = None
     reservation: str | None = None
+    required_nodes: tuple[str, ...] = ()
 
     @property
     def spelling(self) -> int | str:

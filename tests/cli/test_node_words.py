@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from cli.console import tables
 from cli.console.node_words import node_words
 from cli.doctor import condition
+from node.elastic.rules import NodePhase
+from node.elastic.view import is_admin_disabled, phase
+from node.slurm.reservations import Reservation, clock
 from node.slurm.states import MISSING, NodeState
 
 
@@ -119,10 +123,13 @@ def test_a_nodes_state_in_words(
 
 
 def test_a_reservation_is_named_and_a_silent_cloud_misses_nobody() -> None:
-    assert node_words("IDLE+CLOUD+RESERVED", "running", None, "r, for jobs of ada until 2") == (
-        "reserved, idle",
-        "r, for jobs of ada until 2",
-    )
+    ours = Reservation("r", 0.0, 9e9, ("n",), frozenset(), "ada")
+    for flags in ("+RESERVED", ""):  # Slurm marks the nodes a little later
+        told = node_words(f"IDLE+CLOUD{flags}", "running", None, ours)
+        assert told == ("reserved, idle", f"r, for jobs of ada until {clock(9e9)}")
+        repair = dataclasses.replace(ours, flags=frozenset({"MAINT"}))
+        told = node_words(f"IDLE+CLOUD+POWERED_DOWN{flags}", None, None, repair)
+        assert told == ("in maintenance, off", f"r, for maintenance until {clock(9e9)}")
     assert node_words("IDLE+CLOUD", None, None, listed=False) == ("idle", "")
     word, why = node_words(MISSING, None, None)
     assert word == "missing"
@@ -154,6 +161,15 @@ def test_what_cannot_be_used_never_looks_as_if_it_could(word: str, machine: str 
     for by_hand in ("DRAIN", "FAIL", "MAINTENANCE", "RESERVED"):
         looks, why = node_words(f"{state}+{by_hand}", machine, "fan")
         assert looks.startswith(("drained", "in maintenance", "reserved", "down", "missing")), looks
+
+
+def test_a_node_that_is_set_to_fail_is_left_to_who_set_it() -> None:
+    """As a drained one: the elastic daemon neither brings it back nor counts it as capacity."""
+    for more in ({"CLOUD"}, {"CLOUD", "POWERED_DOWN", "NOT_RESPONDING"}):
+        node = NodeState("n", "IDLE", frozenset({"FAIL", *more}), "fan")
+        assert node.is_drained
+        assert is_admin_disabled(node)
+        assert phase(node) is (NodePhase.POWERED_DOWN if "POWERED_DOWN" in more else NodePhase.UP)
 
 
 @pytest.mark.parametrize(
