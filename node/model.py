@@ -260,6 +260,11 @@ class ClusterDesign:
             return None
         return next((p for p in self.partitions if p.name == prefix and int(index) < p.max), None)
 
+    def nodes_of(self, names: str) -> frozenset[str]:
+        """The nodes of partitions, whose names are joined by commas as in a job's."""
+        wanted = names.split(",")
+        return frozenset(node for p in self.partitions if p.name in wanted for node in p.nodes())
+
     def static_nodes(self) -> frozenset[str]:
         """The nodes of all partitions that are always up."""
         return frozenset(node for p in self.partitions for node in p.static_nodes())

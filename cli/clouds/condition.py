@@ -42,5 +42,6 @@ def findings(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
         return
     yield from condition.budget(status["cost"], stack.name)
     yield from condition.health(status["nodes"], stack.name)
+    yield from condition.service(status, stack.name)
     running = status["machines"]["running"]
     yield fine("cluster.state", f"is up, {plurals.count(running, 'node')} running")

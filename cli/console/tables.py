@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -11,15 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from cli.console.node_words import PARTITION_STATES, node_words
 from cli.console.picture import note, picture
 from cli.hints import hint
 from infra import cost
 from node import plurals
-from node.elastic.view import REASON_PREFIX
 from node.logs.text import printable
-from node.slurm.hostlist import fold
+from node.slurm.hostlist import expand, fold
 from node.slurm.reasons import in_words
-from node.slurm.states import NodeState
+from node.slurm.reservations import Reservation, now_kept
 
 PLAIN_WIDTH = 160
 MOST_JOBS = 50
@@ -57,7 +58,7 @@ def cell(value: object) -> str:
 
 
 def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = False) -> None:
-    """Print the status as tables: partitions, nodes that are not simply off, jobs, cost.
+    """Print the status as tables: partitions, nodes that are not simply off, reservations, jobs, cost.
 
     Args:
         here: Whether the cloud is a process of this machine, which the user can start again.
@@ -66,10 +67,17 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
     put(partitions)
+    for p in status["partitions"]:
+        if why := PARTITION_STATES.get(p.get("state", "UP")):
+            cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up")
+            put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cure}` opens it")
     if error := status.get("cloud"):
         cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
-    _show_nodes(status["nodes"], waiting=any(job["state"] == "PENDING" for job in status["jobs"]))
+    reserved = [_reservation(one) for one in status.get("reservations", ())]
+    waiting = any(job["state"] == "PENDING" for job in status["jobs"])
+    _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
+    _show_reservations(reserved)
     _show_jobs(status["jobs"], stack)
     _show_spent(status)
 
@@ -103,16 +111,23 @@ def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> st
     return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
 
 
-def _show_nodes(nodes: list[dict[str, Any]], *, waiting: bool) -> None:
+def _show_nodes(
+    nodes: list[dict[str, Any]], reserved: Iterable[Reservation], *, waiting: bool, listed: bool
+) -> None:
     """Print nodes of equal state on one line, and the number of nodes that are simply off.
 
     Args:
+        reserved: The reservations.
         waiting: Whether a job waits. The jobs' table then says what for.
+        listed: Whether the cloud has listed the machines just now.
     """
+    kept = now_kept(reserved, time.time())
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     off = 0
     for node in nodes:
-        state, why = node_words(node["state"], node["machine_state"], node["reason"])
+        state, why = node_words(
+            node["state"], node["machine_state"], node["reason"], kept.get(node["name"]), listed=listed
+        )
         if state == "off" and not why:
             off += 1
         else:
@@ -128,38 +143,18 @@ def _show_nodes(nodes: list[dict[str, Any]], *, waiting: bool) -> None:
         put(f"\n{plurals.count(off, 'node is', 'nodes are')} off{'' if waiting else why}")
 
 
-def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:
-    """Return a node's state, and why it is not up, in words.
+def _reservation(told: Mapping[str, Any]) -> Reservation:
+    nodes, flags = tuple(expand(told["nodes"])), frozenset(told["flags"])
+    return Reservation(told["name"], told["start"], told["end"], nodes, flags, told["users"])
 
-    Args:
-        state: The state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN.
-        machine: The state of its machine, as the cloud reports it. `None` means that there is no machine.
-        reason: Slurm's reason, which may be an old one.
-    """
-    base, *flags = state.split("+")
-    node = NodeState("", base, frozenset(flags))
-    said = (reason or "").removeprefix(REASON_PREFIX)
-    if node.is_drained and node.is_powered_down and (reason or "").startswith(REASON_PREFIX):
-        return "drained, powered down", said
-    if node.is_drained:
-        word = "drained, its job goes on" if node.has_job else "drained"
-        return word, said or "it was taken out of service by hand"
-    if node.is_powering_up:
-        waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
-        return "starting", waits.get(machine, "")
-    if node.is_powering_down:
-        return "going back", said
-    if node.is_powered_down:
-        if machine is not None:
-            return "off", "its machine is being ended"
-        return ("down" if node.is_down else "off"), f"last: {said}" if said else ""
-    if node.is_down:
-        return "down", said or "Slurm gives no reason"
-    if node.is_silent:
-        return "silent", said or "does not answer"
-    if not node.is_up:
-        return state.lower(), said
-    return ("busy" if node.has_job else "idle"), ""
+
+def _show_reservations(reserved: Iterable[Reservation]) -> None:
+    now = time.time()
+    table = new_table("\nReservations", "name", "nodes", "for", "when")
+    for one in sorted(reserved, key=lambda one: (one.start, one.name)):
+        table.add_row(*map(cell, (one.name, fold(one.nodes), one.purpose, one.times(now))))
+    if table.row_count:
+        put(table)
 
 
 def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
@@ -173,7 +168,7 @@ def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
         jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job.get("slurm_id", job["id"])))
     )
     for job in ordered[:MOST_JOBS]:
-        why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
+        why = {"PENDING": in_words(job["cause"], job.get("advice")), "CONFIGURING": "its nodes are starting"}
         # A cluster of an older version does not report all of these.
         row = (
             job.get("slurm_id", job["id"]),

@@ -1,4 +1,4 @@
-"""The condition of a cluster that is up, from its status: its budget, and nodes whose devices failed."""
+"""The condition of a cluster that is up, from its status: its budget, and what of it is out of service."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.doctor.finding import Finding, warns
+from node.elastic.view import is_admin_disabled
 from node.health.programs import REASON
+from node.logs.text import printable
 from node.slurm.hostlist import fold
+from node.slurm.states import MISSING, NodeState
 
 NEARLY = 0.8
 """The share of a budget from which on the doctor warns."""
@@ -48,3 +51,45 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
             f"`./cluster logs {names[0]} --stack {stack}`, and docs/health.md."
         )
         yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
+
+
+def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    """Warn of partitions and nodes that somebody has taken out of service, and of nodes that Slurm has lost.
+
+    Args:
+        status: the cluster's.
+    """
+    run = f"./cluster exec --stack {stack} -- scontrol"
+    for partition in status["partitions"]:
+        if partition["state"] != "UP":
+            name, state = partition["name"], partition["state"].lower()
+            yield warns(
+                "cluster.service",
+                f"partition {name} is {state}, by hand or while `up` changes it",
+                f"`{run} update partitionname={name} state=up` opens it.",
+            )
+    out: dict[str, list[str]] = {}
+    missing = []
+    for node in status["nodes"]:
+        base, *flags = node["state"].split("+")
+        state = NodeState(node["name"], base, frozenset(flags), node["reason"])
+        if base == MISSING:
+            missing.append(state.name)
+        elif is_admin_disabled(state):
+            out.setdefault(printable(node["reason"]), []).append(state.name)
+    for why, names in out.items():
+        cure = f"`{run} update nodename={fold(names)} state=resume` brings them back."
+        yield warns("cluster.service", f"out of service, by hand: {fold(names)}: {why}", cure)
+    if missing:
+        yield warns(
+            "cluster.service",
+            f"Slurm does not list {fold(missing)}: set to FUTURE by hand, or slurm.conf was changed",
+            f"`{run} reconfigure` brings back what slurm.conf has; `up` writes it again.",
+        )
+    for one in status["reservations"]:
+        if "MAINT" in one["flags"]:
+            yield warns(
+                "cluster.service",
+                f"reservation {printable(one['name'])} keeps {one['nodes'] or 'no node'} for maintenance",
+                f"`{run} delete reservation={printable(one['name'])}` ends it.",
+            )

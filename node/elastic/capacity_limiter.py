@@ -18,12 +18,12 @@ from node import rpc
 from node.elastic.budget import Budget
 from node.elastic.capacity_drains import change, failure_of, is_open, missing
 from node.elastic.driver import AvailableCapacity, Driver
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import COUNTED, ErrorClass, Failure
 from node.elastic.launcher import Launcher
 from node.elastic.pending_jobs import JobChange, PartitionCapacity, Run, changes, fits, runs, unstarted
 from node.elastic.pools import OF_MACHINES, Pool, Pools
 from node.elastic.state_flush import StateFlush
-from node.elastic.view import REASON_PREFIX, log
+from node.elastic.view import REASON_PREFIX, has_capacity_drain, log
 from node.model import ClusterDesign
 from node.slurm.control import Slurm, SlurmDown, SlurmError
 from node.slurm.hostlist import fold
@@ -34,6 +34,10 @@ MINIMUM_PAUSE_SECONDS = 1.0
 SHARE = 10
 """The pause is at least this many times the duration of a pass: reading 5,000 nodes from Slurm takes 0.5 s.
 """
+NEWS_SECONDS = 10.0
+"""How often the numbers in comments and reasons are brought up to date."""
+MOST_NEWS = 20
+"""To how many jobs this is done at a time: each takes a command, and people read the first ones."""
 NOT_NEEDED = f"{REASON_PREFIX}released: the job that it was for cannot run"
 """The reason of a node that is powered down because its job cannot run."""
 
@@ -70,6 +74,7 @@ class CapacityLimiter:
         # A cloud limits the rate of calls, and its capacity changes slowly.
         self._interval = design.slurm.reconcile_interval
         self._asked = -self._interval
+        self._told = -NEWS_SECONDS
         self._machines: set[str] = set()
         self._adopted = False
         self._released: Counter[int] = Counter()
@@ -116,9 +121,11 @@ class CapacityLimiter:
             # The cloud may have been slow. If a job got a node in the meantime, draining that node would end
             # the job.
             nodes = self._control.nodes()
+        news = now - self._told >= NEWS_SECONDS
+        self._told = now if news else self._told
         for partition, dynamic in self._dynamic.items():
-            self._update_drains(partition, nodes, dynamic, machines)
-        self._update_jobs(nodes)
+            self._update_drains(partition, nodes, dynamic, machines, news=news)
+        self._update_jobs(nodes, MOST_NEWS if news else 0)
 
     def _adopt(self, nodes: Mapping[str, NodeState], now: float) -> None:
         """Continue with an earlier daemon's capacity drains, and with nodes that it was about to drain."""
@@ -172,7 +179,13 @@ class CapacityLimiter:
             return None
 
     def _update_drains(
-        self, partition: str, nodes: Mapping[str, NodeState], dynamic: Sequence[str], machines: set[str]
+        self,
+        partition: str,
+        nodes: Mapping[str, NodeState],
+        dynamic: Sequence[str],
+        machines: set[str],
+        *,
+        news: bool,
     ) -> None:
         limit = self._pools.limit(partition)
         todo = change(nodes, dynamic, machines, limit, self._static[partition])
@@ -185,14 +198,20 @@ class CapacityLimiter:
             sentence = limit.failure.sentence()
             log(f"drains {fold(todo.drain)}: {sentence}")
             self._update_nodes(todo.drain, "DRAIN", REASON_PREFIX + sentence)
+        if news and limit is not None and limit.failure.kind in COUNTED:
+            reason = " ".join(f"{REASON_PREFIX}{limit.failure.sentence()}".split())
+            kept = [
+                n for n in dynamic if n in nodes and has_capacity_drain(nodes[n]) and n not in todo.undrain
+            ]
+            self._update_nodes([n for n in kept if nodes[n].reason != reason], None, reason)
 
-    def _update_nodes(self, names: Sequence[str], state: str, reason: str) -> None:
+    def _update_nodes(self, names: Sequence[str], state: str | None, reason: str) -> None:
         with _tolerate_refusal("capacity"):
             self._control.update_node(names, state=state, reason=reason)
 
     # --- jobs --------------------------------------------------------------------------------------------
 
-    def _update_jobs(self, before: Mapping[str, NodeState]) -> None:
+    def _update_jobs(self, before: Mapping[str, NodeState], news: int) -> None:
         jobs = list(self._control.jobs().values())
         # The nodes are read again: jobs should count what was drained or undrained above.
         nodes = self._control.nodes() if any(job.is_pending for job in jobs) else before
@@ -201,7 +220,10 @@ class CapacityLimiter:
         self._runs = runs(jobs, self._runs)
         capacities = self._capacities(nodes, failures, jobs)
         for job_change in changes(jobs, capacities, self._runs, time.time()):
-            self._update(job_change)
+            if job_change.news:
+                news -= 1
+            if not job_change.news or news >= 0:
+                self._update(job_change)
         self._start_again(jobs)
         self._release(nodes, jobs, capacities)
         with _tolerate_refusal("slurmctld has not saved its state yet"):

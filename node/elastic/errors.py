@@ -44,6 +44,10 @@ same call is repeated, with growing pauses, before it counts as failed.
 """
 
 
+COUNTED = (ErrorClass.QUOTA, ErrorClass.CAPACITY, ErrorClass.BUDGET)
+"""Classes whose messages tell how much is used and left, which changes while jobs wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How the elastic daemon treats a class of failures.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from node.elastic.capacity_drains import kind_of
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import COUNTED, ErrorClass, Failure
 from node.elastic.rules import TAKEN
 from node.slurm.states import JobState
 
@@ -83,11 +83,13 @@ class JobChange:
         job: The job's `spelling`.
         comment: The new comment; "" removes it, `None` leaves it.
         start_now: Whether the job's begin time is removed.
+        news: Whether the job has a comment of the same cause, in which only numbers have changed.
     """
 
     job: int | str
     comment: str | None = None
     start_now: bool = False
+    news: bool = False
 
 
 def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
@@ -125,7 +127,8 @@ def changes(
             over = job.state == "RUNNING" and kind_of(job.admin_comment) is not None
             comment, start = ("" if over else None), False
         if comment is not None or start:
-            result.append(JobChange(job.spelling, comment, start))
+            news = bool(comment) and not start and kind_of(job.admin_comment) is kind_of(comment)
+            result.append(JobChange(job.spelling, comment, start, news))
     return result
 
 
@@ -158,7 +161,11 @@ def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str 
     if job.reason in FOR_NODES:
         limited = [one.failure for one in own if one.failure is not None and one.free < job.wanted_nodes]
         if len(limited) == len(own):
-            return None if comment_kind is limited[0].kind else limited[0].sentence()
+            sentence = " ".join(limited[0].sentence().split())
+            told = comment_kind is limited[0].kind and (
+                comment_kind not in COUNTED or job.admin_comment == sentence
+            )
+            return None if told else sentence
         if any(one.failure is not None for one in own):
             return None
     # The job waits for something else now.

@@ -12,9 +12,11 @@ from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.ledger import Ledger
 from node.elastic.view import state_text
 from node.model import ClusterDesign
+from node.slurm import reservations
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold
-from node.slurm.states import JobState
+from node.slurm.reservations import Reservation
+from node.slurm.states import MISSING, JobState, NodeState
 
 ANSWER_SECONDS = 5.0
 """How long the cloud may take to list the machines."""
@@ -23,7 +25,7 @@ ANSWER_SECONDS = 5.0
 def status(
     design: ClusterDesign, control: Slurm, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
 ) -> dict[str, Any]:
-    """Return partitions, nodes, machines, jobs that have not ended, the cost so far and the budget.
+    """Return partitions, nodes, reservations, machines, jobs that have not ended, the cost and the budget.
 
     Args:
         design: The cluster's design.
@@ -34,6 +36,8 @@ def status(
             ask.
     """
     nodes = control.nodes()
+    # A node that Slurm no longer lists is missed by name.
+    nodes |= {n: NodeState(n, MISSING) for p in design.partitions for n in p.nodes() if n not in nodes}
     cloud_error = None
     listed = seen
     try:
@@ -43,13 +47,15 @@ def status(
     except Exception as error:  # the cloud's client may raise anything
         cloud_error = str(error) or repr(error)
     machines = [m for m in listed if m.state is not MachineState.TERMINATED]
-    jobs = control.jobs()
+    jobs, reserved, states = control.detailed_jobs(), control.reservations(), control.partition_states()
     by_node = {m.node: m for m in machines if m.node}
     now = time.time()
+    kept = reservations.now_kept(reserved, now)
     return {
         "partitions": [
             {
                 "name": p.name,
+                "state": states.get(p.name, "UP"),
                 "machine": p.instance_type,
                 "min": p.min,
                 "max": p.max,
@@ -62,23 +68,39 @@ def status(
                 "name": name,
                 "partition": getattr(design.partition_of(name), "name", None),
                 "state": state_text(state),
+                "usable": state.is_usable and name not in kept,
                 "machine_state": by_node[name].state.value if name in by_node else None,
                 "reason": state.reason,
             }
             for name, state in nodes.items()
         ],
+        "reservations": [_reservation(one) for one in reserved],
         "machines": {
             "running": sum(1 for m in machines if m.state is MachineState.RUNNING),
             "pending": sum(1 for m in machines if m.state is MachineState.PENDING),
         },
         "cloud": cloud_error,
-        "jobs": [_job(job, now) for job in jobs.values() if not job.is_over],
+        "jobs": [
+            _job(job, reservations.advice(job, reserved, design.nodes_of(job.partition), now))
+            for job in jobs.values()
+            if not job.is_over
+        ],
         "cost": cost(design, ledger, now),
     }
 
 
-def _job(job: JobState, now: float) -> dict[str, Any]:
-    elapsed = job.elapsed(now)
+def _reservation(one: Reservation) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "start": int(one.start),
+        "end": int(one.end),
+        "nodes": fold(one.nodes),
+        "flags": sorted(one.flags),
+        "users": one.users,
+    }
+
+
+def _job(job: JobState, advice: str | None) -> dict[str, Any]:
     return {
         "id": job.id,
         "slurm_id": job.slurm_id,
@@ -86,9 +108,10 @@ def _job(job: JobState, now: float) -> dict[str, Any]:
         "user": job.user,
         "partition": job.partition,
         "state": job.state,
-        "elapsed_seconds": None if elapsed is None else int(elapsed),
+        "elapsed_seconds": None if job.elapsed is None else int(job.elapsed),
         "nodes": fold(job.nodes),
         "cause": job.cause,
+        "advice": advice,
     }
 
 

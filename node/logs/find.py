@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,15 +20,15 @@ from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
-from node.logs import outputs
+from node.logs import job_facts, on_nodes, outputs
 from node.logs.explained import explained
+from node.logs.filters import about_jobs, about_node
 from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
 from node.logs.text import UnreadableError, Wanted, open_log, tail
 from node.model import Settings
 from node.sites import LocalSite
 from node.slurm.control import Control, SlurmError
 from node.slurm.hostlist import fold, fold_numbers
-from node.slurm.reasons import in_words
 from node.slurm.states import JobState
 
 SLURM_SECONDS = 5.0
@@ -256,11 +255,24 @@ class Cluster:
             "the controller has not started yet",
             lambda line: any(re.search(rf"\bjob {job}\b", line) is not None for job in ids),
         )
-        return [Note(f"job {name}", about), log, elastic, *self._outputs(name, mine, folders, since)]
+        return [
+            Note(f"job {name}", about),
+            log,
+            elastic,
+            *self._on_nodes(mine[-MOST_TASKS:]),
+            *self._outputs(name, mine, folders, since),
+        ]
+
+    def _on_nodes(self, jobs: list[JobState]) -> list[Source]:
+        if self.folders.process:
+            return on_nodes.here(self.log, jobs)
+        return on_nodes.elsewhere(jobs, f"{self.log}/slurmd.log", self.settings.design.stack)
 
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
-            lines = [line for job in jobs[-MOST_TASKS:] for line in _facts(job)]
+            told = jobs[-MOST_TASKS:]
+            advice = job_facts.advice(self.control, self.settings.design, told)
+            lines = [line for job in told for line in job_facts.facts(job, advice.get(job.id))]
             if len(jobs) > MOST_TASKS:
                 states = Counter(job.state.lower() for job in jobs)
                 summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -338,59 +350,3 @@ def _place(job: JobState) -> tuple[int, int, int]:
     """A key that puts the tasks of an array into their order. The last one of them has the array's id."""
     first = re.match(r"\d+", job.array_task or "")
     return (job.array_job or job.het_job or job.id, int(first[0]) if first else 0, job.id)
-
-
-def _facts(job: JobState) -> list[str]:
-    """Slurm's facts on a job, in a few lines."""
-    nodes = f" on {fold(job.nodes)}" if job.nodes else ""
-    index = (job.array_task or "").partition("%")[0]
-    tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
-    task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
-    lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
-    if job.is_pending:
-        lines.append(f"waits: {in_words(job.cause)}")
-    if job.restarts:
-        lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
-    if job.is_over and _never_ran(job):
-        lines.append("it did not run again" if job.restarts else "it never ran")
-    elif job.is_over:
-        why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
-        lines.append(f"{_ending(job)}{why}")
-    return lines
-
-
-def _never_ran(job: JobState) -> bool:
-    """Whether an ended job was cancelled while it waited. Its reason is then the one that it waited for."""
-    return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
-
-
-def _ending(job: JobState) -> str:
-    if not job.signal:
-        return f"exit code {job.exit_code}"
-    try:
-        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
-    except ValueError:
-        return f"ended by signal {job.signal}"
-
-
-def about_jobs(jobs: Iterable[int]) -> Wanted:
-    """A filter for lines of slurmctld's log on one of these jobs: JobId=12, JobId=12_3(15)."""
-    numbers = "|".join(map(str, jobs))
-    pattern = re.compile(rf"JobId=(?:\d+[_+][^ (]*\()?(?:{numbers})(?!\d)")
-    return lambda line: pattern.search(line) is not None
-
-
-def about_node(node: str) -> Wanted:
-    """A filter for lines that name a node, alone or in a host list: debug-3, debug-[0-4,7]."""
-    prefix, _, index = node.rpartition("-")
-    pattern = re.compile(rf"(?<![\w-]){re.escape(prefix)}-(?:\[([\d,-]+)\]|(\d+))")
-    number = int(index) if index.isdigit() else -1
-
-    def within(ranges: str) -> bool:
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            if first.isdigit() and int(first) <= number <= int(last if last.isdigit() else first):
-                return True
-        return False
-
-    return lambda line: any(within(match[1] or match[2]) for match in pattern.finditer(line))

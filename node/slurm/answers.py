@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from node.slurm.hostlist import expand, fold
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 
 MOST_DIGITS = 20
@@ -94,6 +95,44 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     return _text(match[1]), match[2], _time(match[3])
 
 
+def parse_reservations(text: str) -> list[Reservation]:
+    """Parses the output of `scontrol show reservations --oneliner`. Other lines are left out.
+
+    Only administrators make reservations and write their texts.
+    """
+    found = []
+    for line in text.split("\n"):
+        # The comment is the only text that may have spaces, and it comes last.
+        head = line.partition(" Comment=")[0]
+        fields = dict(item.split("=", 1) for item in head.split(" ") if "=" in item)
+        start, end = _time(fields.get("StartTime")), _time(fields.get("EndTime"))
+        if not line.startswith("ReservationName=") or start is None or end is None:
+            continue
+        nodes = _text(fields.get("Nodes"))
+        whose = filter(None, (_text(fields.get(key)) for key in ("Users", "Groups", "Accounts")))
+        found.append(
+            Reservation(
+                name=fields["ReservationName"],
+                start=start,
+                end=end,
+                nodes=tuple(expand(nodes)) if nodes else (),
+                flags=frozenset(fields.get("Flags", "").split(",")) - {""},
+                users=",".join(whose),
+            )
+        )
+    return found
+
+
+def parse_partition_states(text: str) -> dict[str, str]:
+    """Parses the output of `scontrol show partitions --oneliner`. Returns UP, DOWN, … by name."""
+    found = {}
+    for line in text.split("\n"):
+        fields = dict(item.split("=", 1) for item in line.split(" ") if "=" in item)
+        if {"PartitionName", "State"} <= fields.keys():
+            found[fields["PartitionName"]] = fields["State"]
+    return found
+
+
 # None of these fields holds a text that a user can choose, so what they say decides. Slurm takes any byte but
 # NUL in a name or a comment, so texts have a reading and separators of their own (`text_format`).
 _FIELD, _RECORD = "\x1f", "\x1e"
@@ -126,6 +165,8 @@ SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
 """The value of `squeue --Format`. It has no widths, so nothing is cut, and it has our own separators."""
 JOB_TEXTS = ("name", "comment", "admin_comment")
 """The fields of jobs that hold what somebody has written."""
+JOB_DETAILS = ("reservation", "timeused", "timelimit", "reqnodes")
+"""The fields of jobs that only people ask for: `with_details`."""
 OUTPUT_FIELDS = (
     "arrayjobid", "arraytaskid", "userid", "username", "batchflag", "batchhost", "name", "stdout", "stderr",
 )  # fmt: skip
@@ -238,6 +279,17 @@ def with_texts(job: JobState, texts: Mapping[str, str]) -> JobState:
     return replace(job, name=texts.get("name", ""), comment=comment, admin_comment=admin_comment)
 
 
+def with_details(job: JobState, details: Mapping[str, str]) -> JobState:
+    """The job with its details (`JOB_DETAILS`)."""
+    return replace(
+        job,
+        reservation=_text(details.get("reservation")),
+        run_seconds=_duration(details.get("timeused", "")) or 0.0,
+        time_limit=_duration(details.get("timelimit", "")),
+        required_nodes=tuple(expand(nodes)) if (nodes := _text(details.get("reqnodes"))) else (),
+    )
+
+
 def _explanation(text: str, reason: str) -> str | None:
     """The explanation in squeue's last column: the nodes of a running job, `(why)` of any other job."""
     if not text.startswith("(") or not text.endswith(")") or text[1:-1] in (reason, "null"):
@@ -257,6 +309,18 @@ def _text(value: str | None) -> str | None:
 
 def _time(value: str | None) -> float | None:
     return float(value) if value is not None and _is_number(value) and value != "0" else None
+
+
+def _duration(value: str) -> float | None:
+    """Seconds of `[days-][[hours:]minutes:]seconds`. `None` for any word, such as UNLIMITED."""
+    days, dash, rest = value.rpartition("-")
+    parts = rest.split(":")
+    if len(parts) > 3 or not all(map(_is_number, [*parts, *([days] if dash else [])])):
+        return None
+    seconds = 86400 * int(days) if dash else 0
+    for part, unit in zip(reversed(parts), (1, 60, 3600), strict=False):
+        seconds += unit * int(part)
+    return float(seconds)
 
 
 def _count(value: str | None) -> int:

@@ -9,30 +9,32 @@ from __future__ import annotations
 import secrets
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
 
 from node.slurm import environment
 from node.slurm.answers import (
+    JOB_DETAILS,
     JOB_TEXTS,
     OUTPUT_FIELDS,
     SQUEUE_FORMAT,
     parse_jobs,
     parse_nodes,
+    parse_partition_states,
+    parse_reservations,
     parse_texts,
     text_format,
+    with_details,
     with_texts,
 )
-from node.slurm.hostlist import expand, fold
+from node.slurm.arguments import batches, pairs
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
-
-BATCH = 1500
-"""The number of node names per command. The argument stays below the kernel's 128 KiB even if none folds."""
 
 MESSAGE_LENGTH = 80
 """The number of characters of a command in an error's message."""
@@ -102,6 +104,10 @@ class Slurm(Protocol):
 
         A pending array is one entry under the array's id. Its started tasks have their own ids.
         """
+        ...
+
+    def detailed_jobs(self) -> dict[int, JobState]:
+        """Returns what `jobs` returns, with each job's reservation, time limit and time so far."""
         ...
 
     def ping(self) -> bool:
@@ -226,6 +232,14 @@ class Slurm(Protocol):
         """Makes all daemons read their configuration again."""
         ...
 
+    def partition_states(self) -> dict[str, str]:
+        """Returns UP, DOWN, DRAIN or INACTIVE for each partition."""
+        return parse_partition_states(self.run("scontrol", "show", "partitions", "--all", "--oneliner"))
+
+    def reservations(self) -> list[Reservation]:
+        """Returns the reservations that have not ended."""
+        return parse_reservations(self.run("scontrol", "show", "reservations", "--oneliner"))
+
     def open_partitions(self) -> list[str]:
         """Returns the partitions in which jobs start."""
         lines = self.run("sinfo", "--noheader", "--all", "--format=%R %a").splitlines()
@@ -293,6 +307,11 @@ class Control(Slurm):
         texts = self._texts(JOB_TEXTS, *options) if found else {}
         return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
 
+    def detailed_jobs(self) -> dict[int, JobState]:
+        found = self.jobs()
+        details = self._texts(JOB_DETAILS, "--all", "--states=all", "--array") if found else {}
+        return {number: with_details(job, details.get(number, {})) for number, job in found.items()}
+
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
         """Returns where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
 
@@ -321,18 +340,16 @@ class Control(Slurm):
         reason: str | None = None,
         weight: int | None = None,
     ) -> None:
-        changes = _pairs(
-            {"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)}
-        )
+        changes = pairs({"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)})
         if not changes:
             raise ValueError("nothing to change")
-        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in _batches(nodes))
+        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in batches(nodes))
         _each(partial(self.run, *command) for command in commands)
 
     def update_job(
         self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
-        changes = _pairs(
+        changes = pairs(
             {
                 "AdminComment": admin_comment,
                 "StartTime": "now" if start_now else None,
@@ -378,15 +395,3 @@ def _each(steps: Iterable[Callable[[], object]]) -> None:
             refusal = refusal or error
     if refusal is not None:
         raise refusal
-
-
-def _batches(nodes: Iterable[str]) -> Iterator[str]:
-    """Yields host lists in numeric order. Each of them fits into one argument."""
-    names = expand(fold(nodes))
-    for start in range(0, len(names), BATCH):
-        yield fold(names[start : start + BATCH])
-
-
-def _pairs(changes: Mapping[str, str | None]) -> list[str]:
-    """`Key=value` arguments without line breaks, because those would end the value in Slurm's listings."""
-    return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]

@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
+import re
+
+_HELD = "it is held: scontrol release lets it go"
+_LIMIT = "a limit of Slurm's accounting (sacctmgr) keeps it: wait for the end of other jobs, or ask for less"
+_PER_JOB = (
+    "it asks for more than Slurm's accounting (sacctmgr) allows a job: ask for less, by scontrol update"
+)
 EXPLANATIONS = {
     "Resources": "other jobs hold the nodes that it needs",
     "Priority": "jobs before it come first",
     "Dependency": "the job that it depends on has not ended",
     "DependencyNeverSatisfied": "the job that it depends on failed, so it never runs: scancel it",
     "BeginTime": "its begin time is later; a job that was queued again waits for half a minute",
-    "JobHeldUser": "it is held: scontrol release lets it go",
-    "JobHeldAdmin": "it is held: scontrol release lets it go",
+    "JobHeldUser": _HELD,
+    "JobHeldAdmin": _HELD,
+    "JobHoldMaxRequeue": "it was queued again too often: repair that, then scontrol release lets it go",
+    "ReservationDeleted": "its reservation was deleted: scontrol update jobid=N reservationname= and "
+    "scontrol release N let it start without one",
     "JobArrayTaskLimit": "its array already runs as many tasks as it allows",
     "PartitionConfig": "it asks for more than its partition has",
     "PartitionNodeLimit": "it asks for more nodes than its partition has",
     "PartitionTimeLimit": "it asks for more time than its partition allows",
-    "PartitionDown": "its partition takes no jobs",
-    "PartitionInactive": "its partition takes no jobs",
+    "PartitionDown": "its partition takes jobs and starts none, by hand or while `up` changes it",
+    "PartitionInactive": "its partition takes no jobs and starts none, by hand",
+    "AccountNotAllowed": "its partition does not take its account's jobs",
+    "QOSNotAllowed": "its partition does not take jobs of its quality of service",
     "BadConstraints": "no node can ever have what it asks for",
     "ReqNodeNotAvail": "a node that it asks for by name is out of service",
+    "Nodes required for job are DOWN": "nodes that it needs are out of service or reserved",
     "NodeDown": "a node that it needs is down",
     "Cleaning": "Slurm cleans up after its last start",
-    "Reservation": "its reservation has not begun",
+    "Reservation": "its reservation has not begun, or others hold its nodes",
+    "Licenses": "other jobs have the licenses that it needs",
+    "InvalidAccount": "its account is not known any more: scontrol update jobid=N account=NAME",
+    "InvalidQOS": "its quality of service is not known any more: scontrol update jobid=N qos=NAME",
+    "DeadLine": "it cannot end before its deadline, so it never runs: scancel it",
     "Prolog": "the prolog before its start has not ended",
     "launch failed requeued held": "nodes refused to start it; repair that, then scontrol release lets it go",
+    "job requeued in held state": _HELD,
 }
+"""Slurm's reason, up to a comma -> what it means and, where there is one, the cure."""
+PATTERNS = (
+    # Slurm has a reason for each limit of an association or a quality of service and each resource.
+    (re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?"), _PER_JOB),
+    (re.compile(r"QOSMin\w+"), "it asks for less than its quality of service wants: ask for more"),
+    (re.compile(r"(Assoc|QOS)(Grp|Max)\w+|(Association|QOS)(Job|Resource|Time)Limit"), _LIMIT),
+    (re.compile(r"Max\w+PerAccount|QOSUsageThreshold"), _LIMIT),
+)
+"""Kinds of reasons -> the same."""
+AFTER_THE_COMMA = {
+    "May be reserved for other job": "nodes that it needs are reserved",
+    "Reserved for maintenance": "nodes that it needs are reserved for maintenance",
+}
+"""The second half of ReqNodeNotAvail -> what it means. Slurm then says it of jobs that name no node, too."""
 
 
-def in_words(cause: str | None) -> str:
+def in_words(cause: str | None, advice: str | None = None) -> str:
     """Returns a pending job's cause (`JobState.cause`) as a sentence for users.
 
-    A cause that is a sentence already stays as it is. Slurm's own term comes first, because its manual
-    explains it.
+    A cause that is a sentence already, or that is not known here, stays as it is. Slurm's own term comes
+    first, because its manual explains it.
+
+    Args:
+        advice: what is known of its reservation (`node.slurm.reservations.advice`).
     """
     if not cause:
         return "the scheduler has not looked at it yet"
-    word = cause.partition(",")[0]
-    return f"{cause}: {EXPLANATIONS[word]}" if word in EXPLANATIONS else cause
+    meaning = meaning_of(cause)
+    text = f"{cause}: {meaning}" if meaning else cause
+    return f"{text}: {advice}" if advice else text
+
+
+def meaning_of(cause: str) -> str | None:
+    """What a cause of Slurm's means; `None` if it is none of those that are known here."""
+    word, _, rest = cause.partition(",")
+    if (meaning := AFTER_THE_COMMA.get(rest.strip())) is not None:
+        return meaning
+    if word in EXPLANATIONS:
+        return EXPLANATIONS[word]
+    return next((meaning for pattern, meaning in PATTERNS if pattern.fullmatch(word)), None)

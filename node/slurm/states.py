@@ -8,9 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
-_BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
+_BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN", "MISSING"})
 # The node is registered but unusable: silent, restarting, or with less hardware than its line says.
-_UNFIT = frozenset({"NOT_RESPONDING", "REBOOT_ISSUED", "INVALID_REG", "FAIL"})
+_UNFIT = frozenset({"NOT_RESPONDING", "REBOOT_ISSUED", "INVALID_REG"})
+_OUT_OF_SERVICE = frozenset({"DRAIN", "FAIL"})
+# Slurm gives these nodes to no job, or only to those of a reservation.
+_KEPT = frozenset({"MAINTENANCE", "RESERVED", "PERFCTRS", "BLOCKED", "INVALID_REG", "REBOOT_ISSUED"})
+MISSING = "MISSING"
+"""Our word for the base state of a node that the cluster has and Slurm does not list.
+
+`scontrol` leaves out a node that somebody has set to FUTURE, and one without a line in slurm.conf.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,18 @@ class NodeState:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the node takes no new job (DRAIN). A job may still run on it."""
-        return "DRAIN" in self.flags
+        """Whether the node takes no new job (DRAIN, or FAIL, which differs for some programs only).
+
+        A job may still run on it.
+        """
+        return not self.flags.isdisjoint(_OUT_OF_SERVICE)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether any job of its partition can get the node, now or as soon as it has started."""
+        return not (
+            self.is_down or self.is_drained or self.is_silent or self.is_powering_down or self.flags & _KEPT
+        )
 
     @property
     def has_job(self) -> bool:
@@ -108,6 +126,11 @@ class JobState:
         eligible_time: the earliest time at which the job may start. A requeue delays it.
         start_time: the start time. For a pending job, Slurm's estimate.
         gres: the generic resources per node that the job requests, such as `gres:gpu:2`.
+        run_seconds: how long it has run, without the time in which it was suspended, as squeue counts it;
+            0 unless it was asked for by `Slurm.detailed_jobs`, as the next three.
+        time_limit: its time limit in seconds. `None` means that it has none.
+        reservation: the name of the reservation in which it asks to run.
+        required_nodes: the nodes that it asks for by name.
         exit_code: the exit status. It is 0 if a signal ended the job.
         signal: the number of the signal that ended the job, otherwise 0.
     """
@@ -139,6 +162,10 @@ class JobState:
     signal: int
     comment: str | None
     admin_comment: str | None
+    run_seconds: float = 0.0
+    time_limit: float | None = None
+    reservation: str | None = None
+    required_nodes: tuple[str, ...] = ()
 
     @property
     def spelling(self) -> int | str:
@@ -160,17 +187,10 @@ class JobState:
         task = self.array_task
         return f"{self.array_job}_{task}" if task.isdigit() else f"{self.array_job}_[{task}]"
 
-    def elapsed(self, now: float) -> float | None:
-        """Seconds since the job's start, with suspended time. `None` means that the job has no nodes.
-
-        Args:
-            now: the present time, in seconds since the epoch.
-        """
-        if not self.is_active or self.start_time is None:
-            return None
-        # The end time of a job that runs, or is being queued again, is only its time limit.
-        until = self.end_time if self.state == "COMPLETING" and self.end_time is not None else now
-        return max(0.0, min(until, now) - self.start_time)
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds in which the job ran, as squeue shows them. `None` means that it has no nodes."""
+        return self.run_seconds if self.is_active else None
 
     @property
     def is_active(self) -> bool:

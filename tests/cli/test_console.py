@@ -147,7 +147,7 @@ def test_clock() -> None:
 
 OFF = {"partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN", "machine_state": None, "reason": None}
 STATUS: dict[str, Any] = {
-    "partitions": [{"name": "debug", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
+    "partitions": [{"name": "debug", "state": "UP", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
     "nodes": [
         {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD",
          "machine_state": "running", "reason": None},
@@ -295,45 +295,6 @@ def test_how_far_a_planned_budget_reaches(
     cost = {"budget": {"running_jobs": "keep", **budget}}
     tables.show_plan({"stack": "t", "resources": [], "outputs": {}, "cost": cost, "warnings": []})
     assert capsys.readouterr().out.splitlines()[-1] == line
-
-
-@pytest.mark.parametrize(
-    ("state", "machine", "reason", "words"),
-    [
-        ("IDLE+CLOUD+POWERED_DOWN", None, None, ("off", "")),
-        ("IDLE+CLOUD+POWERED_DOWN", None, "slurm-stacks quota: 2", ("off", "last: quota: 2")),
-        ("DOWN+CLOUD+POWERED_DOWN", None, "ResumeTimeout reached", ("down", "last: ResumeTimeout reached")),
-        ("IDLE+CLOUD+POWERED_DOWN", "running", None, ("off", "its machine is being ended")),
-        ("ALLOCATED+CLOUD+POWERING_UP", None, None, ("starting", "no machine yet")),
-        (
-            "IDLE+CLOUD+DRAIN+NOT_RESPONDING+POWERED_DOWN",
-            None,
-            "slurm-stacks quota: 4 of 8",
-            ("drained, powered down", "quota: 4 of 8"),
-        ),
-        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", None, "bad fan", ("drained", "bad fan")),
-        ("ALLOCATED+CLOUD+POWERING_UP", "pending", None, ("starting", "its machine boots")),
-        ("ALLOCATED+CLOUD+POWERING_UP", "running", "old", ("starting", "has not registered yet")),
-        ("IDLE+CLOUD+POWERING_DOWN", "running", None, ("going back", "")),
-        ("IDLE+CLOUD", "running", None, ("idle", "")),
-        ("MIXED+CLOUD", "running", "old", ("busy", "")),
-        ("IDLE+CLOUD+DRAIN", "running", "looking", ("drained", "looking")),
-        (
-            "ALLOCATED+CLOUD+DRAIN",
-            "running",
-            None,
-            ("drained, its job goes on", "it was taken out of service by hand"),
-        ),
-        ("DOWN+CLOUD", "running", "Not responding", ("down", "Not responding")),
-        ("DOWN+CLOUD", None, None, ("down", "Slurm gives no reason")),
-        ("ALLOCATED+CLOUD+NOT_RESPONDING", "running", None, ("silent", "does not answer")),
-        ("IDLE+CLOUD+INVALID_REG", "running", "low memory", ("idle+cloud+invalid_reg", "low memory")),
-    ],
-)
-def test_a_nodes_state_in_words(
-    state: str, machine: str | None, reason: str | None, words: tuple[str, str]
-) -> None:
-    assert tables.node_words(state, machine, reason) == words
 
 
 def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:

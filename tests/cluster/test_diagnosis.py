@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -89,6 +91,62 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     assert "Nodes: debug-[0-9] (up so far: debug-[0-1])" in told
     assert f"Jobs: {fold_numbers([int(batch), int(waits)])}." in told
     cluster.execute("scancel", waits)
+
+
+def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(cluster: Checkout) -> None:
+    lost = cluster.execute("sbatch", "--parsable", "--output=/nowhere/x", "--wrap", "true").strip()
+    place = ("ReservationName=fix", "StartTime=now", "Duration=60", "Flags=MAINT,IGNORE_JOBS", "Users=root")
+    cluster.execute("scontrol", "create", *place, "Nodes=debug-7")
+    for node, state in (("debug-8", "FAIL"), ("debug-9", "FUTURE")):
+        cluster.execute("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=by hand")
+    wants = ("sbatch", "--parsable", "--nodelist=debug-7", "--output=/dev/null", "--wrap", "true")
+    waits = cluster.execute(*wants).strip()
+    try:
+        until(lambda: {job["id"]: job for job in cluster.status()["jobs"]}[int(waits)]["advice"], 120, "why")
+        status = cluster.status()
+        jsonschema.validate(status, SCHEMA)
+        nodes = {node["name"]: node for node in status["nodes"]}
+        assert {name for name, node in nodes.items() if not node["usable"]} == {
+            "debug-7",
+            "debug-8",
+            "debug-9",
+        }
+        assert nodes["debug-9"]["state"] == "MISSING"
+        shown = cluster.cluster("status", check=True).stdout
+        for line in (
+            r"debug-7 +debug +in maintenance, off +– +fix, for maintenance until 2",
+            r"debug-8 +debug +drained \(fail\) +– +by hand",
+            r"debug-9 +debug +missing +– +Slurm does not list it",
+            r"fix +debug-7 +maintenance +until 2",
+        ):
+            assert re.search(f"^{line}", shown, re.MULTILINE), (line, shown)
+        assert "fix keeps its nodes for maintenance until 2" in " ".join(shown.split())
+        assert about_the_cluster(cluster)["cluster.service"] == "warns"
+    finally:
+        cluster.execute("scancel", waits)
+        cluster.execute("scontrol", "delete", "ReservationName=fix")
+        cluster.execute("scontrol", "update", "NodeName=debug-8", "State=IDLE")
+        cluster.execute("scontrol", "reconfigure")
+    until(lambda: all(node["usable"] for node in cluster.status()["nodes"]), 120, "all are back")
+    until(lambda: "Could not open stdout file /nowhere/x: No such file" in logs(cluster, lost), 120, "why")
+    assert "Slurm makes no folders" in logs(cluster, lost)
+
+
+def test_a_suspended_jobs_time_stands_still(cluster: Checkout) -> None:
+    line = ("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600")
+    job = cluster.execute(*line).strip()
+
+    def seen() -> dict[str, Any]:
+        (found,) = (one for one in cluster.status()["jobs"] if one["id"] == int(job))
+        return dict(found)
+
+    until(lambda: seen()["state"] == "RUNNING", 120, "its start")
+    cluster.execute("scontrol", "suspend", job)
+    before = seen()
+    assert before["state"] == "SUSPENDED"
+    time.sleep(1.1)
+    assert seen()["elapsed_seconds"] == before["elapsed_seconds"]
+    cluster.execute("scancel", job)
 
 
 def test_status_names_jobs_as_slurm_does(cluster: Checkout) -> None:

@@ -23,6 +23,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 FOREIGN = {
     *("Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"),
     *("source: not found", "conda: not found"),
+    "Immediate execution impossible, insufficient priority",
     NoCredentialsError.fmt,
 }
 EC2S = {"InvalidCapacityReservationId.NotFound"}

@@ -234,6 +234,25 @@ def test_who_waits_is_told_why_and_starts_when_it_is_over(cluster: Cluster) -> N
     assert told == [("start", 7), ("comment", 8, "")], "in the same look that lets its nodes go"
 
 
+def test_numbers_that_have_changed_are_told_again_but_not_in_each_look(cluster: Cluster) -> None:
+    cluster.driver.free = 0
+    cluster.refuse(*NODES)
+    cluster.settle()
+    cluster.look()
+    many = range(1, 31)
+    old = "quota: 4 run, 0 left"
+    for name, state in cluster.control.state.items():
+        cluster.control.state[name] = dataclasses.replace(state, reason=f"slurm-stacks {old}")
+    cluster.control.queue = {
+        n: job(n, "PENDING", reason="Resources", wanted_nodes=2, admin_comment=old) for n in many
+    }
+    assert cluster.look() == [], "it was told just now"
+    cluster.elastic.capacity_limiter._told = -1000.0
+    told = cluster.look()
+    assert told[0] == ("node", NODES, None, REASON)
+    assert told[1:] == [("comment", n, QUOTA.sentence()) for n in many[:20]], "a few in each look"
+
+
 def test_a_job_does_not_start_while_its_old_machines_are_there(cluster: Cluster) -> None:
     cluster.control.queue = {7: job(7, "RUNNING", start_time=time.time() - 60)}
     assert cluster.look() == []

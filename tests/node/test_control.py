@@ -13,12 +13,17 @@ from node.slurm.answers import (
     SQUEUE_FORMAT,
     parse_jobs,
     parse_nodes,
+    parse_partition_states,
+    parse_reservations,
     parse_texts,
     text_format,
+    with_details,
     with_texts,
 )
-from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from node.slurm.arguments import BATCH
+from node.slurm.control import Control, SlurmDown, SlurmError
 from node.slurm.environment import of_ours
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import job, node
 from tests.support.hostile import HOSTILE
@@ -232,20 +237,71 @@ def test_a_jobs_id_as_squeue_writes_it(changes: dict[str, Any], written: str) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "times", "seconds"),
+    ("state", "seconds"),
+    [("RUNNING", 60.0), ("SUSPENDED", 60.0), ("COMPLETING", 60.0), ("CONFIGURING", 60.0)]
+    + [(state, None) for state in ("PENDING", "COMPLETED", "CANCELLED")],
+)
+def test_how_long_a_job_has_run(state: str, seconds: float | None) -> None:
+    assert job(1, state, run_seconds=60.0).elapsed == seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
     [
-        ("RUNNING", {"start_time": 40.0, "end_time": 9999.0}, 60.0),
-        ("COMPLETING", {"start_time": 40.0, "end_time": 70.0}, 30.0),
-        # It is queued again after its node was lost: slurmctld still has the end of a year's time limit.
-        ("COMPLETING", {"start_time": 40.0, "end_time": 31536040.0}, 60.0),
-        ("RUNNING", {"start_time": 101.0}, 0.0),
-        ("CONFIGURING", {}, None),
-        # This is Slurm's estimate.
-        ("PENDING", {"start_time": 40.0}, None),
+        ("0:02", 2.0),
+        ("10:15", 615.0),
+        ("1:02:03", 3723.0),
+        ("2-03:04:05", 183845.0),
+        ("365-00:00:00", 31536000.0),
+        ("1-12", 86412.0),
+    ]
+    + [
+        (word, None)
+        for word in ("UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit", "", "-1:00", "1:2:3:4")
     ],
 )
-def test_how_long_a_job_has_had_its_nodes(state: str, times: dict[str, Any], seconds: float | None) -> None:
-    assert job(1, state, **times).elapsed(100.0) == seconds
+def test_times_as_squeue_prints_them(told: str, seconds: float | None) -> None:
+    found = with_details(job(1), {"timeused": told, "timelimit": told, "reservation": "(null)"})
+    assert (found.run_seconds, found.time_limit, found.reservation) == (seconds or 0.0, seconds, None)
+    assert with_details(job(1), {"reservation": "later"}).reservation == "later"
+
+
+# As Slurm 22.05.8 prints them with SLURM_TIME_FORMAT=%s.
+RESERVATIONS = (
+    "ReservationName=fix StartTime=1795646527 EndTime=1795650127 Duration=01:00:00 Nodes=debug-[1-2] "
+    "NodeCnt=2 CoreCnt=2 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=2 "
+    "Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a "
+    "MaxStartDelay=(null)\n"
+    "ReservationName=later StartTime=1795647344 EndTime=1795683344 Duration=10:00:00 Nodes=(null) NodeCnt=0 "
+    "CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=ada,bob Groups=(null) "
+    "Accounts=lab Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null) "
+    "Comment=for EndTime=1 ada Nodes=x\n"
+)
+
+
+def test_reservations_are_read() -> None:
+    assert parse_reservations("No reservations in the system\n") == []
+    assert parse_reservations(RESERVATIONS) == [
+        Reservation(
+            "fix",
+            1795646527.0,
+            1795650127.0,
+            ("debug-1", "debug-2"),
+            frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"}),
+            "root",
+        ),
+        Reservation("later", 1795647344.0, 1795683344.0, (), frozenset({"ANY_NODES"}), "ada,bob,lab"),
+    ]
+
+
+def test_the_states_of_partitions_are_read() -> None:
+    told = (
+        "\n".join(f"PartitionName={s.lower()} AllowGroups=ALL State={s} TotalCPUs=6" for s in STATES) + "\n"
+    )
+    assert parse_partition_states(told) == {state.lower(): state for state in STATES}
+
+
+STATES = ("UP", "DOWN", "DRAIN", "INACTIVE")
 
 
 @pytest.mark.parametrize(

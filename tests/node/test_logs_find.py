@@ -15,11 +15,13 @@ import pytest
 from node import command_line
 from node.bootstrap.vm import cloud_local
 from node.codec import to_json
-from node.logs import find
-from node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
+from node.logs import find, on_nodes
+from node.logs.filters import about_jobs, about_node
+from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
 from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
 
@@ -33,6 +35,7 @@ class Slurm:
         self.queue: dict[int, JobState] = {}
         self.state: dict[str, NodeState] = {}
         self.written: dict[int, dict[str, str]] = {}
+        self.reserved: list[Reservation] = []
         self.silent = False
 
     def _answer(self, what: Any) -> Any:
@@ -45,6 +48,12 @@ class Slurm:
 
     def nodes(self) -> dict[str, NodeState]:
         return dict(self._answer(self.state))
+
+    def detailed_jobs(self) -> dict[int, JobState]:
+        return self.jobs()
+
+    def reservations(self) -> list[Reservation]:
+        return list(self._answer(self.reserved))
 
     def outputs(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         return dict(self._answer({number: self.written[number] for number in jobs if number in self.written}))
@@ -214,6 +223,87 @@ def test_a_job_that_waits_and_one_that_failed(cluster: Cluster, slurm: Slurm) ->
     assert "waits: Resources: other jobs hold the nodes that it needs" in shown(cluster.sources("7"))["job 7"]
     assert "exit code 3 (NonZeroExitCode)" in shown(cluster.sources("8"))["job 8"]
     assert shown(cluster.sources("9"))["job 9"][1:] == ["ended by signal 15 (SIGTERM)"]
+
+
+def test_who_waits_for_a_reservation_is_told(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {7: job(7, "PENDING", reason="Reservation", reservation="r")}
+    slurm.reserved = [Reservation("r", 1.0, 9e9, ("debug-0",))]
+    (line,) = shown(cluster.sources("7"))["job 7"][1:]
+    assert line.startswith("waits: Reservation: its reservation has not begun")
+    assert "r lasts until 2" in line
+
+
+# As slurmd 22.05.8 wrote them; the last two as its source has them.
+NOT_STARTED = """\
+[2026-11-25T22:43:00.278] Launching batch job 8 for UID {uid}
+[2026-11-25T22:43:00.294] [8.batch] error: Could not open stdout file /nope/x.out: No such file or directory
+[2026-11-25T22:43:00.294] [8.batch] error: _fork_all_tasks: IO setup failed: Slurmd could not connect IO
+[2026-11-25T22:43:00.297] [8.batch] get_exit_code task 0 died by signal: 53
+[2026-11-25T22:43:00.746] [8.0] error: couldn't chdir to `/nope/dir': No such file or directory: going to /tmp
+[2026-11-25T22:43:00.748] [8.extern] done with job
+[2026-11-25T22:43:00.851] launch task StepId=8.0 request from UID:{uid} GID:0 HOST:127.0.0.1 PORT:44884
+[2026-11-25T22:43:01.000] error: [job 8] prolog failed status=1:0
+[2026-11-25T22:43:01.001] error: Could not launch job 8 and not able to requeue it, cancelling job
+"""
+OF_OTHERS = """\
+[2026-11-25T22:43:00.278] Launching batch job 88 for UID {uid}
+[2026-11-25T22:43:00.294] [88.batch] error: Could not open stdout file /nope/[8.batch] error: x: No such file
+[2026-11-25T22:43:00.295] [7.batch] error: Could not open stdout file Launching batch job 8 for UID 0: No such
+[2026-11-25T22:43:00.296] error: [job 88] prolog failed status=1:0
+[2026-11-25T22:43:00.297] CPU frequency setting not configured for job 8
+launched [8.batch] by hand
+"""
+
+
+def test_a_job_that_could_not_start_has_its_nodes_own_words(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {
+        8: job(8, "FAILED", reason="JobLaunchFailure", signal=53, nodes=("debug-1", "debug-2")),
+    }
+    uid = os.getuid()
+    (cluster.log / "slurmd-debug-1.log").write_text((OF_OTHERS + NOT_STARTED + OF_OTHERS).format(uid=uid))
+    (cluster.log / "slurmd-debug-2.log").write_text("[2026-11-25T22:43:01.000] [8.1] \x1b[2J\n")
+    found = shown(cluster.sources("8"))
+    (why,) = found["job 8"][1:]
+    assert why == "its node could not start it (JobLaunchFailure): slurmd of the node says why"
+    assert found["slurmd of debug-1, on this job"] == NOT_STARTED.format(uid=uid).splitlines()
+    assert found["slurmd of debug-2, on this job"] == [r"[2026-11-25T22:43:01.000] [8.1] \x1b[2J"]
+    means = found["what this means"]
+    assert [line.partition(": ")[0] for line in means] == [
+        "[2026-11-25T22:43:00.294] [8.batch] error",
+        "[2026-11-25T22:43:00.746] [8.0] error",
+        "[2026-11-25T22:43:01.000] error",
+    ]
+    assert "Slurm makes no folders" in means[0]
+
+
+def test_where_others_jobs_ran_nothing_that_they_may_have_written_is_shown(
+    cluster: Cluster, slurm: Slurm
+) -> None:
+    """slurmd logs a path with a line break as it is, so its second half is a line like any other."""
+    slurm.queue = {8: job(8, "FAILED", reason="JobLaunchFailure", nodes=("debug-1",))}
+    uid = os.getuid()
+    log = cluster.log / "slurmd-debug-1.log"
+    forged = "[2026-11-25T22:43:00.294] [8.batch] error: forged"
+    for first in (
+        "Launching batch job 9 for UID {}",
+        "launch task StepId=9.0 request from UID:{} GID:0 HOST:",
+    ):
+        other = f"[2026-11-25T22:43:00.000] {first.format(uid + 1)}"
+        log.write_text("\n".join([NOT_STARTED.format(uid=uid), other, "[9.batch] error: /x", forged, ""]))
+        (line,) = shown(cluster.sources("8"))["slurmd of debug-1, on this job"]
+        assert line.startswith("(not shown: others' jobs ran there too")
+
+
+def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> None:
+    def told(reason: str) -> list[str]:
+        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",))
+        return [
+            line for found in on_nodes.elsewhere([failed], "/x/slurmd.log", "s") for line in found.last(9)
+        ]
+
+    (line,) = told("JobLaunchFailure")
+    assert "./cluster exec --stack s -- srun --nodelist=debug-1 grep -F '[8.' /x/slurmd.log" in line
+    assert told("NonZeroExitCode") == []
 
 
 def test_a_job_that_was_cancelled_while_it_waited_has_no_exit_code(cluster: Cluster, slurm: Slurm) -> None:

@@ -30,9 +30,19 @@ def told(number: int, capacities: dict[str, PartitionCapacity], **job_: Any) -> 
 def test_a_job_that_needs_what_cannot_be_had_is_told_once(reason: str) -> None:
     assert told(1, FULL, reason=reason, wanted_nodes=5) == [JobChange(1, SAID)]
     assert told(1, FULL, reason=reason, wanted_nodes=5, admin_comment=SAID) == []
-    other = "quota: other words of the same class"
-    assert told(1, FULL, reason=reason, wanted_nodes=5, admin_comment=other) == []
+    other = "quota: other numbers of the same cause"
+    assert told(1, FULL, reason=reason, wanted_nodes=5, admin_comment=other) == [
+        JobChange(1, SAID, news=True)
+    ]
     assert told(1, FULL, reason=reason, wanted_nodes=5, admin_comment="capacity: x") == [JobChange(1, SAID)]
+
+
+@pytest.mark.parametrize("kind", ErrorClass)
+def test_only_numbers_that_change_while_a_job_waits_are_told_again(kind: ErrorClass) -> None:
+    full = {"debug": PartitionCapacity(0, Failure((), kind, "Code", "3 of 8"))}
+    again = told(1, full, reason="Resources", admin_comment=f"{kind}: 4 of 8")
+    counted = kind in (ErrorClass.QUOTA, ErrorClass.CAPACITY, ErrorClass.BUDGET)
+    assert [change.news for change in again] == [True] * counted
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,24 @@ from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.folders import Folders
 from node.slurm.control import SlurmDown
+from node.slurm.reservations import Reservation
 from node.status import SilentError
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
+NAMES = {f"debug-{n}" for n in range(10)}
 KEYS: dict[str, Any] = {
-    "partitions": {"name", "machine", "min", "max", "up"},
-    "nodes": {"name", "partition", "state", "machine_state", "reason"},
+    "partitions": {"name", "state", "machine", "min", "max", "up"},
+    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason"},
+    "reservations": {"name", "start", "end", "nodes", "flags", "users"},
     "machines": {"running", "pending"},
     "cloud": None,
-    "jobs": {"id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause"},
+    "jobs": {
+        "id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause", "advice",
+    },
     "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget"},
-}
+}  # fmt: skip
 
 
 def valid(found: Any) -> bool:
@@ -50,6 +56,10 @@ def found(tmp_path: Path) -> dict[str, Any]:
     }
     waits = job(6, "PENDING", reason="Resources")
     control.queue = {j.id: j for j in (job(5, nodes=("debug-0",)), waits, job(4, "COMPLETED"))}
+    control.reserved = [
+        Reservation("fix", 1.0, time.time() + 9000, ("debug-0",), frozenset({"MAINT"}), "root")
+    ]
+    control.partitions = {"debug": "DRAIN"}
     driver.machines = [
         Machine("m-0", "debug-0", MachineState.RUNNING, 0.0),
         Machine("m-1", "debug-1", MachineState.STOPPING, 0.0),
@@ -70,7 +80,17 @@ def test_the_keys_are_the_contracts(found: dict[str, Any]) -> None:
         assert [set(item) for item in items] == [keys] * len(items), part
     jsonschema.validate(found, SCHEMA)
     assert [j["id"] for j in found["jobs"]] == [5, 6], "a job that is over is nobody's concern"
-    assert [n["partition"] for n in found["nodes"]] == ["debug", "debug", None]
+    assert [n["partition"] for n in found["nodes"]][:3] == ["debug", "debug", None]
+    assert found["partitions"][0]["state"] == "DRAIN"
+    assert found["jobs"][1]["advice"].startswith("fix keeps its nodes for maintenance until 2")
+
+
+def test_a_node_that_slurm_does_not_list_is_missed(found: dict[str, Any]) -> None:
+    nodes = {n["name"]: n for n in found["nodes"]}
+    assert nodes.keys() == {*NAMES, "gone-7"}
+    missing = {name for name, n in nodes.items() if n["state"] == "MISSING"}
+    assert missing == NAMES - {"debug-0", "debug-1"}
+    assert {name for name, n in nodes.items() if n["usable"]} == {"debug-1"}, "another one is reserved"
 
 
 @pytest.mark.parametrize("hangs", [False, True])

@@ -6,6 +6,7 @@ tests/node/test_control_cluster.py submits such texts to a real Slurm and reads 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from node.slurm.answers import (
     parse_nodes,
     parse_texts,
 )
+from node.slurm.reservations import Reservation
 from tests.support import doubles
 from tests.support.hostile import FORGED, SEPARATORS
 
@@ -121,6 +123,12 @@ class Slurm:
                 7, "PENDING", name=self.text, comment=self.text, admin_comment=self.text, reason="x"
             )
         }
+
+    def detailed_jobs(self) -> dict[int, Any]:
+        return {n: dataclasses.replace(job, reservation=self.text) for n, job in self.jobs().items()}
+
+    def reservations(self) -> list[Reservation]:
+        return []
 
     def outputs(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         fields = dict.fromkeys(OUTPUT_FIELDS, self.text)

@@ -26,6 +26,7 @@ from node.elastic.errors import ErrorClass, Failure
 from node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.sites import LocalSite
 from node.slurm.control import Slurm, SlurmError
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from node.slurm.topology import Place
 
@@ -89,6 +90,8 @@ class FakeControl(Slurm):
         self.queue = {j.id: j for j in jobs}
         self.calls: list[tuple[Any, ...]] = []
         self.saves: list[str | int] = []
+        self.reserved: list[Reservation] = []
+        self.partitions: dict[str, str] = {}
         self.refuse_job_updates = False
         self.refuse_node_updates = False
         self.refuse_commands: set[str] = set()
@@ -107,6 +110,15 @@ class FakeControl(Slurm):
 
     def jobs(self) -> dict[int, JobState]:
         return dict(self.queue)
+
+    def detailed_jobs(self) -> dict[int, JobState]:
+        return self.jobs()
+
+    def reservations(self) -> list[Reservation]:
+        return self.reserved
+
+    def partition_states(self) -> dict[str, str]:
+        return self.partitions
 
     def ping(self) -> bool:
         return self.error is None

@@ -225,6 +225,9 @@ class SimulatedSlurm(Slurm):
         self._answer()
         return {one.id: self._job_state(one) for one in self.queue.values()}
 
+    def detailed_jobs(self) -> dict[int, JobState]:
+        return self.jobs()
+
     def update_node(
         self,
         nodes: Iterable[str],

@@ -93,7 +93,8 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):  # slurmctld may be slow to answer
         status = rpc.call(machine_access.daemon_socket(run), "status", ANSWER_SECONDS)
         yield from condition.budget(status["cost"], stack)
-        yield from condition.health(status.get("nodes", ()), stack)
+        yield from condition.health(status["nodes"], stack)
+        yield from condition.service(status, stack)
     nodes = sum(machine["tags"]["role"] == "compute" for machine in machines)
     yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
 

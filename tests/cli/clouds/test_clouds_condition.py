@@ -27,6 +27,8 @@ __all__ = ["head"]
 STACK = Stack(Path("/nowhere"), "test")
 HOT = "slurm-stacks health: GPU 1: too hot"
 STATUS: dict[str, Any] = {
+    "partitions": [{"name": "gpu", "state": "DOWN"}],
+    "reservations": [],
     "nodes": [
         {"name": "gpu-0", "state": "MIXED+CLOUD+DRAIN", "reason": HOT},
         {"name": "gpu-1", "state": "IDLE+CLOUD+DRAIN", "reason": HOT},
@@ -62,6 +64,7 @@ def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakePro
     assert head.lines == ["slurm-stacks status"]
     assert found["cluster.health"].found == "out of service: gpu-[0-1]: GPU 1: too hot"
     assert "./cluster logs gpu-0 --stack test" in str(found["cluster.health"].cure)
+    assert found["cluster.service"].found == "partition gpu is down, by hand or while `up` changes it"
     assert found["cluster.budget"].found == "90% of the budget is used"
     assert found["cluster.state"].found == "is up, 3 nodes running"
 

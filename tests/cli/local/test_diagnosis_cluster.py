@@ -145,13 +145,17 @@ def test_a_cluster_that_is_up(project: Path, run: RunDirectory) -> None:
     assert found.found == "is up, 2 nodes running"
 
 
+QUIET: dict[str, Any] = {"partitions": [], "nodes": [], "reservations": [], "cost": {}}
+"""The parts of a status that the doctor reads, with nothing to say."""
+
+
 @pytest.mark.parametrize(
     ("used", "words"), [(0.79, None), (0.8, "80% of the budget is used"), (1.3, "is used up: no new node")]
 )
 def test_a_budget_that_is_nearly_used(
     project: Path, run: RunDirectory, used: float, words: str | None
 ) -> None:
-    answers = {"ping": {}, "status": {"cost": {"budget": {"used": used}}}}
+    answers = {"ping": {}, "status": {**QUIET, "cost": {"budget": {"used": used}}}}
     with (
         serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
         serving(run.path / "run" / "elastic.sock", answers),
@@ -176,11 +180,21 @@ def test_nodes_whose_devices_failed(project: Path, run: RunDirectory) -> None:
     ]
     with (
         serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
-        serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {"cost": {}, "nodes": nodes}}),
+        serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {**QUIET, "nodes": nodes}}),
     ):
         told, _ = cluster.present(Stack(project, "test"))
     assert (told.check, told.found) == ("cluster.health", "out of service: gpu-[0-1]: GPU 1: too hot")
     assert "./cluster logs gpu-0 --stack test" in str(told.cure)
+
+
+def test_what_somebody_took_out_of_service(project: Path, run: RunDirectory) -> None:
+    nodes = [{"name": "debug-0", "state": "IDLE+CLOUD+FAIL", "reason": "fan"}]
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {**QUIET, "nodes": nodes}}),
+    ):
+        told, _ = cluster.present(Stack(project, "test"))
+    assert (told.check, told.found) == ("cluster.service", "out of service, by hand: debug-0: fan")
 
 
 def test_the_budget_where_machines_have_a_run_folder_of_their_own(
@@ -190,7 +204,7 @@ def test_the_budget_where_machines_have_a_run_folder_of_their_own(
     monkeypatch.setattr(machine_access, "daemon_socket", lambda _: str(elsewhere))
     with (
         serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
-        serving(elsewhere, {"ping": {}, "status": {"cost": {"budget": {"used": 1.0}}}}),
+        serving(elsewhere, {"ping": {}, "status": {**QUIET, "cost": {"budget": {"used": 1.0}}}}),
     ):
         assert seen(cluster.present(Stack(project, "test"))) == {
             "cluster.budget": "warns",

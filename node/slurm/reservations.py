@@ -1,0 +1,100 @@
+"""Reservations, and what they mean for jobs that wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from node.slurm.states import JobState
+
+_HELD = ("ReqNodeNotAvail", "Resources", "Priority", "Nodes required for job are DOWN")
+"""How the reasons begin that Slurm gives to a job whose nodes are reserved for others."""
+_SPARE_SECONDS = 60
+"""How long before a reservation a job has to be over to fit before it: it also has to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes that an administrator keeps for somebody, or for maintenance, from a time on.
+
+    Attributes:
+        start: when it begins, in seconds since 1970.
+        end: when it ends, in seconds since 1970.
+        nodes: its nodes.
+        flags: MAINT, SPEC_NODES, …
+        users: for whom it is: users, groups and accounts.
+    """
+
+    name: str
+    start: float
+    end: float
+    nodes: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+    users: str = ""
+
+    @property
+    def is_maintenance(self) -> bool:
+        return "MAINT" in self.flags
+
+    @property
+    def purpose(self) -> str:
+        return "maintenance" if self.is_maintenance else f"jobs of {self.users}" if self.users else "others"
+
+    def times(self, now: float) -> str:
+        """A phrase for when it is: `until …`, or `from … until …`."""
+        begun = "" if self.start <= now else f"from {clock(self.start)} "
+        return f"{begun}until {clock(self.end)}"
+
+
+def now_kept(reservations: Iterable[Reservation], now: float) -> dict[str, Reservation]:
+    """Node -> the reservation that has it at a time."""
+    return {node: one for one in reservations if one.start <= now < one.end for node in one.nodes}
+
+
+def clock(moment: float) -> str:
+    """A time for people, in UTC."""
+    return time.strftime("%F %H:%MZ", time.gmtime(moment))
+
+
+def advice(
+    job: JobState, reservations: Iterable[Reservation], nodes: Collection[str], now: float
+) -> str | None:
+    """What reservations mean for a waiting job: which, until when, and what lets the job start before.
+
+    Args:
+        job: any job.
+        reservations: all reservations.
+        nodes: the nodes of the job's partitions.
+        now: the present time, in seconds since 1970.
+
+    Returns:
+        A sentence; `None` if reservations have nothing to do with the job's waiting.
+    """
+    if not job.is_pending:
+        return None
+    known = sorted(reservations, key=lambda one: (one.start, one.name))
+    change = f"`scontrol update jobid={job.spelling}"
+    if job.reservation is not None:
+        names = job.reservation.split(",")
+        own = [one for one in known if one.name in names]
+        without = f"{change} reservationname=` lets it start outside of it"
+        if not own:
+            return f"there is no reservation {job.reservation} any more: {without}"
+        if job.reason != "Reservation":
+            return None
+        return f"{'; '.join(f'{one.name} lasts {one.times(now)}' for one in own)}; {without}"
+    cause = job.explanation or job.reason
+    if not cause.startswith(_HELD) or "UnavailableNodes" in cause:
+        return None
+    limit = float("inf") if job.time_limit is None else job.time_limit
+    # A job that ends before a reservation begins may have its nodes.
+    wanted = set(job.required_nodes) or set(nodes)
+    held = [one for one in known if now < one.end and now + limit > one.start and wanted & set(one.nodes)]
+    if not held:
+        return None
+    told = "; ".join(f"{one.name} keeps its nodes for {one.purpose} {one.times(now)}" for one in held)
+    first = held[0]
+    if (minutes := int(first.start - now - _SPARE_SECONDS) // 60) > 0:
+        return f"{told}; {change} timelimit={minutes}` lets it end before {first.name}, and start now"
+    return f"{told}; other nodes or fewer, or an end of the reservation, let it start before"
