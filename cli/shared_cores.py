@@ -51,7 +51,7 @@ def after(stack: Stack, provider: str, records: Iterable[Mapping[str, Any]]) -> 
     """
     if all(not one.get("cores_shared") and (one.get("cores_others") or 0.0) < MUCH for one in records):
         return None
-    return f"now {'; '.join(beside)}" if (beside := _beside(stack, provider)) else None
+    return f"At present {'; '.join(beside)}" if (beside := _beside(stack, provider)) else None
 
 
 def own_cores() -> int | None:

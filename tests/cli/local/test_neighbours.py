@@ -93,7 +93,7 @@ def test_a_run_that_was_not_alone_names_those_that_are_there(
     assert shared_cores.after(STACK, "local", [record]) is None
     seen.append(Use(1, ME, "elsewhere", 1, "other"))
     assert shared_cores.after(STACK, "aws", [record]) is None, "each node is a machine of its own"
-    said = "now cluster other of yours has nodes on core 1" if named else None
+    said = "At present cluster other of yours has nodes on core 1" if named else None
     assert shared_cores.after(STACK, "local", [record]) == said
 
 
