@@ -274,7 +274,7 @@ class CloudMachines:
         }
         runs = cluster.job(job)
         assert (runs["JobState"], runs["Restarts"]) == ("RUNNING", "0")
-        # A content that stops a pass would leave a traceback. A slurmctld that is slow on a busy host does not.
+        # A content that stops a pass would leave a traceback. A slow slurmctld on a busy host leaves none.
         assert cluster.sh(TRACEBACKS) == tracebacks
         cluster.sh(f"scancel {job}")
         for node, content in stored.items():
