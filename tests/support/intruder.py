@@ -30,6 +30,7 @@ from pathlib import Path
 sys.path.insert(0, "/opt/slurm-stacks/current")
 METADATA = "http://169.254.169.254"
 SECONDS = 30.0
+RESOLVER_SECONDS = 60.0
 ANOTHERS = "bob"
 WORKLOAD = "/home/bench/aaa"
 """A folder that another user has staged."""
@@ -275,13 +276,25 @@ def sockets(tries: Tries, job: str, port: int, reports: int) -> None:
     tries.run("scancel", "--state=PENDING", job)
 
 
+def address_of(name: str) -> str:
+    """Resolve a name. The test's resolver is away for a moment whenever a machine has ended."""
+    deadline = time.monotonic() + RESOLVER_SECONDS
+    while True:
+        try:
+            return socket.gethostbyname(name)
+        except socket.gaierror:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def nfs() -> str:
     """Speaks to the server of /home as an NFS client that says it acts for root (RFC 5531, AUTH_SYS)."""
     from node.published import read_settings
 
     source = read_settings(Path("/opt/slurm-stacks/settings.json")).site.mounts["/home"].source
     assert source is not None
-    server = source.partition(":")[0]
+    server = address_of(source.partition(":")[0])
     root = struct.pack(
         ">5I", 0, 0, 0, 0, 0
     )  # stamp, the machine's empty name, user, group, no further groups
