@@ -97,10 +97,8 @@ def _script(root: Path, key: str, source: str) -> bytes:
 
 def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
     """The packages that are known by their hashes, each with its key of the stack file."""
-    containers = design.containers.packages if design.containers else ()
-    for section, packages in (("containers", containers), ("gpu.gdrcopy", design.gdrcopy)):
-        for number, package in enumerate(packages):
-            yield f"{section}.packages[{number}].source", package
+    for number, package in enumerate(design.containers.packages if design.containers else ()):
+        yield f"containers.packages[{number}].source", package
 
 
 def _to_be_filled_in(package: Package) -> bool:

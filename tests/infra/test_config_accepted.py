@@ -16,7 +16,6 @@ from tests.support.stack_parts import (
     KEY,
     SHARED_CR,
     VPC,
-    gdrcopy,
     ours,
     pyxis,
 )
@@ -132,7 +131,6 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"containers": {"runtime": "oci"}}),
     ("aws", {"containers": pyxis(ENROOT_DEB, images="/fsx/enroot")}),
     ("gcp", {"containers": pyxis("gs://bucket/enroot.deb")}),
-    ("aws", {"gpu": gdrcopy()}),
     ("aws", {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
     ("batch", ours()),
