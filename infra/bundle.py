@@ -14,7 +14,7 @@ from typing import Any
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
-from infra.program import whole_file
+from infra.program.files import write_atomically
 from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
@@ -212,7 +212,7 @@ def cached_file(folder: str, suffix: str, content: bytes, *, write: bool = True)
     path = cache_root() / folder / f"{digest(content)[:16]}{suffix}"
     if write and not (path.exists() and path.stat().st_size == len(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, content)
+        write_atomically(path, content)
     return path
 
 

@@ -92,7 +92,7 @@ NEVER_ONE = {
     ("infra/config/advice.py", "partition.cpus"): "a machine has one core at least",
     ("cli/console/tables.py", "every"): "one step is another text",
     ("workload/record.py", "self.average_every"): "one step is another text",
-    ("cli/local/site.py", "count"): "more ports than there are",
+    ("cli/local/run_directory.py", "count"): "more ports than there are",
     ("cli/local/diagnosis/software.py", "', '.join(sorted(names))"): "names, and a verb",
     ("cli/local/diagnosis/limits.py", "nodes"): "one node is another sentence",
     ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import base_python, has_hosts_namespace, set_hosts_namespace
 

@@ -15,7 +15,7 @@ from cli.changes.jobs import Job
 from cli.hints import hint
 from cli.local import agent_lifecycle, machine_access
 from cli.local.changes import RULES
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import bundle
 from infra.errors import NotUpError, UserError
 from node.model import ClusterDesign

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cli import pages
 from cli.local import machine_access
-from cli.local.site import RunDirectory, user
+from cli.local.run_directory import RunDirectory, user
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cli import pages
+from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
 from node.slurm import version
 
@@ -256,17 +257,16 @@ def _root(refusal: str) -> list[str]:
 
 def _apt(root: list[str], arguments: list[str], say: Say) -> tuple[int, str]:
     """Run apt-get, and wait while another package manager holds the lock. Returns status and output."""
-    deadline = time.monotonic() + LOCK_SECONDS
     announced = False
-    while True:
+    for _ in attempts(LOCK_SECONDS, LOCK_PAUSE):
         status, output = _run([*root, *_CLEAN, "apt-get", *arguments], say)
         held = next((line for line in output.splitlines() if "Could not get lock" in line), None)
-        if status == 0 or held is None or time.monotonic() > deadline:
-            return status, output
+        if status == 0 or held is None:
+            break
         if not announced:
             say(f"another package manager is at work; waiting up to {LOCK_SECONDS:g} s for it ({held})")
             announced = True
-        time.sleep(LOCK_PAUSE)
+    return status, output
 
 
 # With env, because sudo removes variables. In English, because the output is searched for a message.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.local import site
+from cli.local import run_directory
 from infra.config.checks.jobs import MOST_LOCAL_PORTS
 from tests.support.stack_parts import (
     BLOCK,
@@ -187,4 +187,4 @@ def test_another_release_needs_machines_that_boot() -> None:
 
 
 def test_all_ports_that_are_allowed_can_be_had() -> None:
-    assert MOST_LOCAL_PORTS < site.LAST_PORT - site.FIRST_PORT
+    assert MOST_LOCAL_PORTS < run_directory.LAST_PORT - run_directory.FIRST_PORT

@@ -9,7 +9,7 @@ from cli.doctor.finding import Check
 from cli.local import neighbours
 from cli.local.diagnosis import cluster, limits, local_folders, machines, network, software
 from cli.local.diagnosis.host import Host
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node.model import CONTAINER

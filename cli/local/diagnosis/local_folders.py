@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
-from cli.local import host_checks, site, training
+from cli.local import host_checks, run_directory, training
 from infra import environments, os_errors
 from infra.program import folders, locations
 from infra.program.stack import Stack
@@ -31,7 +31,9 @@ def user() -> Iterable[Finding]:
     if problem := host_checks.unnamed_user():
         yield from_message("user.name", Severity.STOPS, problem)
     else:
-        yield fine("user.name", f"the cluster is {site.user()}'s, and only this user can run jobs on it")
+        yield fine(
+            "user.name", f"the cluster is {run_directory.user()}'s, and only this user can run jobs on it"
+        )
 
 
 def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pwd
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from cli.local import loopback
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
+from infra.program.files import locked
 from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
@@ -165,7 +165,7 @@ class RunDirectory:
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = blocks.lay_out(design.partitions, self._kept_blocks())
-        with self._alone():
+        with locked(self.path.parent):  # no other command of this user chooses ports now
             base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
         self._keep(blocks=placed)
@@ -230,16 +230,6 @@ class RunDirectory:
         base = self.free_ports(count)
         self._keep(base=base, count=count)
         return base
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold a lock for the body, so that no other command of this user chooses ports at the same time."""
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def free_ports(self, count: int) -> int:
         """Return the first of `count` free ports in a row that no other cluster has reserved.
