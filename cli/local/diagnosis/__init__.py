@@ -51,7 +51,7 @@ def checks(
         found += [
             *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
             Check("memory", of(limits.memory, here, design, known)),
-            Check("memory", of(limits.sizes, here, known)),
+            Check("memory", of(limits.addresses, here, known)),
             Check("processes", of(limits.processes, here, design, known)),
             Check("files", of(limits.files, here, design)),
             Check("cores", of(neighbours.found, stack, design, training)),

@@ -168,12 +168,11 @@ def test_open_files(tmp_path: Path) -> None:
     assert found(limits.HEAD_FILES - 1) == {"files.open": "stops"}
 
 
-def test_sizes_that_jobs_inherit(tmp_path: Path) -> None:
-    assert seen(limits.sizes(host(tmp_path), TRAINED)) == {}
-    small = {resource.RLIMIT_AS: 2**30, resource.RLIMIT_FSIZE: 2**20}
-    assert seen(limits.sizes(host(tmp_path, limits=small), TRAINED)) == {
-        "memory.address": "stops", "files.size": "warns",
-    }  # fmt: skip
-    assert seen(limits.sizes(host(tmp_path, limits=small), None)) == {"files.size": "warns"}
-    large = {resource.RLIMIT_AS: 64 * 2**30, resource.RLIMIT_FSIZE: 2**40}
-    assert seen(limits.sizes(host(tmp_path, limits=large), TRAINED)) == {}
+def test_addresses_that_jobs_inherit(tmp_path: Path) -> None:
+    def found(most: int | None, trained: Any = TRAINED) -> dict[str, str]:
+        few = {} if most is None else {resource.RLIMIT_AS: most}
+        return seen(limits.addresses(host(tmp_path, limits=few), trained))
+
+    assert found(None) == found(64 * 2**30) == {}
+    assert found(2**30) == {"memory.address": "stops"}
+    assert found(2**30, None) == {}
