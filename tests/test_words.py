@@ -94,7 +94,7 @@ NEVER_ONE = {
     ("workload/record.py", "self.average_every"): "one step is another text",
     ("cli/local/run_directory.py", "count"): "more ports than there are",
     ("cli/local/diagnosis/software.py", "', '.join(sorted(names))"): "names, and a verb",
-    ("cli/local/diagnosis/limits.py", "nodes"): "one node is another sentence",
+    ("cli/local/diagnosis/resources.py", "nodes"): "one node is another sentence",
     ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",
     ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
     ("node/elastic/replacements.py", "MOST"): "a constant",

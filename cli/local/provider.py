@@ -19,7 +19,7 @@ from infra.program.stack import Stack
 from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
-    from cli.changes.check import CheckedChanges
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change
     from cli.doctor.finding import Check

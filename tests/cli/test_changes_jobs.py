@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.changes import jobs
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import machine_access, running
 from cli.local.run_directory import RunDirectory

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from cli import benchmark_changes, login_machine, operate, results, runner
-from cli.changes.check import CheckedChanges
+from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
 from cli.local import system_packages
 from cli.local.provider import LocalProvider

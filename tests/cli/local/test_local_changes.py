@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli import benchmark_changes
 from cli.changes import table as changes
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, refusal
 from cli.console import tables

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from cli import main
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.console.progress import Console
 from cli.local import orphaned_clusters, running
 from cli.local.agent_lifecycle import end_cluster
