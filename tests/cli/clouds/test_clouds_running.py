@@ -180,7 +180,7 @@ def test_partitions_are_held_all_or_none_and_a_silent_slurm_is_no_success(
 def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
     monkeypatch: pytest.MonkeyPatch, failures: int, released: bool
 ) -> None:
-    monkeypatch.setattr(check, "RELEASE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(decision, "RELEASE_PAUSE_SECONDS", 0.0)
     asked: list[str] = []
 
     def run(line: str, _seconds: float) -> str:
