@@ -195,9 +195,10 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     """
     from cli.console.progress import Console
     from cli.hints import hint
+    from cli.init.choices import for_new_stack
     from cli.init.commented import stack_file_text
     from infra import cost
-    from infra.config import parse, placeholders
+    from infra.config import ConfigError, parse, placeholders
     from infra.design import design
     from infra.instance_types.catalog import catalog
     from infra.program import whole_file
@@ -205,7 +206,11 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     stack = str(choices.stack)
     path = check_new(stack, new=new)
     values = choices.config()
-    config = parse(values, stack, subject=f"{path.name}, which was not written", project=project())
+    try:
+        config = parse(values, stack, project=project())
+    except ConfigError as error:
+        mistakes = for_new_stack(error.mistakes)
+        raise ConfigError(f"{path.name}, which was not written", mistakes) from None
     text = stack_file_text(values, stack)
     price = cost.cost(design(config, catalog()))
     snapshot = "" if config.provider == "local" else f" (prices of {price['prices_of']})"

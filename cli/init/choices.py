@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import yaml
@@ -34,6 +34,19 @@ LOCATION_KEYS = {
 """Provider -> field -> the key of the stack file."""
 _RANGE = re.compile(r"(?:(\d+)-)?(\d+)")
 _ACCELERATOR = re.compile(r"([A-Za-z][\w-]*)(?::(\d+))?")
+
+
+def for_new_stack(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """Return mistakes whose advice holds for a stack without a file, of which `doctor` cannot be asked."""
+    return [
+        replace(
+            mistake,
+            advice=f"{mistake.advice}. First write the file with a type that is known, and change it there",
+        )
+        if "./cluster doctor" in mistake.advice
+        else mistake
+        for mistake in mistakes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from cli.console.progress import Console
-from cli.init.choices import Choices
+from cli.init.choices import Choices, for_new_stack
 from infra.config import ConfigError, Mistake, parse
 from infra.config.checks.network import MODES
 from infra.config.checks.storage import KINDS
@@ -352,7 +352,7 @@ class _Interview:
             if not found:
                 self.choices = choices
                 return answer
-            for mistake in found:
+            for mistake in for_new_stack(found):
                 advice = f"; {mistake.advice}" * bool(mistake.advice)
                 self._refuse(f"{mistake.given}: allowed is {mistake.allowed}{advice}")
 

@@ -205,6 +205,16 @@ def test_a_mistake_is_one_message_and_nothing_is_written(
     assert files(project) == []
 
 
+def test_of_a_new_stack_doctor_cannot_be_asked_yet(init: Init) -> None:
+    place = ("--stack", "x", "--provider", "aws", "--region", "us-east-1")
+    done = init(*place, "--partition", "a=z9.large")
+    assert done.code == EXIT_USAGE
+    assert "keeps the answer" in done.err
+    assert "First write the file with a type that is known" in done.err
+    facts = "cluster.instance_types={z9.large: {vcpus: 2, memory_mib: 8192}}"
+    assert init(*place, "--partition", "a=z9.large", "--set", facts).code == 0
+
+
 def test_what_is_missing_without_a_terminal_is_named(init: Init, project: Path) -> None:
     def missing(*arguments: str) -> set[str]:
         done = init(*arguments)
