@@ -101,8 +101,8 @@ class Choices:
 
     def sets(self, path: str) -> bool:
         """Return whether `--set` gives a key at a path or below it."""
-        given = [text.partition("=")[0].strip().removeprefix(f"{NAMESPACE}:") for text in self.settings]
-        return any(f"{name}.".startswith(f"{path}.") for name in given)
+        paths = [text.partition("=")[0].strip().removeprefix(f"{NAMESPACE}:") for text in self.settings]
+        return any(f"{name}.".startswith(f"{path}.") for name in paths)
 
     def config(self) -> dict[str, Any]:
         """Return the configuration, as under `config:` of a stack file.
@@ -119,9 +119,10 @@ class Choices:
         """Return the command that repeats these choices."""
         words = ["./cluster", "init"]
         for field in fields(self):
-            given = getattr(self, field.name)
-            for value in given if isinstance(given, tuple) else [given] if given is not None else []:
-                words += [f"--{OPTIONS.get(field.name, field.name)}", value]
+            value = getattr(self, field.name)
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            for text in values:
+                words += [f"--{OPTIONS.get(field.name, field.name)}", text]
         return shlex.join(words)
 
 
@@ -161,9 +162,9 @@ class _Builder:
         choices, cluster = self._choices, self._cluster
         if choices.provider is not None:
             cluster["provider"] = choices.provider
-        access = {"mode": choices.access, "ssh_cidrs": list(choices.ssh_cidrs), "key": choices.key}
-        if given := {key: value for key, value in access.items() if value}:
-            cluster["access"] = given
+        values = {"mode": choices.access, "ssh_cidrs": list(choices.ssh_cidrs), "key": choices.key}
+        if access := {key: value for key, value in values.items() if value}:
+            cluster["access"] = access
         if choices.controller is not None:
             cluster["controller"] = self._section("--controller", "instance_type", choices.controller)
         if choices.login is not None:
@@ -266,8 +267,8 @@ def _shorthands(partition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a partition with `nodes=0-10` and `accelerator=v100:2` as sections."""
     section = dict(partition)
     nodes, accelerator = section.get("nodes"), section.get("accelerator")
-    if isinstance(nodes, int | str) and (found := _RANGE.fullmatch(str(nodes))):
-        section["nodes"] = {"min": int(found[1] or 0), "max": int(found[2])}
-    if isinstance(accelerator, str) and (found := _ACCELERATOR.fullmatch(accelerator)):
-        section["accelerator"] = {"type": found[1], "count": int(found[2] or 1)}
+    if isinstance(nodes, int | str) and (match := _RANGE.fullmatch(str(nodes))):
+        section["nodes"] = {"min": int(match[1] or 0), "max": int(match[2])}
+    if isinstance(accelerator, str) and (match := _ACCELERATOR.fullmatch(accelerator)):
+        section["accelerator"] = {"type": match[1], "count": int(match[2] or 1)}
     return section

@@ -85,9 +85,9 @@ class _Writer:
         if section["provider"] == "aws":
             others -= {"batch", "scheduler"}
         keys = {
-            key: self._comment(found)
-            for key, found in self._properties(rule).items()
-            if key not in section and key not in others and not found.get("deprecated")
+            key: self._comment(inner)
+            for key, inner in self._properties(rule).items()
+            if key not in section and key not in others and not inner.get("deprecated")
         }
         return [f"{indent}# More keys, all with defaults (infra/schema/stack.json):"] + [
             f"{indent}#   {key}: {comment}" for key, comment in keys.items()
@@ -104,9 +104,9 @@ class _Writer:
 
     def _properties(self, rule: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the keys of a section: directly, in a list, or as one of its alternatives."""
-        for found in (rule, rule.get("items", {}), *rule.get("anyOf", ())):
-            if "$ref" in found:
-                return dict(self._definitions[found["$ref"].rpartition("/")[2]]["properties"])
+        for alternative in (rule, rule.get("items", {}), *rule.get("anyOf", ())):
+            if "$ref" in alternative:
+                return dict(self._definitions[alternative["$ref"].rpartition("/")[2]]["properties"])
         return {}
 
     def _comment(self, rule: Mapping[str, Any]) -> str:

@@ -144,8 +144,8 @@ class _Interview:
 
     def benchmark(self) -> None:
         """Ask for the nodes of the benchmark."""
-        given = self.choices.benchmark is not None or self.choices.sets("benchmark")
-        if given or not self.choices.partitions:
+        decided = self.choices.benchmark is not None or self.choices.sets("benchmark")
+        if decided or not self.choices.partitions:
             return
         self._answer(
             "Nodes of the training that `up` runs (0: none)",
@@ -224,15 +224,15 @@ class _Interview:
         if self.choices.provider == "local":
             return NONE
         region = str(self._region())
-        found = {
+        types = {
             machine.accelerator.type
             for name, machine in self._of_provider()
             if machine.accelerator and self._facts.offered(name, region)
         }
         if self.choices.provider == "gcp":
             zone = self.choices.zone
-            found |= {name for name, gpu in self._facts.attachable.items() if zone in gpu.zones}
-        allowed = [NONE, *sorted(found)]
+            types |= {name for name, gpu in self._facts.attachable.items() if zone in gpu.zones}
+        allowed = [NONE, *sorted(types)]
         question = f"Accelerators of its nodes ({', '.join(allowed)})"
         return self._one_of(question, NONE, allowed)
 
@@ -251,8 +251,8 @@ class _Interview:
             price = self._facts.price(name, region)
             return price is None, price or 0.0, self._facts.machines[name].vcpus
 
-        found = [name for name, machine in self._of_provider() if fits(name, machine)]
-        return sorted((name for name in found if self._facts.offered(name, region)), key=rank)[:MOST_OFFERS]
+        names = [name for name, machine in self._of_provider() if fits(name, machine)]
+        return sorted((name for name in names if self._facts.offered(name, region)), key=rank)[:MOST_OFFERS]
 
     def _of_provider(self) -> list[tuple[str, InstanceType]]:
         return [(name, self._facts.machines[name]) for name in self._facts.names(str(self.choices.provider))]
@@ -348,11 +348,11 @@ class _Interview:
                 self._refuse("allowed is one word without commas, brackets and quotes")
                 continue
             choices = change(answer)
-            found = [mistake for mistake in _mistakes(choices) if mistake.path.startswith(path)]
-            if not found:
+            mistakes = [mistake for mistake in _mistakes(choices) if mistake.path.startswith(path)]
+            if not mistakes:
                 self.choices = choices
                 return answer
-            for mistake in for_new_stack(found):
+            for mistake in for_new_stack(mistakes):
                 advice = f"; {mistake.advice}" * bool(mistake.advice)
                 self._refuse(f"{mistake.given}: allowed is {mistake.allowed}{advice}")
 

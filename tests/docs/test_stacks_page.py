@@ -1,4 +1,4 @@
-"""docs/stacks.md: its tables have every shipped stack with the sums of its plan, and all options of `init`."""
+"""docs/stacks.md: its tables have every shipped stack, the sums of its plan, and all options of `init`."""
 
 from __future__ import annotations
 
