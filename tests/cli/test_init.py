@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
+import pty
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -462,6 +465,43 @@ def test_ctrl_c_writes_nothing(
     assert done.code == EXIT_INTERRUPTED
     assert done.err.endswith("interrupted: nothing was written\n")
     assert files(project) == []
+
+
+def at_a_terminal(project: Path, keys: list[bytes]) -> tuple[int, str]:
+    """Run `init` at a terminal of its own; each text is typed when a question has come, then Enter."""
+    code = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from cli.main import main; main()"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "init"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SLURM_STACKS_PROJECT": str(project)},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    output, answered = b"", 0
+    # The other end is closed when the process has ended: Linux then answers with EIO.
+    with contextlib.suppress(OSError), contextlib.closing(os.fdopen(ours, "rb+", buffering=0)) as terminal:
+        while piece := terminal.read(65536):
+            output += piece
+            if re.search(rb"\]: $", output[answered:]):
+                answered = len(output)
+                terminal.write(keys.pop(0) if keys else b"\n")
+    return process.wait(timeout=60), output.decode().replace("\r\n", "\n")
+
+
+def test_a_person_at_a_terminal(project: Path) -> None:
+    code, screen = at_a_terminal(project, [b"aws\n", b"team\n", b"mars\n", b"eu-west-1\n"])
+    assert code == 0, screen
+    config = load_file(project / "Pulumi.team.yaml")
+    assert (config.region, config.cluster.partitions[0].instance_type) == ("eu-west-1", "m5.large")
+    assert '"mars": allowed is an AWS region' in screen
+    assert "Pulumi.team.yaml is written." in screen
+    code, screen = at_a_terminal(project, [b"\n", b"other\n", b"\x03"])
+    assert code == EXIT_INTERRUPTED
+    assert screen.endswith("interrupted: nothing was written\n")
+    assert files(project) == ["Pulumi.team.yaml"]
 
 
 def test_the_clouds_own_variables_are_the_defaults(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
