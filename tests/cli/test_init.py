@@ -29,6 +29,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE
 from tests.support.checkout import ROOT
 
 SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+DATA = ROOT / "tests/cli/data/init_commands.sh"
 LOCAL = ("--provider", "local", "--partition", "debug=local.small,nodes=0-4")
 GPUS = ("--provider", "aws", "--region", "us-east-1", "--partition", "compute=g5.xlarge,nodes=0-2")
 
@@ -45,7 +46,7 @@ Init = Callable[..., Ended]
 
 def commands() -> dict[str, list[str]]:
     """Return the options of each command in the data file, by stack."""
-    text = (ROOT / "tests/cli/data/init_commands.sh").read_text(encoding="utf-8")
+    text = DATA.read_text(encoding="utf-8")
     lines = shlex.split(text.replace("\\\n", ""), comments=True)
     starts = [index for index, word in enumerate(lines) if word == "./cluster"] + [len(lines)]
     found = [lines[start + 2 : end] for start, end in itertools.pairwise(starts)]
@@ -61,7 +62,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in names:
             monkeypatch.delenv(name, raising=False)
     shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
-    shutil.copytree(ROOT / "docs/examples", tmp_path / "docs/examples")
+    for path in (ROOT / Path(source) for source in re.findall(r"source: (\S+\.sh)", DATA.read_text("utf-8"))):
+        (tmp_path / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / path.relative_to(ROOT))
     return tmp_path
 
 
