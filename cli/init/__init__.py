@@ -201,7 +201,7 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     from infra.config import ConfigError, parse, placeholders
     from infra.design import design
     from infra.instance_types.catalog import catalog
-    from infra.program import whole_file
+    from infra.program.files import write_atomically
 
     stack = str(choices.stack)
     path = check_new(stack, new=new)
@@ -220,7 +220,7 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     if dry_run:
         print(text, end="")
     else:
-        whole_file.write(path, text)
+        write_atomically(path, text)
         lines = [
             f"{path.name} is written.",
             *lines,
