@@ -15,5 +15,7 @@ sys.path.insert(0, os.environ["SLURM_STACKS_PROJECT"])
 try:
     from cli.main import main
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}: {sys.prefix} is not whole. Remove it (rm -r {sys.prefix!r}) and run the command again.")
+    sys.exit(
+        f"{error}: {sys.prefix} is not whole. Remove it (rm -r {sys.prefix!r}) and run the command again."
+    )
 main()

@@ -58,7 +58,9 @@ def main() -> None:
     if not program.exists():
         wheel = choose(uv["wheels"], sys.platform, platform.machine(), platform.libc_ver()[0])
         if wheel is None:
-            sys.exit(f"There is no uv {uv['version']} for this machine. Install uv yourself: https://docs.astral.sh/uv/")
+            sys.exit(
+                f"There is no uv {uv['version']} for this machine. Install uv yourself: https://docs.astral.sh/uv/"
+            )
         try:
             content = fetch(wheel)
             cache.mkdir(parents=True, exist_ok=True)
