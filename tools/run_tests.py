@@ -42,8 +42,8 @@ class Suite:
     Attributes:
         folders: Where its tests are.
         python: The interpreter of its environment.
-        workers: How many processes run them. The tests of a file stay together, because they share a cluster, and
-            the files begin in the order of tests/support/accounts.py.
+        workers: How many processes run them. The tests of a file stay together, because they share a cluster,
+            and the files begin in the order of tests/support/accounts.py.
         measured: Whether the branches that it runs are counted.
         options: More options for pytest.
     """
@@ -115,8 +115,8 @@ def run(project: Path, arguments: Sequence[str], *, everything: bool = False) ->
     """Run the quality gates and all suites; with arguments, run only pytest with them.
 
     Every suite waits at times, for a cluster, a training's other worker or a process. If there is enough
-    memory, they run at the same time, so that no core is idle meanwhile. The first one's output is shown at once,
-    the others' when they are over.
+    memory, they run at the same time, so that no core is idle meanwhile. The first one's output is shown at
+    once, the others' when all are over.
 
     Args:
         project: The checkout.
@@ -194,8 +194,8 @@ def merged(files: Sequence[Path], file: Path) -> list[str]:
 class Jobs:
     """Runs named commands and remembers which failed.
 
-    Each is in its own session. So a closed terminal ends nothing that `nohup` protects, and Ctrl-C reaches the
-    commands only through this process: each gets it once, and pytest ends its clusters.
+    Each is in its own session. So a closed terminal ends nothing that `nohup` protects, and Ctrl-C reaches
+    the commands only through this process: each gets it once, and pytest ends its clusters.
 
     Attributes:
         project: The folder that they run in.

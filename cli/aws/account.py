@@ -47,8 +47,8 @@ def session() -> Any:
         import botocore.exceptions
     except ModuleNotFoundError:
         raise UserError(
-            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Install it there "
-            "(pyproject.toml has it in the group aws), then run the command again",
+            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Install it "
+            "there (pyproject.toml has it in the group aws), then run the command again",
             EXIT_REFUSED,
         ) from None
     try:
