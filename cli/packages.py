@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import UserError
 from infra.os_errors import AGAIN
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -24,7 +24,7 @@ def provide(group: str) -> None:
         group: The group's name.
 
     Raises:
-        UserError: Exit 3; uv failed, and its output is on standard error.
+        UserError: uv failed, and its output is on standard error.
     """
     venv = CHECKOUT / ".venv"
     if Path(sys.prefix).resolve() != venv.resolve():
@@ -39,7 +39,6 @@ def provide(group: str) -> None:
     if subprocess.run([*sync, "--compile-bytecode"], stdout=sys.stderr, check=False).returncode:
         raise UserError(
             f"uv could not install the packages of group {group} of uv.lock into {venv} (see above). Check "
-            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}.",
-            EXIT_REFUSED,
+            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}."
         )
     importlib.invalidate_caches()
