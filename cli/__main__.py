@@ -1,6 +1,6 @@
 """Starts the command line. `./cluster` runs this file by its path, with Python's option -S."""
 
-import _signal  # `signal` takes a while to import
+import _signal  # type: ignore[import-not-found]  # `signal` takes a while to import
 
 # Until main() handles Ctrl-C, it ends the process without a traceback. So `site` is imported after this line.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:

@@ -30,15 +30,15 @@ def provide(group: str) -> None:
     if Path(sys.prefix).resolve() != venv.resolve():
         return
     sync = [
-        Path(sys.executable).with_name("uv"), "sync", "--quiet", "--frozen", "--inexact",
-        "--no-default-groups", "--no-python-downloads", "--group", group, "--project", CHECKOUT,
+        str(Path(sys.executable).with_name("uv")), "sync", "--quiet", "--frozen", "--inexact",
+        "--no-default-groups", "--no-python-downloads", "--group", group, "--project", str(CHECKOUT),
     ]  # fmt: skip
     if subprocess.run([*sync, "--check"], capture_output=True, check=False).returncode == 0:
         return
     print(f"Adding packages to the Python environment in .venv: {group}.", file=sys.stderr, flush=True)
     if subprocess.run([*sync, "--compile-bytecode"], stdout=sys.stderr, check=False).returncode:
         raise UserError(
-            f"uv could not install the packages of group {group} of uv.lock into {venv} (see above). Check "
+            f"uv could not add the packages of group {group} of uv.lock into {venv} (see above). Check "
             f"the connection to the package index, the space there and that all of it is yours, {AGAIN}."
         )
     importlib.invalidate_caches()

@@ -47,7 +47,7 @@ def session() -> Any:
         import botocore.exceptions
     except ModuleNotFoundError:
         raise UserError(
-            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Install it "
+            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Add it "
             "there (pyproject.toml has it in the group aws), then run the command again",
             EXIT_REFUSED,
         ) from None

@@ -324,7 +324,7 @@ def _credentials(project: str | None) -> Any:
     except ImportError:
         raise UserError(
             f"google-auth, a client library of Google Cloud, is not in the Python environment {sys.prefix}. "
-            "Install it and requests there (pyproject.toml has both in the group gcp), then run the command "
+            "Add it and requests there (pyproject.toml has both in the group gcp), then run the command "
             "again",
             EXIT_REFUSED,
         ) from None

@@ -110,7 +110,15 @@ class Door:
 
     def sync(self, *options: str) -> None:
         """What a contributor does."""
-        command = [UV, "sync", "--quiet", "--frozen", "--offline", "--project", self.checkout, *options]
+        command = [
+            str(UV),
+            "sync",
+            "--quiet",
+            "--frozen",
+            "--offline",
+            f"--project={self.checkout}",
+            *options,
+        ]
         subprocess.run(command, check=True, env=self.env)
 
     def start(self, *arguments: str, shell: str = '"$@"') -> subprocess.Popen[str]:
@@ -474,7 +482,7 @@ def test_a_group_is_added_once_and_follows_the_lock(here: Door, capfd: pytest.Ca
 
 
 def test_a_group_that_cannot_be_installed(here: Door, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="uv could not install the packages of group none") as caught:
+    with pytest.raises(UserError, match="uv could not add the packages of group none") as caught:
         packages.provide("none")
     assert caught.value.exit_code == 1
     assert "`none`" in capfd.readouterr().err

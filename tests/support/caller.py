@@ -28,4 +28,4 @@ def forget(env: MutableMapping[str, str]) -> None:
             del env[name]
     # Container images often set it; then every worker compiles every test, and every command our code.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    env |= {"PYTHONPATH": str(ROOT), "SLURM_STACKS_PROJECT": str(ROOT), "TERM": "xterm"}
+    env.update({"PYTHONPATH": str(ROOT), "SLURM_STACKS_PROJECT": str(ROOT), "TERM": "xterm"})

@@ -15,6 +15,7 @@ import pytest
 
 from cli.local import system_packages, training
 from infra.errors import UserError
+from localcloud import images
 from node.slurm.environment import defaults
 from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
@@ -70,7 +71,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(system_packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(system_packages, "ensure_for", lambda _purpose, _say: None)
     monkeypatch.setattr(system_packages, "add_pmix", lambda _say: None)
-    monkeypatch.setattr(run_tests.images, "ensure", lambda *_arguments: None)
+    monkeypatch.setattr(images, "ensure", lambda *_arguments: None)
     monkeypatch.setattr(run_tests, "_free_memory", lambda: 64 << 30)
     monkeypatch.setattr(training, "build", lambda *_arguments, **_more: TRAINER)
     return made
