@@ -194,6 +194,14 @@ def test_an_environment_that_is_activated_or_configured_is_not_changed(door: Doo
     assert not other.exists()
 
 
+def test_an_environment_that_is_complete_needs_no_home(door: Door) -> None:
+    door.works("up")
+    file = door.tools / "file"
+    file.touch()
+    door.env["HOME"] = str(file / "home")
+    assert door.works("status") == ""
+
+
 @pytest.fixture(params=["busybox", "without GNU's programs"])
 def elsewhere(request: pytest.FixtureRequest, door: Door) -> Door:
     """The script without GNU's programs: with busybox, or with programs that have only POSIX options."""

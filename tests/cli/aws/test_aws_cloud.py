@@ -152,6 +152,6 @@ def test_a_machine_says_of_which_stack_it_is(account: Account) -> None:
 
 def test_without_the_library_its_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(UserError, match="pyproject.toml has it in the group aws") as caught:
+    with pytest.raises(UserError, match=r"pyproject\.toml has it in the group aws") as caught:
         access.require()
     assert caught.value.exit_code == EXIT_REFUSED
