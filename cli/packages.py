@@ -33,8 +33,10 @@ def provide(group: str) -> None:
         str(Path(sys.executable).with_name("uv")), "sync", "--quiet", "--frozen", "--inexact",
         "--no-default-groups", "--no-python-downloads", "--group", group, "--project", str(CHECKOUT),
     ]  # fmt: skip
-    if subprocess.run([*sync, "--check"], capture_output=True, check=False).returncode == 0:
-        return
+    # Without the cache, this also works for a user without a home folder.
+    for options in (["--check"], ["--check", "--no-cache"]):
+        if subprocess.run([*sync, *options], capture_output=True, check=False).returncode == 0:
+            return
     print(f"Adding packages to the Python environment in .venv: {group}.", file=sys.stderr, flush=True)
     if subprocess.run([*sync, "--compile-bytecode"], stdout=sys.stderr, check=False).returncode:
         raise UserError(

@@ -44,7 +44,6 @@ class Suite:
         python: The interpreter of its environment.
         workers: How many processes run them. The tests of a file stay together, because they share a cluster,
             and the files begin in the order of tests/support/accounts.py.
-        measured: Whether the branches that it runs are counted.
         options: More options for pytest.
     """
 
@@ -52,7 +51,6 @@ class Suite:
     folders: tuple[str, ...]
     python: Path = Path(sys.executable)
     workers: int = 1
-    measured: bool = True
     options: tuple[str, ...] = ()
 
     def command(self, notes: Path, *, everything: bool) -> list[str]:
@@ -62,11 +60,11 @@ class Suite:
             notes: The folder for pytest's cache and the coverage.
             everything: Whether to run the wide tests, too.
         """
-        words = [str(self.python), "-m"]
-        if self.measured:
-            words += ["slipcover", "--dont-wrap-pytest", "--json", "--out", str(self.coverage(notes)), "-m"]
-        words += ["pytest", *self.folders, *self.options, *([] if everything else ["-m", f"not {WIDE}"])]
-        words += [f"--durations={SLOWEST}", "--durations-min=1", "-o", f"cache_dir={notes / self.name}"]
+        measure = ["slipcover", "--dont-wrap-pytest", "--json", "--out", str(self.coverage(notes))]
+        words = [str(self.python), "-m", *measure, "-m", "pytest", *self.folders, *self.options]
+        words += ["-o", f"cache_dir={notes / self.name}", f"--durations={SLOWEST}", "--durations-min=1"]
+        if not everything:
+            words += ["-m", f"not {WIDE}"]
         if self.workers > 1:
             words += ["--numprocesses", str(self.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
         return words
@@ -89,21 +87,18 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         trainer: The folder of the training environment.
         cores: The machine's number of CPU cores.
     """
-    real = ("tests/cluster", "tests/engine")
+    waiting = ("tests/cluster", "tests/engine", "tests/localcloud", "tests/remote")
     workload = "tests/workload"
-    rest = {
-        path.relative_to(project).as_posix() for path in (project / "tests").glob("*") if _has_tests(path)
-    }
+    rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        # The other suites use a core while a worker waits, and the tests that wait come first. Another worker
-        # would collect all tests once more.
-        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, cores)),
+        Suite("tests", tuple(sorted(rest - {*waiting, workload})), workers=min(8, cores)),
+        # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",
             options=("-o", f"faulthandler_timeout={LONGEST_TRAINING}"),
         ),
-        # Their programs are processes of their own, which mostly wait; coverage would see little of them.
-        Suite("tests of real clusters", real, workers=min(6, 1 + 2 * cores), measured=False),
+        # They mostly wait for programs that they start. Each worker has a cluster of its own.
+        Suite("tests of real clusters and machines", waiting, workers=min(8, 2 + 2 * cores)),
     ]  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_the_suites_have_every_test_once() -> None:
     assert {suite.name: suite.python for suite in suites} == {
         "tests": HERE,
         "tests of the workload": TRAINER / "bin" / "python",
-        "tests of real clusters": HERE,
+        "tests of real clusters and machines": HERE,
     }
 
 
@@ -102,9 +102,8 @@ def test_a_suites_command(tmp_path: Path, everything: bool) -> None:
     assert ("not wide" in words) == (not everything)
     assert "--durations=15" in words
     assert words[-5:] == ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
-    plain = run_tests.Suite("some", ("tests/a",), measured=False).command(tmp_path, everything=True)
-    assert plain[:4] == [str(HERE), "-m", "pytest", "tests/a"]
-    assert "--dist" not in plain
+    plain = run_tests.Suite("some", ("tests/a",)).command(tmp_path, everything=True)
+    assert (plain[0], "--dist" in plain) == (str(HERE), False)
 
 
 def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
@@ -118,9 +117,16 @@ def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
     )
     merge = commands.run[-1]
     measured = [Path(word).name for word in merge[merge.index("--merge") + 1 :]]
-    assert measured == ["tests.json", "tests of the workload.json"]
+    suites = [suite.name for suite in run_tests.suites(ROOT, TRAINER, cores=2)]
+    assert measured == [f"{name}.json" for name in suites]
     shown = capfd.readouterr().out
-    names = ("ruff check", "tests", "tests of the workload", "tests of real clusters", "mypy --strict")
+    names = (
+        "ruff check",
+        "tests",
+        "tests of the workload",
+        "tests of real clusters and machines",
+        "mypy --strict",
+    )
     places = [shown.index(f"\n== {name}\nit ran\n") for name in names]
     assert places == sorted(places)
     assert re.search(r"\n== all passed in \d+ s\n$", shown)
@@ -146,7 +152,7 @@ def test_the_free_memory_is_this_machines() -> None:
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
         ("tests/infra", "tests"),
-        ("tests/engine", "tests of real clusters"),
+        ("tests/engine", "tests of real clusters and machines"),
         ("tests/workload", "tests of the workload"),
     ],
 )
@@ -171,7 +177,7 @@ def test_arguments_are_pytests_and_nothing_else_runs(commands: Commands, tmp_pat
 def test_a_real_pytest_notes_what_failed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_a(): pass\n\ndef test_b(): assert False\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = wide: x\n")
-    suite = run_tests.Suite("some", ("test_it.py",), workers=2, measured=False)
+    suite = run_tests.Suite("some", ("test_it.py",), workers=2)
     jobs = run_tests.Jobs(tmp_path)
     assert suite.failed_tests(tmp_path) == []
     assert jobs.run("some", suite.command(tmp_path, everything=False)) == 1
