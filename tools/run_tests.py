@@ -24,8 +24,8 @@ WIDE = "wide"
 SLOWEST = 15
 LONGEST_TRAINING = 3660
 """Seconds after which a test of the workload is ended from outside of Python; beyond any test's own limit."""
-ROOM_SIDE_BY_SIDE = 8 << 30
-"""The bytes of free memory that mypy (3 GB), trainings and tests of real clusters need together."""
+ROOM_SIDE_BY_SIDE = 9 << 30
+"""The bytes of free memory that mypy (3 GB), trainings and pytest's workers need together."""
 INTERRUPTED = "interrupted: the tests take their clusters down first (Ctrl-C again: they end at once)"
 RUFF = [sys.executable, "-m", "ruff"]
 GATES = {
@@ -91,7 +91,8 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        Suite("tests", tuple(sorted(rest - {*waiting, workload})), workers=min(8, cores)),
+        # Some of these wait, too: one worker more than there are cores.
+        Suite("tests", tuple(sorted(rest - {*waiting, workload})), workers=min(8, 1 + cores)),
         # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",
