@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 from node.bootstrap import daemons
@@ -43,12 +42,10 @@ def secrets(context: Context) -> str:
         return "the munge key is there"
     if context.role != "controller":
         raise FileNotFoundError(f"{key}: the controller makes it before any other machine starts")
-    draft = key.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(os.urandom(1024))
-    draft.replace(key)
+    # Imported late, because only the controller's first boot makes a key.
+    from node.bootstrap import files
+
+    files.write(key, os.urandom(1024), 0o400)
     return "made the munge key"
 
 
@@ -71,7 +68,7 @@ def slurm(context: Context) -> str:
         from node.health import programs as node_programs
         from node.slurm.configure import configure
 
-        text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        text = context.run("slurmctld", "-V").strip()
         context.report.content["facts"]["slurm"] = text
         for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
             context.path(folder).mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":  # Slurm starts this file, and Python then does not know the folder of the package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from node import subprocesses
 from node.slurm.hostlist import expand
 
 MOUNTS = "CONTAINER_MOUNTS"
@@ -265,7 +265,7 @@ def driver(libraries: str) -> list[dict[str, Any]]:
 
 
 def _libraries() -> str:
-    return subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    return subprocesses.run(["/sbin/ldconfig", "-p"], os.environ).output
 
 
 def _with_driver(variables: Iterable[str]) -> list[str]:

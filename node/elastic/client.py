@@ -58,10 +58,12 @@ def _spool(requests: str, request: dict[str, object]) -> None:
 
     The file appears whole or not at all.
     """
-    draft = os.path.join(requests, f".{request['id']}")
-    with open(draft, "w") as stream:
-        json.dump(request, stream)
-    os.replace(draft, os.path.join(requests, f"{request['id']}.json"))
+    # Imported late: no other request needs it.
+    from pathlib import Path
+
+    from node.bootstrap import files
+
+    files.write(Path(requests, f"{request['id']}.json"), json.dumps(request).encode())
 
 
 def _wait(socket: str) -> int:

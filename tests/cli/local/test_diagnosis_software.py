@@ -12,7 +12,7 @@ from cli.local import system_packages
 from cli.local.diagnosis import software
 from cli.local.diagnosis.host import Host
 from localcloud import machines
-from localcloud.nspawn import SEARCH
+from node.subprocesses import SEARCH
 from tests.support.fake_host import ANSWERS, host, seen
 
 STAT = {"/proc/self/stat": "1 (x) S 0"}
