@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import reprlib
-import tempfile
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from workload import files
 
 API_VERSION = "slurm-stacks/result/v1"
 
@@ -84,6 +85,21 @@ HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "accuracy": _NUMBER,
     "seconds": _NUMBER,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of training, over the examples of all workers: an entry of the history.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+
 
 _CHOICES = {
     "apiVersion": (API_VERSION,),
@@ -297,16 +313,6 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON atomically, because other tasks may read the file meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with files.replacing(path) as file:
+        file.write(f"{text}\n".encode())

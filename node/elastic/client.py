@@ -58,12 +58,11 @@ def _spool(requests: str, request: dict[str, object]) -> None:
 
     The file appears whole or not at all.
     """
-    # Imported late: no other request needs it.
-    from pathlib import Path
-
-    from node.bootstrap import files
-
-    files.write(Path(requests, f"{request['id']}.json"), json.dumps(request).encode())
+    # Not by `files.write`: hundreds of these programs may run at once, and its imports take longer than this.
+    draft = os.path.join(requests, f".{request['id']}")
+    with open(draft, "w") as stream:
+        json.dump(request, stream)
+    os.replace(draft, os.path.join(requests, f"{request['id']}.json"))
 
 
 def _wait(socket: str) -> int:

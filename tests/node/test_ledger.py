@@ -237,7 +237,7 @@ def test_the_test_of_damage_can_fail(tmp_path: Path) -> None:
 def test_a_half_written_draft_is_nothing(tmp_path: Path) -> None:
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(GOOD))
-    (tmp_path / "ledger.json").write_text('{"closed"')
+    (tmp_path / ".ledger.json.0123").write_text('{"closed"')
     ledger = Ledger(file, DESIGN)
     assert ledger.cost(0.0)["usd"] == 1.0
     ledger.see([machine("cheap-0", 0.0)], HOUR)

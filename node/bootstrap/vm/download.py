@@ -62,7 +62,7 @@ def _web(url: str, target: BinaryIO) -> None:
             raise OSError(f"{target.tell()} of {expected} bytes came")
 
     try:
-        call.retried(once)
+        call.retried(once, call.ATTEMPTS)
     except urllib.error.HTTPError as error:
         if error.code not in call.PASSING:
             raise ServiceError(f"{url}: HTTP status {error.code}", status=error.code) from error
