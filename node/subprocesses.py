@@ -66,8 +66,7 @@ def start(
         identity: The user and the groups, as `node.bootstrap.accounts.start_as` returns them.
 
     Raises:
-        FileNotFoundError: The program is not installed.
-        OSError: It cannot be started.
+        OSError: The program cannot be started; `FileNotFoundError`: it is not installed.
     """
     return subprocess.Popen(
         argv,
@@ -95,17 +94,13 @@ def run(
     """Run a program to its end. When its time is over, it is killed with all that it has started.
 
     Args:
-        argv: The command line.
-        env: The whole environment.
+        argv, env, folder, handles: As for `start`.
         seconds: The time limit.
         stdin: The text of standard input.
-        output: A file for standard output and standard error.
-        folder: The working folder.
-        handles: Descriptors that the program inherits.
+        output: A file for standard output and standard error, which `Ran` then lacks.
 
     Raises:
-        FileNotFoundError: The program is not installed.
-        OSError: It cannot be started.
+        OSError: As for `start`.
     """
     with contextlib.ExitStack() as files:
         # They are in memory: they need no space on a disk, and no module for temporary files.

@@ -13,7 +13,7 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
 from node.elastic import programs
-from node.sites import is_on_loopback_only
+from node.sites import LocalSite
 from node.slurm import version
 
 VERSION_FILE = "version"
@@ -91,7 +91,8 @@ def ready(context: Context) -> str:
 
 
 def _controller(context: Context) -> str:
-    if is_on_loopback_only(context.settings.site.cloud) and socket.gethostname() != "localhost":
+    cloud = context.settings.site.cloud
+    if isinstance(cloud, LocalSite) and cloud.loopback_only and socket.gethostname() != "localhost":
         raise OSError(
             "the controller has no namespace, in which it would listen on the loopback alone; the end of its "
             "log says why; `up` brings it up without when it runs again"
