@@ -12,8 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The PATH of programs whose caller has none of its own to pass on."""
@@ -21,8 +20,7 @@ KILL_SECONDS = 2.0
 """The longest wait for the end of a killed program. One that is stuck in the kernel does not end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """How a program ended.
 
     Attributes:

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":  # Slurm starts this file, and Python then does not know the folder of the package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from node import subprocesses
 from node.slurm.hostlist import expand
 
 MOUNTS = "CONTAINER_MOUNTS"
@@ -265,6 +264,9 @@ def driver(libraries: str) -> list[dict[str, Any]]:
 
 
 def _libraries() -> str:
+    # Imported late, because only tasks with GPUs need it.
+    from node import subprocesses
+
     return subprocesses.run(["/sbin/ldconfig", "-p"], os.environ).output
 
 
