@@ -16,7 +16,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Other tasks, on any node, read either the old content or the new one, also after a power failure. The
     draft's name begins with a dot and the file's name, so a later start can remove one that a killed task has
-    left.
+    left. A library that wants a path writes to `file.name`.
 
     Args:
         path: The file. Its folder is made if it is missing.
@@ -28,7 +28,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     draft = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        os.close(descriptor)
+        with draft.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
