@@ -27,5 +27,5 @@ def test_a_file_is_replaced_at_the_end_and_readable_by_all(tmp_path: Path) -> No
 def test_an_error_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("old")
     with pytest.raises(ZeroDivisionError), files.replacing(tmp_path / "note") as draft:
-        draft.write(1 // len(b""))
+        draft.write(bytes(1 // len(b"")))
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("note", "old")]
