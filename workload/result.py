@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import reprlib
-import tempfile
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workload import files
+
 API_VERSION = "slurm-stacks/result/v1"
 
-_NUMBER = (int, float)
-_OPTIONAL_NUMBER = (int, float, type(None))
-_OPTIONAL_TEXT = (str, type(None))
+NUMBER = (int, float)
+OPTIONAL_NUMBER = (int, float, type(None))
+OPTIONAL_TEXT = (str, type(None))
 
 KEYS: Mapping[str, tuple[type, ...]] = {
     "apiVersion": (str,),
-    "stack": _OPTIONAL_TEXT,
-    "job_id": _OPTIONAL_TEXT,
-    "partition": _OPTIONAL_TEXT,
-    "machine": _OPTIONAL_TEXT,
+    "stack": OPTIONAL_TEXT,
+    "job_id": OPTIONAL_TEXT,
+    "partition": OPTIONAL_TEXT,
+    "machine": OPTIONAL_TEXT,
     "nodes": (int,),
     "workers": (int,),
     "gpus_per_node": (int,),
@@ -38,26 +39,26 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "data": (str,),
     "epochs": (int,),
     "global_batch": (int,),
-    "seconds_total": _NUMBER,
-    "seconds_train": _NUMBER,
-    "images_per_second": _NUMBER,
-    "loss": _NUMBER,
-    "accuracy": _NUMBER,
-    "test_accuracy": _NUMBER,
+    "seconds_total": NUMBER,
+    "seconds_train": NUMBER,
+    "images_per_second": NUMBER,
+    "loss": NUMBER,
+    "accuracy": NUMBER,
+    "test_accuracy": NUMBER,
     "history": (list,),
-    "start_latency_seconds": _OPTIONAL_NUMBER,
+    "start_latency_seconds": OPTIONAL_NUMBER,
     "restarts": (int,),
-    "digest": _OPTIONAL_TEXT,
+    "digest": OPTIONAL_TEXT,
     "versions": (dict,),
-    "cost_usd": _OPTIONAL_NUMBER,
+    "cost_usd": OPTIONAL_NUMBER,
     "seed": (int,),
-    "learning_rate": _NUMBER,
+    "learning_rate": NUMBER,
     "average_every": (int, type(None)),
     "cores": (int,),
     "cores_shared": (bool,),
-    "cores_others": _OPTIONAL_NUMBER,
-    "step_seconds": _OPTIONAL_NUMBER,
-    "exchange_seconds": _OPTIONAL_NUMBER,
+    "cores_others": OPTIONAL_NUMBER,
+    "step_seconds": OPTIONAL_NUMBER,
+    "exchange_seconds": OPTIONAL_NUMBER,
     "phases": (dict,),
 }
 """Every key of a record, and the types its value may have. None means not known."""
@@ -80,10 +81,25 @@ LATER = (
 
 HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "epoch": (int,),
-    "loss": _NUMBER,
-    "accuracy": _NUMBER,
-    "seconds": _NUMBER,
+    "loss": NUMBER,
+    "accuracy": NUMBER,
+    "seconds": NUMBER,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of training, over the examples of all workers: an entry of the history.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+
 
 _CHOICES = {
     "apiVersion": (API_VERSION,),
@@ -120,7 +136,7 @@ def mistakes(record: Any) -> list[str]:
         if record.get(key) is not None and not 0 <= record[key] <= 1:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
     for name, seconds in record.get("phases", {}).items():
-        if isinstance(seconds, bool) or not isinstance(seconds, _NUMBER) or not 0 <= seconds < math.inf:
+        if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
             found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
         found.append("result.devices: the names of at least one device are expected")
@@ -163,7 +179,7 @@ def check_object(
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
             found.append(f"{path}.{key}: {short(item)} is no {names}")
-        elif isinstance(item, _NUMBER):
+        elif isinstance(item, NUMBER):
             found += number_mistakes(item, f"{path}.{key}")
         elif isinstance(item, str):
             found += text_mistakes(item, f"{path}.{key}")
@@ -297,16 +313,6 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON atomically, because other tasks may read the file meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with files.replacing(path) as file:
+        file.write(f"{text}\n".encode())

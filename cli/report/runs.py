@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cli.results import Kept
 from workload import result
+from workload.result import Epoch
 from workload.scaling import Measured
 
 LARGEST = 1e12
@@ -44,16 +45,6 @@ _LATER = (
 MUCH = 0.1
 """The part of its cores' time from which on other programs have made a run slow: no other run's time tells
 how much faster it was. On a quiet machine it is some hundredths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One epoch of a run's history."""
-
-    epoch: int
-    loss: float
-    accuracy: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

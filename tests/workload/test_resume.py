@@ -24,8 +24,9 @@ from workload import published, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import StoppedError  # noqa: E402
-from workload.loop import Epoch, Plan, State  # noqa: E402
+from workload.loop import Plan, State  # noqa: E402
 from workload.preemption import STATUS  # noqa: E402
+from workload.result import Epoch  # noqa: E402
 
 TERM = signal.SIGTERM
 
