@@ -119,19 +119,6 @@ def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -
     assert (user.slurm.submitted, user.left()) == ([], [])
 
 
-def test_an_older_cluster_is_to_be_brought_up_to_date(
-    user: SweepUser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def old(_action: str) -> None:
-        raise UserError("slurm-stacks: error: argument verb: invalid choice: 'sweep' (choose from 'submit')")
-
-    user.slurm.hooks = {"submit": old}
-    done = user.run("--nodes", "1")
-    assert done.code == 1
-    assert "older release" in done.err
-    assert "./cluster up --stack test" in done.err
-
-
 # --- failed runs -------------------------------------------------------------------------------------------
 
 
