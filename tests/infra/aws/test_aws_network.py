@@ -128,14 +128,17 @@ def test_the_ways_out() -> None:
     assert made.inputs("n-public-route")["gatewayId"] == "n-internet-id"
     assert made.inputs("n-private-route")["natGatewayId"] == "n-nat-id"
     assert made.inputs("n-nat")["subnetId"] == "n-public-id"
-    assert made.after("n-nat") >= {"n-internet", "n-public-route"}, "an address needs the way out"
-    assert made.inputs("n-s3")["serviceName"] == "com.amazonaws.eu-west-1.s3"
-    assert made.inputs("n-s3")["vpcEndpointType"] == "Gateway"
-    assert made.inputs("n-s3")["routeTableIds"] == ["n-public-table-id", "n-private-table-id"]
+    assert made.after("n-nat") >= {"n-internet-gateway", "n-public-route"}, "an address needs the way out"
+    assert made.inputs("n-s3-endpoint")["serviceName"] == "com.amazonaws.eu-west-1.s3"
+    assert made.inputs("n-s3-endpoint")["vpcEndpointType"] == "Gateway"
+    assert made.inputs("n-s3-endpoint")["routeTableIds"] == [
+        "n-public-route-table-id",
+        "n-private-route-table-id",
+    ]
     for zone in "ab":
-        assert made.inputs(f"n-private-{zone}-routes")["routeTableId"] == "n-private-table-id"
+        assert made.inputs(f"n-private-{zone}-routes")["routeTableId"] == "n-private-route-table-id"
         assert made.inputs(f"n-private-{zone}-routes")["subnetId"] == f"n-private-{zone}-id"
-    assert made.inputs("n-public-b-routes")["routeTableId"] == "n-public-table-id"
+    assert made.inputs("n-public-b-routes")["routeTableId"] == "n-public-route-table-id"
 
 
 def test_no_subnet_gives_public_addresses_by_itself() -> None:
