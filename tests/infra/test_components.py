@@ -102,7 +102,7 @@ def test_what_each_command_does() -> None:
     creates = {name: made.inputs(name)["create"] for name in made.types() if name != "c"}
     assert creates.pop("c-termination") == "true", "the termination does nothing until the end"
     assert {name: operation(line) for name, line in creates.items()} == {
-        "c-cloud": ("cloud-up", ["--cluster", "c"]),
+        "c-cloud": ("cloud-up", ["--isolation", "process", "--cluster", "c"]),
         "c-bundle": ("publish", []),
         "c-head": ("head-up", []),
     }

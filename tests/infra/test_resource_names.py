@@ -35,7 +35,7 @@ PROVIDERS = re.compile("^(Aws|Batch|Gcp|Local)")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The plans of all shipped stack files, and of some edited ones."""
     with NOWHERE:
-        made = [make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml")) for stack in SHIPPED]
+        made = [dict(make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml"))) for stack in SHIPPED]
     for command, subjects in EDITED.items():
         for subject in subjects:
             made.append(json.loads(command(subject, tmp_path_factory.mktemp("stack")).stdout))

@@ -219,7 +219,7 @@ def test_another_beginning_is_another_image(other: tuple[ClusterDesign, ImageBui
 def test_what_cannot_change_has_a_name_of_its_content() -> None:
     """Image Builder refuses other content under the same name and version."""
     first, second = baked()[0], baked(image_build=dataclasses.replace(IMAGE_BUILD, parent="ami-2"))[0]
-    for part in ("steps", "recipe"):
+    for part in ("component", "recipe"):
         own, its = first.inputs(f"b-compute-{part}"), second.inputs(f"b-compute-{part}")
         assert own["name"] != its["name"]
         assert own["version"] == its["version"] == "1.0.0"

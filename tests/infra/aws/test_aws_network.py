@@ -125,7 +125,7 @@ def test_what_can_have_tags_has_the_clusters() -> None:
 
 def test_the_ways_out() -> None:
     made = network(VARIANTS["ssm"])
-    assert made.inputs("n-public-route")["gatewayId"] == "n-internet-id"
+    assert made.inputs("n-public-route")["gatewayId"] == "n-internet-gateway-id"
     assert made.inputs("n-private-route")["natGatewayId"] == "n-nat-id"
     assert made.inputs("n-nat")["subnetId"] == "n-public-id"
     assert made.after("n-nat") >= {"n-internet-gateway", "n-public-route"}, "an address needs the way out"
@@ -210,7 +210,7 @@ def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
     gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
     assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
     routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
-    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
+    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-gateway-id"}
     subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
     # Image Builder asks for no address, so its machines have what the subnet gives.
     given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
