@@ -7,7 +7,7 @@ what is new, and nothing else: a key that is gone, or takes less, stays a failur
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,22 @@ MISSING = "missing"
 
 def accepted(document: dict[str, Any]) -> dict[str, list[str]]:
     """Return each key's path in a JSON Schema, with the kinds of values that it takes."""
-    return dict(_walk(document, document["$defs"], ""))
+    found: dict[str, set[str]] = {}
+    for path, kinds in _walk(document, document["$defs"], ""):
+        found.setdefault(path, set()).update(kinds)
+    return {path: sorted(kinds) for path, kinds in found.items()}
 
 
-def _walk(node: dict[str, Any], known: dict[str, Any], path: str) -> Iterator[tuple[str, list[str]]]:
+def _walk(node: dict[str, Any], known: dict[str, Any], path: str) -> Iterator[tuple[str, set[str]]]:
     for one in _alternatives(node, known):
         for name, value in one.get("properties", {}).items():
             kinds = {_kind(inner) for inner in _alternatives(value, known)}
             missing = set() if name in one.get("required", ()) else {MISSING}
-            yield f"{path}.{name}", sorted(kinds | missing)
+            yield f"{path}.{name}", kinds | missing
             yield from _walk(value, known, f"{path}.{name}")
         for key, mark in (("items", "[]"), ("additionalProperties", ".*")):
             if isinstance(inner := one.get(key), dict):
-                yield f"{path}{mark}", sorted({_kind(one) for one in _alternatives(inner, known)})
+                yield f"{path}{mark}", {_kind(one) for one in _alternatives(inner, known)}
                 yield from _walk(inner, known, f"{path}{mark}")
 
 
@@ -43,7 +46,7 @@ def _alternatives(node: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[
     if "$ref" in node:
         yield from _alternatives(known[node["$ref"].removeprefix("#/$defs/")], known)
     elif "anyOf" in node or "oneOf" in node:
-        for one in node.get("anyOf", node.get("oneOf")):
+        for one in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
             yield from _alternatives(one, known)
     elif "enum" in node:
         for value in node["enum"]:
@@ -69,7 +72,7 @@ def broken(before: dict[str, list[str]], now: dict[str, list[str]]) -> list[str]
     return sorted(found)
 
 
-CONTRACTS = {
+CONTRACTS: dict[str, Callable[[], dict[str, Any]]] = {
     "stack-v1.json": schema.schema,
     "settings-v1.json": lambda: pydantic.TypeAdapter(Settings).json_schema(),
 }
