@@ -33,9 +33,9 @@ def test_a_sweep_ends_in_its_summary_and_the_report(user: SweepUser, monkeypatch
     assert lines[-2:] == ["/reports/report.html", "/reports/report.csv"]
     table = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert table == [
-        ["1", "2", "60.0", "1000", "0.9000", "1.00"],
-        ["2", "2", "30.0", "2000", "0.9000", "2.00"],
-        ["4", "2", "15.0", "4000", "0.9000", "4.00"],
+        ["1", "2", "60.0", "1000", "0.9000", "1.00", "1"],
+        ["2", "2", "30.0", "2000", "0.9000", "2.00", "2"],
+        ["4", "2", "15.0", "4000", "0.9000", "4.00", "4"],
     ]
     assert "digits-synthetic (not MNIST)" in done.out
     assert user.reports == [["test"]]

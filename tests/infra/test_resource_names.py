@@ -34,8 +34,9 @@ PROVIDERS = re.compile("^(Aws|Batch|Gcp|Local)")
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The plans of all shipped stack files, and of some edited ones."""
+    files = [ROOT / f"Pulumi.{stack}.yaml" for stack in SHIPPED]
     with NOWHERE:
-        made = [dict(make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml"))) for stack in SHIPPED]
+        made = [dict(make_plan(Stack(ROOT, file.name[7:-5]), load_file(file))) for file in files]
     for command, subjects in EDITED.items():
         for subject in subjects:
             made.append(json.loads(command(subject, tmp_path_factory.mktemp("stack")).stdout))
