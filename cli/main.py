@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import chaos, environments
+from cli import init as new_stack
 from cli.options import (
     UNNAMED,
     Json,
@@ -71,6 +72,9 @@ def version() -> str:
 
     found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
     return str(found["project"]["version"])
+
+
+init = app.command("init", epilog=new_stack.EPILOG)(new_stack.init)
 
 
 @app.command()

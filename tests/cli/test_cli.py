@@ -21,7 +21,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT, SMALL, Checkout
 
-COMMANDS = ("up", "down", "plan", "status", "exec", "ssh", "outputs", "chaos", "test")
+COMMANDS = ("init", "up", "down", "plan", "status", "exec", "ssh", "outputs", "chaos", "test")
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 
 from cli import login_machine, provider, providers
 from cli.local.provider import LocalProvider
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
