@@ -38,8 +38,6 @@ WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1
 RENEW_SECONDS = 3600.0
 PID_DIGITS = 10
-FORMER_NAMES = {"room": "available_capacity"}
-"""Earlier names of calls. The controller uses them until `up` publishes this version's code."""
 LOCK_SECONDS = 5.0
 """How long to wait for the lock: on a busy machine the threads of a killed agent take a while to end."""
 
@@ -96,7 +94,6 @@ class Agent:
         self._ended.set()
 
     def _handle(self, method: str, params: dict[str, Any]) -> Any:
-        method = FORMER_NAMES.get(method, method)
         if method in ("launch", "terminate", "list", "available_capacity"):
             if self._concerns_compute(method, params):
                 self._delay_or_refuse(method)

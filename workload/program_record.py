@@ -42,9 +42,6 @@ KEYS: Mapping[str, tuple[type, ...]] = {
 }
 """Every key of a record, and the types its value may have. None means not known."""
 
-LATER = ("cores", "cores_shared")
-"""Keys that records of earlier versions lack."""
-
 SECONDS = "seconds_train"
 """The name of the value with the training's time. If a program writes it, the report compares that time."""
 MOST_VALUES = 100
@@ -58,7 +55,7 @@ SCALARS = (str, int, float, bool, type(None))
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = result.check_object(record, KEYS, "result", LATER)
+    found = result.check_object(record, KEYS, "result")
     if found:
         return found
     found += result.job_id_mistakes(record)

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,6 @@ MOST_ENTRIES = 100_000
 """The most entries of a list or an object. The history has one for each epoch, the devices one for each."""
 MOST_MISTAKES = 20
 """The most mistakes of one object that are named."""
-LATER = (
-    *("seed", "learning_rate", "average_every", "cores", "cores_shared", "cores_others"),
-    *("step_seconds", "exchange_seconds", "phases"),
-)
-"""Keys that records of earlier versions lack."""
 
 HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "epoch": (int,),
@@ -110,7 +105,7 @@ _CHOICES = {
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = check_object(record, KEYS, "result", LATER)
+    found = check_object(record, KEYS, "result")
     if found:
         return found
     found += job_id_mistakes(record)
@@ -118,7 +113,7 @@ def mistakes(record: Any) -> list[str]:
         if record[key] not in choices:
             found.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
     for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
-        if record.get(key) is not None and record[key] < 1:
+        if record[key] is not None and record[key] < 1:
             found.append(f"result.{key}: {record[key]} is less than 1")
     for key in (
         "gpus_per_node",
@@ -130,12 +125,12 @@ def mistakes(record: Any) -> list[str]:
         "step_seconds",
         "exchange_seconds",
     ):
-        if record.get(key) is not None and record[key] < 0:
+        if record[key] is not None and record[key] < 0:
             found.append(f"result.{key}: {record[key]} is negative")
     for key in ("accuracy", "test_accuracy", "cores_others"):
-        if record.get(key) is not None and not 0 <= record[key] <= 1:
+        if record[key] is not None and not 0 <= record[key] <= 1:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
-    for name, seconds in record.get("phases", {}).items():
+    for name, seconds in record["phases"].items():
         if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
             found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
@@ -143,7 +138,7 @@ def mistakes(record: Any) -> list[str]:
     else:
         found += list_mistakes(record["devices"], "result.devices")
     found += version_mistakes(record["versions"])
-    for name in record.get("phases", {}):
+    for name in record["phases"]:
         found += text_mistakes(name, "result.phases")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
@@ -155,22 +150,23 @@ def mistakes(record: Any) -> list[str]:
             break
     if len(record["history"]) != record["epochs"]:
         found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
+    # Every number of seconds is rounded to a thousandth.
+    rounded = 0.001 * (record["epochs"] + 1)
+    if not found and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
+        found.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
     return found
 
 
-def check_object(
-    value: Any, keys: Mapping[str, tuple[type, ...]], path: str, later: Collection[str] = ()
-) -> list[str]:
+def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
     """Return the mistakes in an object's keys and their values' types, each with its path.
 
     Args:
         keys: Key -> the types that its value may have.
         path: The object's path, for messages.
-        later: Keys that may be missing.
     """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
-    found = [f"{path}.{key}: missing" for key in keys if key not in value and key not in later]
+    found = [f"{path}.{key}: missing" for key in keys if key not in value]
     found += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
@@ -279,10 +275,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the record is not valid.
     """
-    found = mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]
-    if not found and waited(record):
-        found = [f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds"]
-    if found:
+    if found := mistakes(dict(record)):
         raise ValueError("; ".join(found))
     write_json(path, {key: record[key] for key in KEYS})
 
@@ -290,16 +283,6 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
 def epoch_seconds(record: Mapping[str, Any]) -> float:
     """Return what the epochs took together, in seconds: the definition of `seconds_train`."""
     return float(sum(entry["seconds"] for entry in record["history"]))
-
-
-def waited(record: Mapping[str, Any]) -> bool:
-    """Whether `seconds_train` counts more than the epochs, as records of earlier versions do.
-
-    They count also the time before the first epoch, and in `published` a wait after the last one.
-    """
-    # Every number of seconds is rounded to a thousandth.
-    rounded = 0.001 * (record["epochs"] + 1)
-    return bool(abs(record["seconds_train"] - epoch_seconds(record)) > rounded)
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:

@@ -22,13 +22,13 @@ SYNC_SECONDS = 60.0
 PAUSE_SECONDS = 2.0
 
 
-def remember(context: Context, controller: float | None) -> None:
+def remember(context: Context, controller: float) -> None:
     """Remembers the controller's time. A later change of this machine's clock does not affect that.
 
     Args:
-        controller: seconds since the epoch. `None` means that the controller did not say.
+        controller: seconds since the epoch.
     """
-    context.controller_clock = None if controller is None else controller - time.monotonic()
+    context.controller_clock = controller - time.monotonic()
     ahead = _ahead(context)
     if abs(ahead) > TOLERANCE_SECONDS:
         context.report.correct(ahead)

@@ -68,6 +68,8 @@ def record(nodes: int, job_id: int, **changes: Any) -> dict[str, Any]:
         "seconds_total": 70.0 / nodes, "seconds_train": 60.0 / nodes, "images_per_second": 1000.0 * nodes,
         "loss": 0.5, "accuracy": 0.9, "test_accuracy": 0.88, "history": history,
         "start_latency_seconds": 1.0, "restarts": 0, "digest": None, "versions": {}, "cost_usd": None,
+        "seed": 0, "learning_rate": 0.2, "average_every": None, "cores": nodes, "cores_shared": False,
+        "cores_others": None, "step_seconds": None, "exchange_seconds": None, "phases": {},
     }  # fmt: skip
     return {**made, **changes}
 
