@@ -36,9 +36,9 @@ def create(design: ClusterDesign) -> ClusterComponent:
     check_provider(design.provider)
     # Imported only when needed, because the SDK of each cloud takes seconds.
     if design.provider == "local":
-        from infra.local import cluster
+        from infra.local import create
 
-        return cluster.create(design)
+        return create(design)
     if design.scheduler == "batch":
         from infra.aws.batch.cluster import BatchCluster
 

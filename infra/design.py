@@ -6,21 +6,22 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from infra import batch_design
-from infra.config import ClusterConfig, StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
+from infra.config import StackConfig
+from infra.config.cluster import AwsConfig, AwsPartition, ClusterConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.local_cloud import LocalConfig
-from infra.health import health
+from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
-from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
 from node.bootstrap import limits
 from node.containers.model import Package
+from node.health.model import Health
 from node.local_cloud import LocalCloud
+from node.model import Partition
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -44,7 +45,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         "scheduler": cluster.scheduler,
     }
     mounts = mounts_of(cluster)
-    batch = batch_design.batch(config, facts)
+    batch = _batch(config, facts)
     partitions = (_queue(config, batch, facts),) if batch else _partitions(config, facts)
     made = model.ClusterDesign(
         **common,
@@ -56,7 +57,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             model.Hook(h.role, h.source or model.INLINE, tuple(h.args), h.timeout, h.script)
             for h in cluster.hooks
         ),
-        health=health(cluster, partitions),
+        health=_health(cluster, partitions),
         containers=_containers(cluster),
         budget=_budget(cluster),
         region=config.region,
@@ -130,7 +131,7 @@ def _containers(cluster: ClusterConfig) -> model.Containers | None:
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
     memory = real_memory(facts.machines[batch.machines[0]])
-    return batch_design.queue(config, batch, facts, memory)
+    return _batch_queue(config, batch, facts, memory)
 
 
 def _trains(config: StackConfig) -> bool:
@@ -333,3 +334,166 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
         cluster.local.price_hour if cluster.local else None,
     )
     return next((price for price in prices if price is not None), 0.0)
+
+
+DEFAULT_NFS_GIB = 50
+MOUNT_OPTIONS = {
+    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
+    "nfs": "rw,hard,nfsvers=4.2,_netdev",
+    # Somebody's own server: client and server agree on a version.
+    "export": "rw,hard,_netdev",
+    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
+    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
+    "fsx_lustre": "relatime,flock,_netdev",
+    "nvme": "noatime,nofail",
+}
+
+
+def gp3_of(said: Gp3Config | None) -> model.Gp3 | None:
+    """The performance of a disk; `None` means what every gp3 volume has."""
+    return model.Gp3(said.iops, said.throughput_mibs) if said is not None else None
+
+
+def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+    """The directories that machines mount.
+
+    On the local stack process machines share this machine's directories, so nothing is mounted. Containers
+    get folders of the run directory where a cloud has NFS.
+    """
+    if cluster.provider == "local":
+        own_root = cluster.local is not None and cluster.local.isolation == "container"
+        return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
+    storage = cluster.storage
+    # AWS Batch has no controller that could export directories.
+    own = SharedStorage() if cluster.scheduler == "slurm" else None
+    shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
+    mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
+    users = "controller" if cluster.login.count == 0 else "login"
+    mounts += [_bucket_mount(index, one, (users, "compute")) for index, one in enumerate(storage.buckets)]
+    if isinstance(storage.local_scratch, LocalScratch):
+        path = storage.local_scratch.path
+        options = MOUNT_OPTIONS["nvme"]
+        mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
+    return tuple(mounts)
+
+
+def _bucket_mount(index: int, one: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
+    return model.Mount(
+        path=one.path,
+        kind="s3" if one.bucket.startswith("s3://") else "gcs",
+        roles=roles,
+        name=f"buckets[{index}]",
+        options="ro" if one.read_only else "rw",
+        existing=one.bucket.rstrip("/"),
+    )
+
+
+def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
+    lustre = part.kind == "fsx_lustre" and part.existing is None
+    own = part.kind == "nfs" and not part.is_export()
+    deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
+        part.kind
+    )
+    if part.existing is not None:
+        # Its owner chose what it is.
+        deployment = None
+    return model.Mount(
+        path=part.mounted_at(name),
+        kind=part.kind,
+        name=name,
+        # A file server of somebody's is mounted from there; a disk is exported by the controller.
+        served_by="controller" if own else None,
+        options=MOUNT_OPTIONS["export" if part.is_export() else part.kind],
+        size_gib=part.size_gib or (DEFAULT_NFS_GIB if own and part.existing is None else None),
+        deployment=deployment,
+        storage_type=(part.storage_type or "SSD") if lustre else None,
+        throughput=part.throughput,
+        s3_import=part.s3_import,
+        s3_export=part.s3_export,
+        gp3=gp3_of(part.gp3),
+        existing=part.existing,
+        security_group=part.security_group,
+        keep=part.keep,
+        snapshot=part.snapshot,
+        restore=part.restore,
+    )
+
+
+def _health(cluster: ClusterConfig, partitions: Sequence[Partition]) -> Health | None:
+    """Return the checks; `None` means that no node is checked."""
+    said = cluster.health
+    if not any(p.accelerator or p.efa for p in partitions) or cluster.scheduler == "batch":
+        return None
+    real = any(p.efa or (p.accelerator and not p.accelerator.simulated) for p in partitions)
+    if not (real if said.enabled is None else said.enabled):
+        return None
+    made = Health(skip=tuple(said.skip))
+    return made if said.interval_seconds is None else replace(made, interval_seconds=said.interval_seconds)
+
+
+def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
+    """The job definition and its environment; `None` for a Slurm cluster."""
+    cluster, said = config.cluster, config.cluster.batch
+    if said is None or cluster.scheduler != "batch":
+        return None
+    machine = facts.machines[said.instance_types[0]]
+    devices = machine.accelerator.count if machine.accelerator else 0
+    container = said.container
+    return Batch(
+        compute_environment=said.compute_environment or f"{cluster.name}-ce",
+        queue=said.queue or f"{cluster.name}-queue",
+        job_definition=said.job_definition or f"{cluster.name}-job",
+        nodes=said.nodes,
+        machines=tuple(said.instance_types),
+        min_vcpus=said.vcpus.min,
+        desired_vcpus=said.vcpus.desired,
+        max_vcpus=said.vcpus.max,
+        container_image=container.image,
+        container_vcpus=container.vcpus,
+        container_memory_mib=container.memory_mib,
+        container_gpus=devices if container.gpus is None else container.gpus,
+        command=tuple(container.command),
+        job_role=container.job_role,
+        environment=dict(container.environment),
+        volumes={v.source: v.path or v.source for v in container.volumes},
+        placement_group=said.placement_group,
+        attempts=said.attempts,
+        parameters=dict(said.parameters),
+        repository=None if container.image else container.repository or cluster.name,
+        cached=container.cached,
+        shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),
+        efa=machine.efa if said.efa else 0,
+        file_system=said.file_system,
+        start_on_manifest=said.start_on_manifest,
+        timeout=said.timeout,
+        tags=dict(said.tags),
+        vcpu_price_hour=_vcpu_price(config, said.instance_types, facts),
+    )
+
+
+def _vcpu_price(config: StackConfig, types: list[str], facts: Catalog) -> float | None:
+    """The price of a vCPU of the dearest type; `None` if the price of one is not known."""
+    prices = [(facts.price(name, config.region), facts.machines[name].vcpus) for name in types]
+    known = [price / vcpus for price, vcpus in prices if price is not None]
+    return max(known) if len(known) == len(prices) else None
+
+
+def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: int) -> model.Partition:
+    """The queue as a partition, so that costs and outputs can treat it like any other."""
+    machine, said = facts.machines[batch.machines[0]], config.cluster.batch
+    built_in = machine.accelerator
+    return model.Partition(
+        name=batch.queue,
+        instance_type=batch.machines[0],
+        cpus=machine.vcpus,
+        memory_mib=memory_mib,
+        min=-(-batch.min_vcpus // machine.vcpus),
+        max=batch.max_vcpus // machine.vcpus,
+        accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
+        placement="cluster" if batch.placement_group else "none",
+        efa=batch.efa,
+        exclusive=True,
+        default=True,
+        price_hour=facts.price(batch.machines[0], config.region),
+        disk_gib=said.disk_gib if said else 0,
+    )

@@ -15,10 +15,9 @@ import pulumi_aws as aws
 import pulumi_command as command
 
 from infra import bundle
-from infra.aws import access, images, policies
-from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
+from infra.aws import access, policies
+from infra.aws.launch_templates import BOOT_SCRIPT, METADATA, ImageBuild, image_id, root_device
 from infra.aws.network import AwsNetwork
-from infra.aws.role_resources import ImageBuild
 from infra.aws.tags import CLUSTER, ROLE, STACK, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
@@ -226,7 +225,7 @@ class AwsImages(pulumi.ComponentResource):
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
-                    "device_name": images.root_device(design.image.id),
+                    "device_name": root_device(design.image.id),
                     "ebs": {
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
@@ -272,7 +271,7 @@ def image_build_for(
 ) -> ImageBuild:
     """Where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
-    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, images.image_id(design.image))
+    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image_id(design.image))
 
 
 def instance_types(design: ClusterDesign) -> list[str]:

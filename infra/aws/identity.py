@@ -1,4 +1,7 @@
-"""The IAM roles of the cluster's machines. `infra.aws.policies` says what they may do."""
+"""The IAM roles of the cluster's machines, and the secret that only these may read.
+
+`infra.aws.policies` says what the roles may do.
+"""
 
 from __future__ import annotations
 
@@ -120,3 +123,30 @@ def physical_name(design: ClusterDesign, kind: str) -> str:
     """
     region = hashlib.sha256(str(design.region).encode()).hexdigest()[:6]
     return f"{design.name}-{kind}-{region}"
+
+
+class AwsSecrets(pulumi.ComponentResource):
+    """An empty Secrets Manager secret, encrypted with the account's own key of that service.
+
+    Its value is never in Pulumi's state or in user data. It is deleted with the cluster, at once and
+    completely.
+
+    Attributes:
+        munge: The secret's ARN.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:AwsSecrets", name, None, opts)
+        label = f"{design.name}-munge"
+        secret = aws.secretsmanager.Secret(
+            f"{name}-munge",
+            name=label,
+            description=f"Slurm's munge key of the cluster {design.name}; made by its controller",
+            # By default a deleted secret waits for weeks, and the next cluster of that name could not be
+            # made.
+            recovery_window_in_days=0,
+            tags=tags(design, label),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.munge: pulumi.Output[str] = secret.arn
+        self.register_outputs({"munge": self.munge})

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.aws.systems_manager import MANAGED, MESSAGES, SESSION
 from infra.aws.tags import reservation_group
 from node.bootstrap.vm.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
@@ -137,7 +136,7 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
             ["logs:CreateLogStream", "logs:PutLogEvents"],
             f"arn:{scope.partition}:logs:{place}:log-group:{image_log_group(design)}:*",
         ),
-        _allow("Commands", [*SESSION, *MESSAGES, *MANAGED], "*"),
+        _allow("Commands", [*SSM_SESSION, *SSM_MESSAGES, *SSM_MANAGED], "*"),
         *_fetched(scope, design, None),
     )
 
@@ -324,7 +323,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
     # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
-        made.append(_allow("Session", list(SESSION), "*"))
+        made.append(_allow("Session", list(SSM_SESSION), "*"))
     return made
 
 
@@ -366,3 +365,42 @@ def _allow(
 ) -> Statement:
     made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
     return {**made, "Condition": conditions} if conditions else made
+
+
+SSM_SESSION = (
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+    "ssm:UpdateInstanceInformation",
+)
+"""The fewest permissions that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let
+every machine read every parameter of the account's Parameter Store."""
+
+SSM_MESSAGES = (
+    "ec2messages:AcknowledgeMessage",
+    "ec2messages:DeleteMessage",
+    "ec2messages:FailMessage",
+    "ec2messages:GetEndpoint",
+    "ec2messages:GetMessages",
+    "ec2messages:SendReply",
+)
+"""With these, beside `SESSION`, a machine receives and answers commands of Systems Manager. Image Builder has
+no other way to a machine."""
+
+SSM_MANAGED = (
+    "ssm:DescribeAssociation",
+    "ssm:DescribeDocument",
+    "ssm:GetDeployablePatchSnapshotForInstance",
+    "ssm:GetDocument",
+    "ssm:GetManifest",
+    "ssm:ListAssociations",
+    "ssm:ListInstanceAssociations",
+    "ssm:PutComplianceItems",
+    "ssm:PutConfigurePackageResult",
+    "ssm:PutInventory",
+    "ssm:UpdateAssociationStatus",
+    "ssm:UpdateInstanceAssociationStatus",
+)
+"""With `SESSION` and `MESSAGES` these are AmazonSSMManagedInstanceCore, which Image Builder documents for its
+machines, except for reading the account's Parameter Store."""

@@ -16,12 +16,9 @@ from pulumi_gcp import compute
 from infra.clouds import commands, recipes
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
-from infra.gcp import images
 from infra.gcp.access import OPERATIONS
-from infra.gcp.labels import labels
-from infra.gcp.metadata import SCOPES, metadata
-from infra.gcp.names import shortened
-from infra.gcp.role_resources import RoleResources
+from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResources, metadata
+from infra.gcp.names import labels, shortened
 from node.bootstrap.vm.images import ROLE
 from node.elastic.drivers.gce.names import NAME_LENGTH
 from node.model import ClusterDesign
@@ -50,7 +47,7 @@ class GcpImages(pulumi.ComponentResource):
         self,
         name: str,
         design: ClusterDesign,
-        resources: RoleResources,
+        resources: GcpRoleResources,
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -78,7 +75,7 @@ class GcpImages(pulumi.ComponentResource):
             zone=design.zone,
             image=parent,
             size=size,
-            type=images.DISK_TYPE,
+            type=ROOT_DISK_TYPE,
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )

@@ -1,7 +1,7 @@
-"""The service accounts of the cluster's machines. `infra.gcp.policies` says what they may do.
+"""The service accounts of the cluster's machines, and the secret that only these may read.
 
-Accounts and grants are two components, because the firewall names accounts and grants name parts of the
-network.
+`infra.gcp.policies` says what the accounts may do. Accounts and grants are two components, because the
+firewall names accounts and grants name parts of the network.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
+from pulumi_gcp import secretmanager
 
 from infra.clouds.firewall import identities
 from infra.gcp import policies
-from infra.gcp.names import account_id
+from infra.gcp.names import account_id, labels
 from node.model import ClusterDesign
 
 
@@ -197,3 +198,30 @@ class GcpIdentity(pulumi.ComponentResource):
             opts=self._own,
             **what,
         )
+
+
+class GcpSecrets(pulumi.ComponentResource):
+    """An empty Secret Manager secret, kept in the cluster's region and nowhere else.
+
+    Its value is never in Pulumi's state or in metadata. It is deleted with the cluster, at once and
+    completely.
+
+    Attributes:
+        munge: The secret as `projects/<project>/secrets/<cluster>-munge`.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:GcpSecrets", name, None, opts)
+        secret = secretmanager.Secret(
+            f"{name}-munge",
+            secret_id=f"{design.name}-munge",
+            project=design.project,
+            # The secret is in the cluster's region, so that the cluster does not depend on other regions.
+            # Some organizations allow no other replication.
+            replication={"user_managed": {"replicas": [{"location": str(design.region)}]}},
+            deletion_protection=False,
+            labels=labels(design),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.munge: pulumi.Output[str] = secret.id
+        self.register_outputs({"munge": self.munge})

@@ -1,13 +1,31 @@
-"""Names on Google Cloud: names within its lengths, and the names of the cluster's service accounts.
+"""The labels by which a cluster's resources are found, and names within Google's lengths.
 
-They are pure functions, so that a plan shows which accounts the firewall's rules admit.
+The termination of nodes, the search for leftovers, the driver and the bill use the labels. The functions are
+pure, so that a plan shows which accounts the firewall's rules admit.
 """
 
 from __future__ import annotations
 
 import hashlib
 
+from node.elastic.drivers.gce.names import CLUSTER, COMPUTE, HOST, PARTITION, ROLE, STACK, value
 from node.model import ClusterDesign
+
+__all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels", "value"]
+
+
+def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
+    """The labels of one resource.
+
+    Args:
+        more: `role`, `host`, `partition`. The prefix is added.
+    """
+    return {
+        CLUSTER: value(design.name),
+        STACK: value(design.stack),
+        **{f"slurm-stacks-{key}": value(text) for key, text in more.items()},
+    }
+
 
 DIGEST_DIGITS = 6
 ACCOUNT_ID_LENGTH = 30

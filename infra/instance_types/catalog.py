@@ -16,15 +16,14 @@ import difflib
 import functools
 import json
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from infra.instance_types import cache
-from infra.instance_types.tables import Table, text
 
 Provider = Literal["aws", "gcp", "local"]
 
@@ -297,7 +296,7 @@ def tables() -> Catalog:
     """The snapshot in the repository."""
     by_hand = Path(__file__).with_name("by_hand.yaml").read_text(encoding="utf-8")
     found = yaml.load(by_hand, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    ec2, google, prices = (json.loads(text(f"{name}.json")) for name in ("ec2", "google", "prices"))
+    ec2, google, prices = (json.loads(_text(f"{name}.json")) for name in ("ec2", "google", "prices"))
     table = Table(
         InstanceType.model_validate,
         {name: InstanceType.model_validate(one) for name, one in found["machines"].items()},
@@ -342,3 +341,90 @@ def _catalog(_stamp: tuple[str, int]) -> Catalog:
             "unusable": {**{name: unusable[name] for name in unknown}, **known.unusable},
         }
     )
+
+
+M = TypeVar("M")
+
+COLUMNS = (
+    "vcpus",
+    "memory_mib",
+    "accelerator",
+    "count",
+    "placement",
+    "network_cards",
+    "efa",
+    "nvme_gib",
+    "local_ssds",
+    "previous_generation",
+    "spot",
+    "offer",
+)
+"""The columns of a table after the type. An empty field means the default.
+
+`offer` is the number of a list of regions; empty means all regions that were surveyed.
+"""
+
+
+class Table(Mapping[str, M], Generic[M]):
+    """The instance types of the tables.
+
+    A row is parsed when its type is asked for: a stack has a few types, and parsing all thousand would take
+    most of a command's time.
+
+    Args:
+        make: Makes an instance type from its facts.
+        by_hand: The instance types that no table has.
+    """
+
+    def __init__(self, make: Callable[[dict[str, Any]], M], by_hand: Mapping[str, M]) -> None:
+        self._make = make
+        self._made = dict(by_hand)
+        self._rows: dict[str, tuple[str, str]] = {}
+        self._offers: dict[str, list[tuple[str, ...]]] = {}
+        self._names: list[str] = list(by_hand)
+        self._prices: dict[str, list[tuple[str, str]]] = {}
+        for line in _text("prices.csv").splitlines()[1:]:
+            name, region, price = line.split(",")
+            self._prices.setdefault(name, []).append((region, price))
+
+    def add(self, provider: str, file: str, offers: list[list[str]]) -> None:
+        """Add the rows of a file.
+
+        Args:
+            offers: The lists of regions to which the rows refer by number.
+        """
+        self._offers[provider] = [tuple(regions) for regions in offers]
+        header, *lines = _text(file).splitlines()
+        assert header.split(",") == ["type", *COLUMNS], file
+        for line in lines:
+            name, _, rest = line.partition(",")
+            self._rows[name] = provider, rest
+            self._names.append(name)
+
+    def __getitem__(self, name: str) -> M:
+        if name not in self._made:
+            self._made[name] = self._read(name, *self._rows[name])
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _read(self, name: str, provider: str, row: str) -> M:
+        facts: dict[str, Any] = {key: said for key, said in zip(COLUMNS, row.split(","), strict=True) if said}
+        if kind := facts.pop("accelerator", None):
+            facts["accelerator"] = {"type": kind, "count": int(facts.pop("count"))}
+        if (offer := facts.pop("offer", None)) is not None:
+            facts["regions"] = self._offers[provider][int(offer)]
+        price = {region: float(usd) for region, usd in self._prices.get(name, ())}
+        return self._make({"provider": provider, **facts, "price": price})
+
+
+def _text(file: str) -> str:
+    """The content of a file in `facts/`."""
+    return (Path(__file__).parent / "facts" / file).read_text(encoding="utf-8")

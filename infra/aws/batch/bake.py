@@ -18,11 +18,11 @@ from infra.aws.bake import AwsImages
 from infra.aws.batch import access
 from infra.aws.batch import policies as batch_policies
 from infra.aws.batch.identity import BatchIdentity, role
-from infra.aws.bucket import AwsBucket
 from infra.aws.identity import physical_name
 from infra.aws.logs import AwsLogs
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
+from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
 from infra.clouds.publishing import Bundle
 from node.bootstrap.vm.images import ROLE

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_command as command
 
-from infra.aws import images, zones
-from infra.aws.batch import access, spending
-from infra.aws.batch.definition import BatchDefinition
+from infra.aws.batch import access
+from infra.aws.batch.definition import BatchDefinition, BatchRepository
 from infra.aws.batch.environment import BatchEnvironment
 from infra.aws.batch.identity import BatchIdentity
-from infra.aws.batch.repository import BatchRepository
-from infra.aws.bucket import AwsBucket
+from infra.aws.batch.states import budget_limits
+from infra.aws.launch_templates import image_id
 from infra.aws.logs import AwsLogs
-from infra.aws.network import AwsNetwork
-from infra.aws.storage import AwsStorage
-from infra.aws.zones import with_zones
+from infra.aws.network import AwsNetwork, find_zones, with_zones
+from infra.aws.storage import AwsBucket, AwsStorage
 from infra.clouds import commands
+from infra.clouds.cluster import behind
 from infra.clouds.commands import ClusterRef
-from infra.clouds.termination import behind
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import Inventory
 from node.model import ClusterDesign
@@ -42,7 +40,7 @@ class BatchCluster(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:BatchCluster", name, None, opts)
         self._own = own = pulumi.ResourceOptions(parent=self)
         self._name = name
-        cluster_zones = zones.find(design)
+        cluster_zones = find_zones(design)
         self._design = design = with_zones(design, cluster_zones)
         batch = access.of(design)
         network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
@@ -88,7 +86,7 @@ class BatchCluster(pulumi.ComponentResource):
         """The image of the machines; `None` for Batch's own."""
         design = self._design
         if design.image.id is not None:
-            return images.image_id(design.image)
+            return image_id(design.image)
         if not design.image.bake or bucket is None:
             return None
         # This import is here because few stacks build images.
@@ -133,7 +131,7 @@ class BatchCluster(pulumi.ComponentResource):
     ) -> None:
         """The budget, file systems, manifests. They start or end jobs, so they are deleted before `_end`."""
         design, batch, name = self._design, access.of(self._design), self._name
-        limits, machine = spending.limits(design), None
+        limits, machine = budget_limits(design), None
         if not (limits or batch.start_on_manifest or batch.file_system == "job"):
             return
         # This import is here because few stacks have any of these.

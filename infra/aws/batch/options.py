@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws.batch import access, policies, spending, states
+from infra.aws.batch import access, policies, states
 from infra.aws.batch.identity import BatchIdentity, grant, role
-from infra.aws.bucket import AwsBucket
+from infra.aws.batch.states import budget_limits
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
+from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
 from node.model import ClusterDesign
 
@@ -52,7 +53,7 @@ class BatchBudget(pulumi.ComponentResource):
             tags=tags(design, ledger),
             opts=own,
         )
-        most = min(spending.limits(design).values())
+        most = min(budget_limits(design).values())
         machine = _machine(
             name,
             design,

@@ -1,6 +1,7 @@
-"""State machines in Amazon States Language, as plain data. The functions are pure.
+"""State machines in Amazon States Language, as plain data, and the budget that one of them counts.
 
-Each state calls one action of AWS's API. There is no function of ours to keep.
+The functions are pure and need no Pulumi: `status` reads the budget here. Each state calls one action of
+AWS's API. There is no function of ours to keep.
 """
 
 from __future__ import annotations
@@ -331,3 +332,21 @@ def _terminate(partition: str, queue: str) -> dict[str, State]:
 def text(machine: Mapping[str, Any]) -> str:
     """A state machine's definition, as the API takes it."""
     return json.dumps(machine, indent=1)
+
+
+MINUTES = 60
+
+
+def budget_limits(design: ClusterDesign) -> dict[str, int]:
+    """The budget's limits as vCPU-minutes of machines that are up: `usd` and `hours`, as far as they are set.
+
+    Of several machine types the dearest counts for USD, and the first for machine-hours. A limit in USD on
+    machines that cost nothing is none.
+    """
+    batch, (queue,), budget = access.of(design), design.partitions, design.budget
+    found = {}
+    if budget.max_usd is not None and batch.vcpu_price_hour:
+        found["usd"] = int(budget.max_usd / batch.vcpu_price_hour * MINUTES)
+    if budget.max_hours is not None:
+        found["hours"] = int(budget.max_hours * queue.cpus * MINUTES)
+    return found

@@ -177,7 +177,7 @@ def test_the_shell_of_a_machine_behind_session_manager_knows_its_keys() -> None:
 
     def program() -> Any:
         design = aws_design()
-        made = shell.of(design, AwsCluster("c", design))
+        made = shell.cluster_shell(design, AwsCluster("c", design))
         job = made.prepare("environment", pulumi.ResourceOptions())
         return job.environment.apply(seen.append)  # type: ignore[attr-defined]
 

@@ -25,12 +25,11 @@ from cli.gcp.cloud import GcpCloud
 from cli.gcp.leftovers import KINDS, _belongs_to
 from cli.gcp.provider import GcpProvider
 from cli.provider import StackUp
-from infra import bundle, clusters
+from infra import bundle, clusters, ssh
 from infra.clouds.commands import ClusterRef
+from infra.clouds.shell import OpenSshShell
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from infra.ssh import target
-from infra.ssh.shells import OpenSshShell
 from node.elastic.drivers.gce.names import CLUSTER
 from node.model import ClusterDesign, Image, Settings, Site
 from tests.support.checkout import ROOT
@@ -133,7 +132,7 @@ def test_the_benchmark_goes_by_ssh_as_whoever_runs_it(design: ClusterDesign) -> 
 
     made = declare(program, gcp=Machines())
     assert [type(shell) for shell in found] == [OpenSshShell]
-    reached = target.parse(made.inputs("p")["environment"][target.VARIABLE])
+    reached = ssh.parse(made.inputs("p")["environment"][ssh.VARIABLE])
     assert (reached.user, reached.proxy_command is None) == ("", design.access.mode == "ssh")
     python, flag, module, *words = shlex.split(str(reached.ask))
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)

@@ -11,7 +11,7 @@ import pulumi
 import pytest
 
 from infra import bundle
-from infra.aws.bucket import AwsBucket
+from infra.aws.storage import AwsBucket
 from infra.clouds.publishing import Bundle
 from infra.program import mode
 from node.model import Settings, Site

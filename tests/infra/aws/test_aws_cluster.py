@@ -13,8 +13,8 @@ import pytest
 from cli.aws import operations
 from infra import bundle
 from infra.aws.cluster import AwsCluster
-from infra.aws.zones import Zones, with_zones
-from infra.clouds import ready as waiting
+from infra.aws.network import Zones, with_zones
+from infra.clouds.cluster import parse_boot_facts
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.inventory import Inventory
 from node.model import Access, ClusterDesign, Settings
@@ -255,9 +255,9 @@ def test_in_a_preview_the_inventory_is_unknown() -> None:
 
 
 def test_a_wait_that_prints_no_json_is_an_error() -> None:
-    assert waiting.parse("<c-ready.stdout>")["host_keys"] == ["<c-ready.stdout.host_keys[0]>"]
+    assert parse_boot_facts("<c-ready.stdout>")["host_keys"] == ["<c-ready.stdout.host_keys[0]>"]
     with pytest.raises(ValueError, match="Expecting value"):
-        waiting.parse("Traceback")
+        parse_boot_facts("Traceback")
 
 
 def test_placement_alone_or_efa_alone_means_one_zone() -> None:

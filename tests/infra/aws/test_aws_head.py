@@ -8,8 +8,7 @@ from dataclasses import replace
 import pulumi_command as command
 import pytest
 
-from infra.aws.addresses import AwsAddresses
-from infra.aws.head import AwsHead
+from infra.aws.cluster import AwsAddresses, AwsHead
 from node.model import ClusterDesign
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import CONTROLLER, LOGIN, OWN, aws_design, declare, ssh_design

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from infra.aws import policies, systems_manager
+from infra.aws import policies
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
+from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
 from tests.support.aws_mocks import (
@@ -148,7 +149,7 @@ def test_everything_is_a_resource_only_where_aws_takes_no_other(document: polici
     inside = [r for s in document["Statement"] if isinstance(s["Resource"], list) for r in s["Resource"]]
     assert "*" not in inside
     metrics = "cloudwatch:PutMetricData"
-    assert all(a.startswith("ec2:Describe") or a in systems_manager.SESSION or a == metrics for a in wide)
+    assert all(a.startswith("ec2:Describe") or a in SSM_SESSION or a == metrics for a in wide)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -358,11 +359,11 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 def test_session_manager_only_where_it_is_the_way_in_and_on_no_node(role: str) -> None:
     """`up` has the controller boot again through a session, too, where people log in at a login machine."""
     with_login = aws_design(hosts=(CONTROLLER, LOGIN))
-    for action in systems_manager.SESSION:
+    for action in SSM_SESSION:
         assert may(action, "*", role=role) == (role != "compute")
         assert may(action, "*", role=role, design=with_login) == (role != "compute")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
-    for action in (*systems_manager.MESSAGES, *systems_manager.MANAGED):
+    for action in (*SSM_MESSAGES, *SSM_MANAGED):
         assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
     assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
 

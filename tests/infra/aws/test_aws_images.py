@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.aws import images
+from infra.aws.launch_templates import IMAGE_PARAMETERS, image_id
 from node.model import Image
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import declare
@@ -16,7 +16,7 @@ from tests.support.aws_mocks import declare
 def image(wanted: Image) -> tuple[Any, list[str]]:
     seen: list[Any] = []
     aws = Machines()
-    declare(lambda: pulumi.Output.from_input(images.image_id(wanted)).apply(seen.append), aws=aws)
+    declare(lambda: pulumi.Output.from_input(image_id(wanted)).apply(seen.append), aws=aws)
     (found,) = seen
     return found, aws.calls
 
@@ -24,7 +24,7 @@ def image(wanted: Image) -> tuple[Any, list[str]]:
 def test_ubuntu_is_found_by_its_public_parameter() -> None:
     """The id comes from `insecure_value`: `value` is a secret, and so would be every template."""
     assert image(Image("ubuntu-24.04")) == (AMI, ["aws:ssm/getParameter:getParameter"])
-    (name,) = images.PARAMETERS.values()
+    (name,) = IMAGE_PARAMETERS.values()
     assert name == "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.aws.secrets import AwsSecrets
+from infra.aws.identity import AwsSecrets
 from tests.support.aws_mocks import aws_design, declare
 from tests.support.recorder import counts, unknown
 

@@ -9,9 +9,8 @@ from typing import Any
 import botocore.session
 import pytest
 
-from infra.aws.network import AwsNetwork
+from infra.aws.network import AwsNetwork, Zones
 from infra.aws.storage import EVENTS, LUSTRE_VERSION, AwsDisks, AwsStorage, Repository, devices, repositories
-from infra.aws.zones import Zones
 from infra.config.checks.storage import THROUGHPUT
 from node.model import ClusterDesign, Mount
 from node.sites import MountSource

@@ -11,7 +11,7 @@ import pytest
 
 from infra import bundle
 from infra.clouds.publishing import Bundle
-from infra.gcp.bucket import GcpBucket
+from infra.gcp.storage import GcpBucket
 from infra.program import mode
 from node.model import ClusterDesign, Image, Settings, Site
 from node.published import parse_settings

@@ -9,8 +9,7 @@ import pulumi_command as command
 import pytest
 from pulumi_gcp import compute
 
-from infra.gcp.addresses import GcpAddresses
-from infra.gcp.head import GcpHead
+from infra.gcp.cluster import GcpAddresses, GcpHead
 from node.model import ClusterDesign
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, LOGIN, declare, gcp_design, gcp_ssh_design

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.gcp import images
+from infra.gcp.instance_templates import image_id
 from node.model import Image
 from tests.support.gcp_machines import IMAGE, Machines
 from tests.support.gcp_mocks import declare
@@ -16,7 +16,7 @@ from tests.support.gcp_mocks import declare
 def image(wanted: Image) -> tuple[Any, list[str]]:
     seen: list[Any] = []
     gcp = Machines()
-    declare(lambda: pulumi.Output.from_input(images.image_id(wanted)).apply(seen.append), gcp=gcp)
+    declare(lambda: pulumi.Output.from_input(image_id(wanted)).apply(seen.append), gcp=gcp)
     (found,) = seen
     return found, gcp.calls
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from infra.clouds import firewall
-from infra.gcp import names, security
-from infra.gcp.labels import labels, value
-from infra.gcp.network import GcpNetwork, subnetwork_cidr
+from infra.gcp import names
+from infra.gcp.names import labels, value
+from infra.gcp.network import IAP, GcpNetwork, ingress_rules, subnetwork_cidr
 from node.model import Access, ClusterDesign, Network
 from tests.support.gcp_mocks import (
     CPU,
@@ -72,7 +72,7 @@ def test_a_network_is_exactly_these_resources(variant: str) -> None:
     assert counts(made) == {
         "slurm-stacks:index:GcpNetwork": 1,
         **({} if design.network.vpc else OWN_VPC),
-        FIREWALL: len(security.ingress_rules(design)),
+        FIREWALL: len(ingress_rules(design)),
     }
     parents = made.parents()
     assert {parents[name] for name in made.types() if name != "n"} == {"n"}
@@ -131,7 +131,7 @@ def test_a_preview_invents_nothing() -> None:
 def test_machines_wait_for_the_way_out_and_the_rules() -> None:
     seen: list[GcpNetwork] = []
     declare(lambda: seen.append(GcpNetwork("n", VARIANTS["ssh"], ())))
-    assert len(seen[0].routes) == 1 + len(security.ingress_rules(VARIANTS["ssh"]))
+    assert len(seen[0].routes) == 1 + len(ingress_rules(VARIANTS["ssh"]))
 
 
 # --- who reaches whom -------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
 
 
 def test_without_exports_port_2049_is_shut() -> None:
-    ports = {port for rule in security.ingress_rules(VARIANTS["filestore"]) for port in rule.ports}
+    ports = {port for rule in ingress_rules(VARIANTS["filestore"]) for port in rule.ports}
     assert firewall.NFS not in ports
     assert firewall.SLURMCTLD in ports
 
@@ -194,12 +194,12 @@ def test_without_exports_port_2049_is_shut() -> None:
 def test_networks_without_mode_ssh_open_nothing() -> None:
     """The configuration refuses this. If it did not, the port would still stay closed."""
     design = dataclasses.replace(gcp_ssh_design(), access=Access("iap", ("0.0.0.0/0",)))
-    ranges = {cidr for rule in security.ingress_rules(design) for cidr in rule.ranges}
-    assert ranges == {security.IAP}
+    ranges = {cidr for rule in ingress_rules(design) for cidr in rule.ranges}
+    assert ranges == {IAP}
 
 
 def test_a_cluster_reached_by_ssh_leaves_the_proxy_out() -> None:
-    assert all(security.IAP not in o.ranges for o in security.ingress_rules(VARIANTS["ssh"]))
+    assert all(IAP not in o.ranges for o in ingress_rules(VARIANTS["ssh"]))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.gcp.secrets import GcpSecrets
+from infra.gcp.identity import GcpSecrets
 from tests.support.gcp_mocks import declare, gcp_design
 from tests.support.recorder import counts, unknown
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infra.errors import UserError
-from infra.gcp import zones
+from infra.gcp.network import check_zones, with_zones
 from node.model import ClusterDesign, Network
 from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
@@ -16,7 +16,7 @@ A, B, C = "europe-west4-a", "europe-west4-b", "europe-west4-c"
 
 
 def placed_zones(design: ClusterDesign) -> dict[str, tuple[str, ...]]:
-    return {p.name: p.zones for p in zones.with_zones(design).partitions}
+    return {p.name: p.zones for p in with_zones(design).partitions}
 
 
 def test_a_zone_that_nobody_names_is_the_stacks_own() -> None:
@@ -37,7 +37,7 @@ def test_nodes_close_together_are_in_one_zone() -> None:
 def compared(design: ClusterDesign, **offered: dict[str, int]) -> list[str]:
     known = {zone.replace("_", "-"): machines for zone, machines in offered.items()}
     gcp = Machines(machines=known or None)
-    declare(lambda: zones.compare(zones.with_zones(design)), gcp=gcp)
+    declare(lambda: check_zones(with_zones(design)), gcp=gcp)
     return gcp.calls
 
 

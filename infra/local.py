@@ -1,5 +1,6 @@
 """The resources of the local stack: the local cloud, the bundle in its bucket, the termination of nodes, the
-head."""
+head.
+"""
 
 from __future__ import annotations
 
