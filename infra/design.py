@@ -29,7 +29,7 @@ ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
 
 
 def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
-    """The design of a stack's cluster.
+    """Return the design of a stack's cluster.
 
     Args:
         config: A stack file without mistakes.
@@ -80,13 +80,13 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
 
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
-    """The behaviour of the local cloud until `./cluster chaos` changes it."""
+    """Return the behaviour of the local cloud until `./cluster chaos` changes it."""
     settings = said.model_dump(exclude={"isolation", "suite", "price_hour"}) if said else {}
     return LocalCloud(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
-    """The training that follows the creation; `None` if the stack has none."""
+    """Return the training that follows the creation; `None` if the stack has none."""
     benchmark = config.benchmark
     if benchmark is None or not _trains(config):
         return None
@@ -139,7 +139,7 @@ def _trains(config: StackConfig) -> bool:
 
 
 def real_memory(machine: InstanceType) -> int:
-    """The memory that Slurm may allocate, in MiB: less than the machine will report.
+    """Return the memory that Slurm may allocate, in MiB: less than the machine will report.
 
     A node that reports less than its RealMemory is drained as invalid, and kernel, firmware and daemons keep
     a part for themselves: 400 MiB and 30 MiB for each GiB, the rule of Google's slurm-gcp. Machines of the
@@ -151,7 +151,7 @@ def real_memory(machine: InstanceType) -> int:
 
 
 def slurm_time(limit: str) -> str:
-    """A time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
+    """Return a time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
     seconds = time_limit_seconds(limit)
     if seconds is None:
         return "INFINITE"
@@ -249,7 +249,7 @@ def _partition(
 def _accelerator(
     cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType
 ) -> model.Accelerator | None:
-    """The accelerators that the partition asks for, or those that are part of the instance type."""
+    """Return the accelerators that the partition asks for, or those that are part of the instance type."""
     chosen = partition.accelerator or machine.accelerator
     if chosen is None:
         return None
@@ -263,7 +263,7 @@ def _accelerator(
 
 
 def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
-    """Timers that fit the provider and the rest of the design; the stack file's own win."""
+    """Return timers that fit the provider and the rest of the design; the stack file's own win."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes are powered down soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
@@ -326,7 +326,7 @@ def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
 
 
 def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
-    """The pretended price of a node: the partition's, its instance type's, or that of all nodes."""
+    """Return the pretended price of a node: the partition's, its instance type's, or that of all nodes."""
     facts = cluster.instance_types.get(partition.instance_type)
     prices = (
         partition.local.price_hour if partition.local else None,
@@ -350,12 +350,12 @@ MOUNT_OPTIONS = {
 
 
 def gp3_of(said: Gp3Config | None) -> model.Gp3 | None:
-    """The performance of a disk; `None` means what every gp3 volume has."""
+    """Return the performance of a disk; `None` means what every gp3 volume has."""
     return model.Gp3(said.iops, said.throughput_mibs) if said is not None else None
 
 
 def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
-    """The directories that machines mount.
+    """Return the directories that machines mount.
 
     On the local stack process machines share this machine's directories, so nothing is mounted. Containers
     get folders of the run directory where a cloud has NFS.
@@ -432,7 +432,7 @@ def _health(cluster: ClusterConfig, partitions: Sequence[Partition]) -> Health |
 
 
 def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
-    """The job definition and its environment; `None` for a Slurm cluster."""
+    """Return the job definition and its environment; `None` for a Slurm cluster."""
     cluster, said = config.cluster, config.cluster.batch
     if said is None or cluster.scheduler != "batch":
         return None
@@ -472,14 +472,14 @@ def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
 
 
 def _vcpu_price(config: StackConfig, types: list[str], facts: Catalog) -> float | None:
-    """The price of a vCPU of the dearest type; `None` if the price of one is not known."""
+    """Return the price of a vCPU of the dearest type; `None` if the price of one is not known."""
     prices = [(facts.price(name, config.region), facts.machines[name].vcpus) for name in types]
     known = [price / vcpus for price, vcpus in prices if price is not None]
     return max(known) if len(known) == len(prices) else None
 
 
 def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: int) -> model.Partition:
-    """The queue as a partition, so that costs and outputs can treat it like any other."""
+    """Return the queue as a partition, so that costs and outputs can treat it like any other."""
     machine, said = facts.machines[batch.machines[0]], config.cluster.batch
     built_in = machine.accelerator
     return model.Partition(

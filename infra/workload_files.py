@@ -55,7 +55,7 @@ class Workload:
         return total.hexdigest()
 
     def archive(self) -> bytes:
-        """The files as a tar archive, with `workload/` in their names.
+        """Return the files as a tar archive, with `workload/` in their names.
 
         A folder would not do: Pulumi's hash of a folder includes the byte code that Python leaves in it, so
         that every run would be a change. The archive is not compressed: releases of zlib compress
@@ -71,7 +71,7 @@ class Workload:
 
 
 def read(project: Path = bundle.ROOT, own: Sequence[str] = ()) -> Workload:
-    """The workload of a project.
+    """Return the workload of a project.
 
     Args:
         project: The checkout, in which the stack file is.
@@ -94,7 +94,7 @@ def read(project: Path = bundle.ROOT, own: Sequence[str] = ()) -> Workload:
 
 
 def read_own(project: Path, own: Sequence[str]) -> list[StagedFile]:
-    """The user's files, below `files/`, each once.
+    """Return the user's files, below `files/`, each once.
 
     Args:
         own: Paths of files and folders relative to the project; the first is the script.
@@ -130,7 +130,7 @@ def read_own(project: Path, own: Sequence[str]) -> list[StagedFile]:
 
 
 def _files(project: Path, name: str, index: int) -> Iterator[Path]:
-    """The files of one path, a folder's without the byte code and caches of Python."""
+    """Yield the files of one path, a folder's without the byte code and caches of Python."""
     path = project / PurePosixPath(name)
     inside = project.resolve()
     if not path.exists():
@@ -160,7 +160,7 @@ def _files(project: Path, name: str, index: int) -> Iterator[Path]:
 
 
 def _check_script(project: Path, script: str, found: dict[str, StagedFile]) -> None:
-    """Refuses a script that the cluster could not start."""
+    """Refuse a script that the cluster could not start."""
     path = project / PurePosixPath(script)
     inside = PurePosixPath(FILES) / PurePosixPath(script)
     if path.is_dir():

@@ -107,8 +107,10 @@ class AwsImages(pulumi.ComponentResource):
         self.register_outputs({"images": made})
 
     def _build_machines(self) -> aws.imagebuilder.InfrastructureConfiguration:
-        """The configuration of the machines that become images. They are not public, and end when they are
-        done."""
+        """Declare how the machines that become images start.
+
+        They are not public, and end when they are done.
+        """
         design, image_build = self._design, self._image_build
         return aws.imagebuilder.InfrastructureConfiguration(
             f"{self._name}-infrastructure",
@@ -129,7 +131,7 @@ class AwsImages(pulumi.ComponentResource):
         )
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Builds an image, and returns its id once it exists."""
+        """Build an image, and return its id once it exists."""
         own, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
         name, text = self._name_and_document(recipe)
         own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
@@ -158,7 +160,7 @@ class AwsImages(pulumi.ComponentResource):
     def _cleanup(
         self, kind: str, name: pulumi.Output[str], recipe: aws.imagebuilder.ImageRecipe
     ) -> command.local.Command:
-        """Deletes what Image Builder leaves of an image, after the image itself is deleted.
+        """Delete what Image Builder leaves of an image, after the image itself is deleted.
 
         That includes what an interrupted `up` has left, which the engine does not know of.
         """
@@ -177,7 +179,7 @@ class AwsImages(pulumi.ComponentResource):
         )
 
     def _name_and_document(self, recipe: Recipe) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
-        """The recipe's name, and the document that runs on the machine."""
+        """Return the recipe's name, and the document that runs on the machine."""
         design = self._design
         size = disk_gib(design, recipe.kind)
         # The scripts run in this order, which a list keeps.
@@ -246,7 +248,10 @@ class AwsImages(pulumi.ComponentResource):
     def _distribution(
         self, kind: str, own_tags: pulumi.Output[dict[str, str]]
     ) -> aws.imagebuilder.DistributionConfiguration:
-        """The image's name and tags. The image is published in this region and account, and nowhere else."""
+        """Return the image's name and tags.
+
+        The image is published in this region and account, and nowhere else.
+        """
         design = self._design
         return aws.imagebuilder.DistributionConfiguration(
             f"{self._name}-{kind}-distribution",
@@ -269,13 +274,15 @@ class AwsImages(pulumi.ComponentResource):
 def image_build_for(
     design: ClusterDesign, network: AwsNetwork, profile: pulumi.Input[str], bucket: pulumi.Input[str]
 ) -> ImageBuild:
-    """Where images are built: in the controller's subnet, with the same route to the internet."""
+    """Return where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
     return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image_id(design.image))
 
 
 def instance_types(design: ClusterDesign) -> list[str]:
-    """The instance types that images are built on: the controller's, or those of nodes without devices.
+    """Return the instance types that images are built on.
+
+    They are the controller's, or those of nodes without devices.
 
     Building an image needs neither a GPU nor EFA.
     """
@@ -285,8 +292,10 @@ def instance_types(design: ClusterDesign) -> list[str]:
 
 
 def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
-    """The image's size in GiB. `None` means the size of the stack file's image, from which the build
-    begins."""
+    """Return the size of an image in GiB.
+
+    `None` means the size of the stack file's image, from which the build begins.
+    """
     size = CACHING_GIB if design.batch is not None and design.batch.cached else DISK_GIB
     return None if design.image.id is not None else min(size, kind.disk_gib)
 
@@ -294,7 +303,7 @@ def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
 def document(
     design: ClusterDesign, bucket: str, kind: ImageKind, more: Mapping[str, str] | None = None
 ) -> str:
-    """What Image Builder runs on the machine, as the YAML of its component.
+    """Return what Image Builder runs on the machine, as the YAML of its component.
 
     Args:
         more: name -> a script that runs after the steps.

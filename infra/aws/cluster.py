@@ -153,7 +153,7 @@ class AwsCluster(pulumi.ComponentResource):
     def _role_resources(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages
     ) -> dict[str, AwsRoleResources]:
-        """The resources that the machines of each role share."""
+        """Return the resources that the machines of each role share."""
         image = image_id(self._design.image)
         subnets = {host.role: network.subnet(host) for host in self._design.hosts}
         return {
@@ -169,7 +169,7 @@ class AwsCluster(pulumi.ComponentResource):
         }
 
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
-        """The command for a shell on the login machine.
+        """Return the command for a shell on the login machine.
 
         It works in anybody's shell where that is possible. Otherwise it goes through this checkout, which
         sends a key along.

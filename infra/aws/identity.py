@@ -29,8 +29,7 @@ DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document
 
 @dataclass(frozen=True, slots=True)
 class AccessTargets:
-    """What the machines' policies name: the ARNs of the bucket, the secret and the log group, and the ids of
-    the subnets and security groups of nodes."""
+    """What the machines' policies name: ARNs of bucket, secret and log group, and ids of nodes' networks."""
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -116,7 +115,7 @@ class AwsIdentity(pulumi.ComponentResource):
 
 
 def physical_name(design: ClusterDesign, kind: str) -> str:
-    """A role's name, of at most 64 characters.
+    """Return a role's name, of at most 64 characters.
 
     Roles belong to the account, so the name has a digest of the region: clusters of one name in two regions
     get different roles.

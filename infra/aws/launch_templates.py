@@ -69,7 +69,7 @@ ROOT_DEVICE = "/dev/sda1"
 
 
 def image_id(image: Image) -> pulumi.Input[str]:
-    """The cluster's image, or the image from which baked images are built.
+    """Return the cluster's image, or the image from which baked images are built.
 
     The parameter is read at each `up`. New nodes get the newest image, and the head ignores the change.
     """
@@ -81,7 +81,7 @@ def image_id(image: Image) -> pulumi.Input[str]:
 
 
 def root_device(image: str | None) -> pulumi.Input[str]:
-    """The name of the root disk in an image.
+    """Return the name of the root disk in an image.
 
     Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
     encryption that the image's maker gave it.
@@ -192,7 +192,10 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         )
 
     def _placement(self, partition: Partition) -> aws.ec2.LaunchTemplatePlacementArgs | None:
-        """The placement group of a partition whose nodes are close together: its own, or an existing one."""
+        """Return the placement group of a partition whose nodes are close together.
+
+        It is the partition's own, or an existing one.
+        """
         if partition.placement != "cluster":
             return None
         if partition.placement_group is not None:
@@ -209,12 +212,12 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
 
 
 def metadata(machine: Partition | Host) -> dict[str, Any]:
-    """The metadata options of a partition's nodes, or of a machine that lives as long as the cluster."""
+    """Return the metadata options of a partition's nodes or of a host."""
     return {**METADATA, "http_put_response_hop_limit": OPEN_HOPS} if machine.open_metadata else METADATA
 
 
 def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
-    """The network interfaces of a machine, without security groups and subnets.
+    """Return the network interfaces of a machine, without security groups and subnets.
 
     With one network card, an EFA interface is an ordinary interface with the fabric beside it. With several,
     AWS's layout is one ordinary interface, and on each card one interface for the fabric alone, which takes
@@ -276,8 +279,9 @@ GENERIC, MEMBERS, MEMBER = (
 def reservation_specification(
     name: str, design: ClusterDesign, partition: Partition, parent: pulumi.Resource
 ) -> aws.ec2.LaunchTemplateCapacityReservationSpecificationArgs | None:
-    """Limits a partition to its reserved capacity. With a looser preference a node would start on demand,
-    without notice, when the reservation is full.
+    """Limit a partition to its reserved capacity.
+
+    With a looser preference a node would start on demand, without notice, when the reservation is full.
 
     Several reservations become a group of the stack's own, because a launch names one reservation or one
     group.
@@ -304,7 +308,7 @@ def reservation_specification(
 def _reservation_group(
     name: str, design: ClusterDesign, partition: Partition, parent: pulumi.Resource
 ) -> pulumi.Output[str]:
-    """The ARN of the group of a partition's reservations."""
+    """Return the ARN of the group of a partition's reservations."""
     opts, invoke = pulumi.ResourceOptions(parent=parent), pulumi.InvokeOptions(parent=parent)
     group = aws.resourcegroups.Group(
         name,

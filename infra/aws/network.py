@@ -52,7 +52,7 @@ class Zones:
 
 
 def find_zones(design: ClusterDesign) -> Zones:
-    """Finds the zones of a design, in a Pulumi program.
+    """Find the zones of a design, in a Pulumi program.
 
     Raises:
         UserError: No zone that is left for a machine offers it.
@@ -73,7 +73,7 @@ def find_zones(design: ClusterDesign) -> Zones:
 
 
 def _existing_volumes(design: ClusterDesign) -> list[tuple[str, str, str]]:
-    """The name, the id and the zone of each existing volume."""
+    """Return the name, the id and the zone of each existing volume."""
     found = []
     for mount in design.mounts:
         if mount.served_by == "controller" and mount.existing is not None:
@@ -108,7 +108,7 @@ def _zones_of_new_network(design: ClusterDesign) -> Zones:
 
 
 def _current_head_zone(design: ClusterDesign) -> str | None:
-    """The zone in which the cluster's head already is, if there is one.
+    """Return the zone in which the cluster's head already is, if there is one.
 
     AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
     would replace the controller there, with empty disks.
@@ -122,7 +122,7 @@ def _current_head_zone(design: ClusterDesign) -> str | None:
 
 
 def public_subnet_name(design: ClusterDesign) -> str:
-    """The name tag of the public subnet, by which the subnet is found."""
+    """Return the name tag of the public subnet, by which the subnet is found."""
     return f"{design.name}-public"
 
 
@@ -143,7 +143,7 @@ def _zones_of_existing_network(design: ClusterDesign) -> Zones:
 
 
 def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[str, str]) -> tuple[str, ...]:
-    """The zones of a partition that an existing network covers and that offer its instance type."""
+    """Return the zones of a partition that an existing network covers and that offer its instance type."""
     if any(zone.startswith(UNKNOWN) for zone in subnets):
         return tuple(subnets)
     covered = [zone for zone in wanted or subnets if zone in subnets]
@@ -169,8 +169,10 @@ def _zone_of(subnet: str) -> str:
 
 
 def offering_zones(machine: str) -> tuple[str, ...]:
-    """The region's zones in which AWS offers an instance type, sorted. Local and wavelength zones are left
-    out."""
+    """Return the region's zones in which AWS offers an instance type, sorted.
+
+    Local and wavelength zones are left out.
+    """
     found = aws.ec2.get_instance_type_offerings(
         filters=[{"name": "instance-type", "values": [machine]}], location_type="availability-zone"
     ).locations
@@ -201,7 +203,7 @@ def _offered_to(design: ClusterDesign, partition: Partition, offered: tuple[str,
 
 
 def _head_zone(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
-    """The first of the nodes' zones that offers the hosts' instance types, else any zone that does."""
+    """Return the first of the nodes' zones that offers the hosts' instance types, else any zone that does."""
     # Without hosts, as with AWS Batch, it is the first zone of the nodes.
     machines = {host.instance_type: offered[host.instance_type] for host in design.hosts}
     everywhere = sorted({zone for zones in machines.values() for zone in zones})
@@ -214,7 +216,9 @@ def _head_zone(design: ClusterDesign, order: Sequence[str], offered: dict[str, t
 
 
 def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
-    """The design with the zones in which each partition's nodes may start. The machines read all of them.
+    """Return the design with the zones in which each partition's nodes may start.
+
+    The machines read all of them.
 
     Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
     """
@@ -283,13 +287,18 @@ class AwsNetwork(pulumi.ComponentResource):
 
     @property
     def identity(self) -> list[pulumi.Output[str]]:
-        """Ids that are others when the network is another one, and not when zones come or go: the VPC's, and
-        that of the private subnet in the head's zone, which no list of zones moves."""
+        """Return ids that are others when the network is another one, and not when zones come or go.
+
+        They are the VPC's, and that of the private subnet in the head's zone, which no list of zones moves.
+        """
         private = None if self._design.network.vpc is not None else self.private.get(self.zones.head)
         return [self.vpc, *([] if private is None else [private])]
 
     def subnet(self, host: Host) -> pulumi.Output[str]:
-        """The subnet of a host: the public one if users reach it at a public address, else a private one."""
+        """Return the subnet of a host.
+
+        It is the public one if users reach the host at a public address, else a private one.
+        """
         private = self.private.get(self.zones.head)
         return self.public if private is None or "public" in host.tags else private
 
@@ -361,8 +370,10 @@ class AwsNetwork(pulumi.ComponentResource):
         )
 
     def _nat(self, public: aws.ec2.Subnet, after: list[pulumi.Resource]) -> aws.ec2.NatGateway:
-        """One NAT gateway for all zones. Each costs as much as a head, and jobs go on without the
-        internet."""
+        """One NAT gateway for all zones.
+
+        Each costs as much as a head, and jobs go on without the internet.
+        """
         opts = pulumi.ResourceOptions(parent=self, depends_on=after)
         address = aws.ec2.Eip(f"{self._name}-nat-address", domain="vpc", tags=self._tags("nat"), opts=opts)
         return aws.ec2.NatGateway(
@@ -379,7 +390,7 @@ class AwsNetwork(pulumi.ComponentResource):
     def _table(
         self, part: str, vpc: aws.ec2.Vpc, subnets: dict[str, aws.ec2.Subnet], **target: pulumi.Input[str]
     ) -> tuple[pulumi.Output[str], list[pulumi.Resource]]:
-        """A route table of these subnets, and the resources that route their traffic to the internet.
+        """Return a route table of these subnets, and the resources that route their traffic to the internet.
 
         Args:
             subnets: zone -> subnet.
@@ -409,8 +420,10 @@ class AwsNetwork(pulumi.ComponentResource):
         return table.id, [*made, route]
 
     def _group(self, group: str) -> pulumi.Output[str]:
-        """A security group without rules. The provider removes AWS's default rule, which lets all traffic
-        out."""
+        """Return a security group without rules.
+
+        The provider removes AWS's default rule, which lets all traffic out.
+        """
         made = aws.ec2.SecurityGroup(
             f"{self._name}-{group}",
             vpc_id=self.vpc,
@@ -436,7 +449,10 @@ class AwsNetwork(pulumi.ComponentResource):
         )
 
     def _options(self, *groups: str) -> pulumi.ResourceOptions:
-        """The options of a group or a rule. What a Lustre file system that stays needs stays with it."""
+        """Return the options of a group or a rule.
+
+        What a Lustre file system that stays needs stays with it.
+        """
         stays = groups == (STORAGE,) and lustre_stays(self._design)
         return pulumi.ResourceOptions(parent=self, retain_on_delete=stays or None)
 
@@ -452,7 +468,7 @@ class AwsNetwork(pulumi.ComponentResource):
 
 
 def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) -> None:
-    """Checks, now that all zones are known, that all machines can have an address at once.
+    """Check, now that all zones are known, that all machines can have an address at once.
 
     Args:
         head: The zone of the controller and the login machines.
@@ -484,24 +500,27 @@ OWNERS = "sg-"
 
 
 def security_groups(design: ClusterDesign) -> tuple[str, ...]:
-    """The security groups that a design needs."""
+    """Return the security groups that a design needs."""
     images = ("image",) if design.image.bake else ()
     own = (STORAGE,) if STORAGE in {group for _, group in _file_services(design)} else ()
     return (*roles(design), *own, *images)
 
 
 def security_rules(design: ClusterDesign) -> list[Rule]:
-    """Every rule of a design's security groups. All other traffic is refused."""
+    """Return every rule of a design's security groups. All other traffic is refused."""
     return [*_machine_rules(design), *slurm(design), *outside(design), *_storage_rules(design)]
 
 
 def lustre_stays(design: ClusterDesign) -> bool:
-    """Whether a Lustre file system stays after a destroy: then its interfaces keep its group in use."""
+    """Return whether a Lustre file system stays after a destroy.
+
+    Then its interfaces keep its group in use.
+    """
     return any(mount.kind == "fsx_lustre" and mount.keep for mount in design.mounts)
 
 
 def _file_services(design: ClusterDesign) -> Iterator[tuple[str, str]]:
-    """The kind and the security group of each file system that a service of AWS serves, once.
+    """Yield the kind and the security group of each file system that a service of AWS serves, once.
 
     Those of the cluster have a group of their own; an existing one has that of its owner.
     """

@@ -61,12 +61,12 @@ class Scope:
     groups: Sequence[str]
 
     def ec2(self, kind: str, name: str = "*", *, owner: bool = True) -> str:
-        """The ARN of a resource of EC2. The ARNs of images and snapshots have no owner."""
+        """Return the ARN of a resource of EC2. The ARNs of images and snapshots have no owner."""
         return f"arn:{self.partition}:ec2:{self.region}:{self.account if owner else ''}:{kind}/{name}"
 
 
 def trust() -> Document:
-    """The trust policy: only EC2 machines may take this role."""
+    """Return the trust policy: only EC2 machines may take this role."""
     return _document(
         {
             "Effect": "Allow",
@@ -77,7 +77,7 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The controller launches and ends this cluster's nodes, and keeps the munge key.
+    """Let the controller launch and end this cluster's nodes, and keep the munge key.
 
     It reads no boot reports here: nodes send theirs to it (`node.bootstrap.report_server`).
     """
@@ -99,13 +99,16 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def login(scope: Scope, design: ClusterDesign) -> Document:
-    """A login machine may only boot. It gets the munge key from the controller, not with this role."""
+    """Let a login machine boot, and no more.
+
+    It gets the munge key from the controller, not with this role.
+    """
     hosts = [host.name for host in design.hosts if host.role == "login"]
     return _document(*_member(scope, hosts), *_common(scope, design, "login"))
 
 
 def compute(scope: Scope, design: ClusterDesign) -> Document:
-    """A node may only boot. All nodes share one role, so each could write another's boot report.
+    """Let a node boot, and no more. All nodes share one role, so each could write another's boot report.
 
     Root of every node can act with this role, and with `open_metadata` every process of a node. The role
     therefore gives no access to the munge key, and nothing follows from what nodes write into the bucket.
@@ -117,8 +120,10 @@ def compute(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def image(scope: Scope, design: ClusterDesign) -> Document:
-    """A machine that becomes an image may fetch its code, boot, and do what Image Builder asks. It has no
-    secret."""
+    """Let a machine that becomes an image fetch its code, boot, and do what Image Builder asks.
+
+    It has no secret.
+    """
     place = f"{scope.region}:{scope.account}"
     parts = ("loader.py", "image.json", "code/*", "settings/*")
     return _document(
@@ -142,12 +147,12 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def image_log_group(design: ClusterDesign) -> str:
-    """The log group of image builds. Image Builder writes below this prefix only."""
+    """Return the log group of image builds. Image Builder writes below this prefix only."""
     return f"/aws/imagebuilder/{design.name}"
 
 
 def tls_only(bucket: str) -> Document:
-    """The policy of a bucket: nobody reads or writes without TLS."""
+    """Return the policy of a bucket: nobody reads or writes without TLS."""
     return _document(
         {
             "Sid": "TlsOnly",
@@ -161,7 +166,7 @@ def tls_only(bucket: str) -> Document:
 
 
 def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Launches from this cluster's templates only, into its subnets, with its tag and its nodes' role.
+    """Launch from this cluster's templates only, into its subnets, with its tag and its nodes' role.
 
     What a launch uses is identified by its ARN or its tag, and what it makes by the tags of the request.
     Karpenter, which launches in the same way, has a policy of this form.
@@ -212,7 +217,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def _used(scope: Scope, design: ClusterDesign) -> list[str]:
-    """The ARNs of what a launch uses that has no tag of the cluster."""
+    """Return the ARNs of what a launch uses that has no tag of the cluster."""
     return [
         *(scope.ec2("subnet", subnet) for subnet in scope.subnets),
         *(scope.ec2("security-group", group) for group in scope.groups),
@@ -225,8 +230,7 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
 
 
 def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Lets EC2 use a customer's key for the disks of machines that the controller launches, and for nothing
-    else.
+    """Let EC2 use a customer's key for the disks of machines that the controller launches, and no others.
 
     The actions are those of the EBS guide ("Permissions for IAM users").
     """
@@ -247,7 +251,7 @@ def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def _describe(design: ClusterDesign) -> list[str]:
-    """The read actions of the driver. EC2 accepts no ARN for any of them."""
+    """Return the read actions of the driver. EC2 accepts no ARN for any of them."""
     calls = ["DescribeInstances", "DescribeInstanceStatus", "DescribeLaunchTemplateVersions"]
     spot = ["DescribeSpotInstanceRequests"] if _spot(design) else []
     near = ["DescribeInstanceTopology"] if any(p.topology for p in design.partitions) else []
@@ -259,7 +263,7 @@ def _spot(design: ClusterDesign) -> bool:
 
 
 def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
-    """The capacity reservations of the partitions, or a group of reservations and whatever is in it.
+    """Return the capacity reservations of the partitions, or a group of reservations and whatever is in it.
 
     Of a group that the stack makes the members are known. AWS adds characters to the ARN of a newer group.
     """
@@ -281,12 +285,12 @@ def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
 
 
 def _reservation(scope: Scope, name: str) -> str:
-    """The ARN of a member of a group: without an ARN in the stack file it is of this account."""
+    """Return the ARN of a member of a group: without an ARN in the stack file it is of this account."""
     return name if name.startswith("arn:") else scope.ec2("capacity-reservation", name)
 
 
 def _member(scope: Scope, hosts: Sequence[str]) -> list[Statement]:
-    """What every machine needs in order to boot.
+    """Return what every machine needs in order to boot.
 
     S3 says that an object is missing only to those who may list the bucket; to others it says that they may
     not read the object. So the boot never asks for an object that may be missing.
@@ -302,7 +306,9 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it.
+    """Let a machine write log and metrics, and fetch hooks and packages in S3.
+
+    Where users come in through Session Manager, it may use that too.
 
     Log streams are named after their machine. A machine writes into those of its own kind, so that no node
     can forge the controller's logs.
@@ -328,7 +334,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
 
 
 def _machines(design: ClusterDesign, role: str) -> list[str]:
-    """The names of a role's machines; nodes by their partition."""
+    """Return the names of a role's machines; nodes by their partition."""
     if role == "compute":
         return [f"{partition.name}-*" for partition in design.partitions]
     return [host.name for host in design.hosts if host.role == role]
@@ -343,7 +349,10 @@ def _fetched(scope: Scope, design: ClusterDesign, role: str | None) -> list[Stat
 
 
 def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """What Mountpoint needs for the buckets that a role mounts (its CONFIGURATION.md, "IAM permissions")."""
+    """Return what Mountpoint needs for the buckets that a role mounts.
+
+    Its CONFIGURATION.md, "IAM permissions", has the list.
+    """
     made: list[Statement] = []
     mounts = [mount for mount in design.mounts if mount.kind == "s3" and role in mount.roles]
     for number, mount in enumerate(mounts):

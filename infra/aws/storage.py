@@ -86,7 +86,7 @@ class AwsStorage(pulumi.ComponentResource):
         self.register_outputs({"volumes": self.volumes, "sources": self.sources})
 
     def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
-        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
+        """Return `Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
             path: {"disk": volume, "device": self.devices[path]} for path, volume in self.volumes.items()
@@ -118,7 +118,7 @@ class AwsStorage(pulumi.ComponentResource):
         return made.id
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
-        """The options of a disk or a file system.
+        """Return the options of a disk or a file system.
 
         Args:
             once: The properties that count only when it is made.
@@ -290,14 +290,16 @@ class AwsDisks(pulumi.ComponentResource):
 
 
 def devices(design: ClusterDesign) -> dict[str, str]:
-    """path -> the device of its volume, for each directory that the controller exports."""
+    """Return the device of each volume that the controller exports, by its path."""
     paths = [mount.path for mount in design.mounts if mount.served_by == "controller"]
     order = [*FIXED, *(path for path in paths if path not in FIXED)]
     return {path: f"/dev/sd{LETTERS[order.index(path)]}" for path in paths}
 
 
 def repositories(mount: Mount) -> list[Repository]:
-    """The associations with S3 that a Lustre mount asks for. SCRATCH_1 has none: it has options of its own.
+    """Return the associations with S3 that a Lustre mount asks for.
+
+    SCRATCH_1 has none: it has options of its own.
 
     One folder of S3 appears as the whole file system. Two different folders cannot both do so: objects of the
     first appear below `/import`, and what is written below `/export` goes to the second.
@@ -367,7 +369,7 @@ class AwsBucket(pulumi.ComponentResource):
         self.register_outputs({"bucket": self.bucket})
 
     def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        """Declares an object, which is made after the bucket is closed."""
+        """Declare an object, which is made after the bucket is closed."""
         return aws.s3.BucketObjectv2(
             name,
             bucket=self.bucket,

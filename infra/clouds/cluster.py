@@ -34,8 +34,9 @@ from node.sites import AwsSite, GcpSite, MountSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleResources:
-    """The resources that the machines of a role share. A provider adds what its network and its roles give
-    them.
+    """The resources that the machines of a role share.
+
+    A provider adds what its network and its roles give them.
 
     Attributes:
         image: The cluster's machine image. A baked image takes precedence over it, and an image that the
@@ -49,7 +50,7 @@ class RoleResources:
     baked_images: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
 
     def start_from(self, name: str, own: str | None) -> pulumi.Input[str]:
-        """The image that a host or a partition starts from.
+        """Return the image that a host or a partition starts from.
 
         Args:
             own: The image that the stack file gives it.
@@ -73,7 +74,7 @@ def site(
     mounts: pulumi.Output[dict[str, MountSource]],
     cloud: pulumi.Output[AwsSite] | pulumi.Output[GcpSite],
 ) -> pulumi.Output[Site]:
-    """The site of a cluster, once all of its parts are known.
+    """Return the site of a cluster, once all of its parts are known.
 
     Args:
         addresses: `Site.addresses`, with the controller's among them.
@@ -100,7 +101,7 @@ def site(
 def mount_sources(
     known: Mapping[str, Mapping[str, Any]],
 ) -> pulumi.Output[dict[str, MountSource]]:
-    """path -> where machines find it, from the fields of `MountSource`."""
+    """Return where machines find each mount, by its path, from the fields of `MountSource`."""
     fields: pulumi.Output[dict[str, dict[str, str]]] = pulumi.Output.from_input(
         {path: dict(values) for path, values in known.items()}
     )
@@ -117,7 +118,10 @@ def wait_for_boot(
     after: Sequence[pulumi.Resource],
     parent: pulumi.Resource,
 ) -> command.local.Command:
-    """Waits when the resource is created, and again when a machine or what is published changes.
+    """Declare a wait until the head's machines have booted with what is published.
+
+    It waits when the resource is created, and again when a machine or what is published changes.
+
 
     Args:
         module: The module of the provider's operations.
@@ -140,12 +144,15 @@ def wait_for_boot(
 
 
 def boot_facts(wait: command.local.Command) -> pulumi.Output[dict[str, Any]]:
-    """What the wait has found out: `host_keys`, `login_user`, `scheduler_version`."""
+    """Return what the wait has found out: `host_keys`, `login_user`, `scheduler_version`."""
     return wait.stdout.apply(parse_boot_facts)
 
 
 def parse_boot_facts(printed: str) -> dict[str, Any]:
-    """What the wait printed, as values. A plan waits for nothing and gets a placeholder for each value."""
+    """Return what the wait printed, as values.
+
+    A plan waits for nothing and gets a placeholder for each value.
+    """
     try:
         found: dict[str, Any] = json.loads(printed)
     except ValueError:
@@ -170,7 +177,7 @@ class Addresses(Protocol):
 
 
 def login_address(design: ClusterDesign, addresses: Addresses) -> pulumi.Output[str]:
-    """The public address of the host that users log in to, or its private address if it has no public one."""
+    """Return the login machine's public address, or its private one if it has no public one."""
     login = design.login_hosts()[0].name
     return addresses.public.get(login, addresses.private[login])
 
@@ -182,7 +189,7 @@ def inventory(
     login_ssh: pulumi.Output[str],
     wait: command.local.Command,
 ) -> Inventory:
-    """The inventory of a cluster.
+    """Return the inventory of a cluster.
 
     Args:
         head: The id of the machine or the disk that holds Slurm's queue.
@@ -209,7 +216,7 @@ def terminate_on_destroy(
     after: Sequence[pulumi.Resource],
     parent: pulumi.Resource,
 ) -> command.local.Command:
-    """Declares the termination of a cluster's nodes.
+    """Declare the termination of a cluster's nodes.
 
     Args:
         module: The module of the provider's operations.
@@ -230,7 +237,7 @@ def terminate_on_destroy(
 
 
 def behind(base: pulumi.Resource, value: pulumi.Input[str]) -> pulumi.Output[str]:
-    """The value, for a property that cannot be changed of what must be deleted before its base is.
+    """Return the value, for a property that cannot be changed of what must be deleted before its base is.
 
     Such are machines, which must go before the nodes are ended, and a queue before its environment.
     """

@@ -148,7 +148,7 @@ class OpenSshShell:
 
 
 def _client(verb: str, *paths: str, **options: str) -> str:
-    """A command line of `cli.ssh.client`."""
+    """Return a command line of `cli.ssh.client`."""
     return shlex.join([*CLIENT, verb, *(f"--{name}={value}" for name, value in options.items()), *paths])
 
 
@@ -170,10 +170,10 @@ class CloudCluster(ClusterComponent, Protocol):
 
 
 def shell_paths(design: ClusterDesign) -> ShellPaths:
-    """The paths, which are the same on every machine, and the environment that the controller makes."""
+    """Return the paths, the same on every machine, and the environment that the controller makes."""
     return ShellPaths(APPS, SHARED, bundle.training_digest(design))
 
 
 def cluster_shell(design: ClusterDesign, cluster: CloudCluster) -> Shell:
-    """The shell of a cluster's login machine."""
+    """Return the shell of a cluster's login machine."""
     return OpenSshShell(cluster.endpoint, shell_paths(design), cluster.proxy_command)

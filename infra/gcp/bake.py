@@ -61,7 +61,7 @@ class GcpImages(pulumi.ComponentResource):
         self.register_outputs({"images": made})
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Makes an image, and returns its self link once it exists."""
+        """Make an image, and return its self link once it exists."""
         design, own = self._design, f"{self._name}-{recipe.kind.name}"
         parent = pulumi.Output.from_input(self._resources.image)
         size = None if design.image.id is not None else min(DISK_GIB, recipe.kind.disk_gib)
@@ -103,7 +103,7 @@ class GcpImages(pulumi.ComponentResource):
         disk: compute.Disk,
         own_labels: dict[str, str],
     ) -> compute.Instance:
-        """The machine that becomes an image. It has no GPU: an image can hold a driver without one."""
+        """Return the machine that becomes an image. It has no GPU: an image can hold a driver without one."""
         design, resources = self._design, self._resources
         return compute.Instance(
             f"{own}-machine",
@@ -128,7 +128,7 @@ class GcpImages(pulumi.ComponentResource):
         )
 
     def _wait(self, own: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
-        """Waits until the machine has gone through its steps and stopped."""
+        """Wait until the machine has gone through its steps and stopped."""
         design = self._design
         arguments = ClusterRef.of(design).arguments()
         line = pulumi.Output.all(bucket=self._resources.bucket, instance=machine.name).apply(
@@ -154,7 +154,7 @@ class GcpImages(pulumi.ComponentResource):
 
 
 def image_name(design: ClusterDesign, recipe: Recipe, parent: str, size: int | None) -> str:
-    """The name of an image, and of the machine and the disk that become it.
+    """Return the name of an image, and of the machine and the disk that become it.
 
     Args:
         parent: The image that it is built from.

@@ -152,7 +152,7 @@ class GcpCluster(pulumi.ComponentResource):
     def _role_resources(
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, baked_images: BakedImages
     ) -> dict[str, GcpRoleResources]:
-        """The resources that the machines of each role share."""
+        """Return the resources that the machines of each role share."""
         image = image_id(self._design.image)
         return {
             role: GcpRoleResources(
@@ -200,8 +200,10 @@ class GcpCluster(pulumi.ComponentResource):
         )
 
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
-        """The command for a shell on the login machine. It needs the gcloud CLI, which sends a key to OS
-        Login."""
+        """Return the command for a shell on the login machine.
+
+        It needs the gcloud CLI, which sends a key to OS Login.
+        """
         design = self._design
         if design.access.mode == "ssh":
             return pulumi.Output.format("ssh {0}@{1}", self._user, address)
@@ -365,8 +367,10 @@ class GcpHead(pulumi.ComponentResource):
         own_labels: dict[str, str],
         after: list[pulumi.Resource],
     ) -> compute.Disk:
-        """A root disk apart from its machine, so that it can grow and the queue on it outlives the
-        machine."""
+        """Declare a root disk apart from its machine.
+
+        So it can grow, and the queue on it outlives the machine.
+        """
         design = self._design
         return compute.Disk(
             f"{self._name}-{host.name}-disk",

@@ -21,8 +21,13 @@ from node.model import ClusterDesign
 
 @dataclass(frozen=True, slots=True)
 class AccessTargets:
-    """What the grants name: the bucket by its name, the secret as `projects/…/secrets/…`, and the
-    subnetwork."""
+    """What the grants name.
+
+    Attributes:
+        bucket: The bucket's name.
+        secret: `projects/…/secrets/…`.
+        subnetwork: The subnetwork's name.
+    """
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -105,8 +110,7 @@ class GcpIdentity(pulumi.ComponentResource):
         ]
 
     def _bucket(self, role: str, bucket: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """Lets a role read the cluster's bucket, write boot reports, and read hooks in buckets of the
-        user's."""
+        """Let a role read the cluster's bucket, write boot reports, and read hooks in the user's buckets."""
         own = pulumi.Output.from_input(bucket)
         reports = own.apply(lambda name: policies.own_reports(name, role).expression)
         title = policies.own_reports("", role).title
@@ -148,8 +152,7 @@ class GcpIdentity(pulumi.ComponentResource):
         )
 
     def _launches(self, subnetwork: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """Lets the controller make and end nodes: in its subnetwork, with their account, under their
-        names."""
+        """Let the controller make and end nodes in its subnetwork, with their account, under their names."""
         design, head = self._design, self._accounts["controller"]
         launcher = gcp.projects.IAMCustomRole(
             f"{self._name}-launcher",

@@ -52,7 +52,7 @@ ROOT_DISK_TYPE = "pd-balanced"
 
 
 def image_id(image: Image) -> pulumi.Input[str]:
-    """The cluster's image, or the image from which baked images are built.
+    """Return the cluster's image, or the image from which baked images are built.
 
     The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
     get the same image, and the head ignores the change.
@@ -96,7 +96,7 @@ SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 def metadata(
     design: ClusterDesign, resources: GcpRoleResources, role: str, host: str | None = None
 ) -> dict[str, pulumi.Input[str]]:
-    """The metadata of a machine.
+    """Return the metadata of a machine.
 
     Args:
         role: controller | login | compute | image.
@@ -185,7 +185,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         )
 
     def _placement(self, partition: Partition) -> pulumi.Output[str] | None:
-        """The compact policy of a partition whose nodes are close together, in one zone.
+        """Return the compact policy of a partition whose nodes are close together, in one zone.
 
         It is the partition's own, or the one that its reservation was made with, which is not the cluster's:
         a reservation accepts no other. That one is in the reservation's project.
@@ -212,12 +212,14 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
 
 
 def prefix(cluster: str, partition: str) -> str:
-    """The prefix of the names of a partition's templates, of at most LONGEST_PREFIX characters."""
+    """Return the prefix of the names of a partition's templates, of at most LONGEST_PREFIX characters."""
     return f"{shortened(f'{cluster}-{partition}', LONGEST_PREFIX - 1)}-"
 
 
 def scheduling(partition: Partition) -> dict[str, Any]:
-    """What Google does with a node when it needs the machine: whether it is spot, and whether it can move.
+    """Return what Google does with a node when it needs the machine.
+
+    That is whether the node is spot, and whether it can move.
 
     Google never starts a node again by itself: the node would come back without its jobs.
     """
@@ -238,7 +240,7 @@ def scheduling(partition: Partition) -> dict[str, Any]:
 def _accelerators(
     partition: Partition,
 ) -> list[compute.InstanceTemplateGuestAcceleratorArgs] | None:
-    """The GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
+    """Return the GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
     wanted = partition.accelerator
     gpu = catalog().attachable_to(partition.instance_type, wanted.type) if wanted else None
     if wanted is None or gpu is None:
@@ -273,8 +275,10 @@ def _disks(
 def _reservation(
     partition: Partition,
 ) -> compute.InstanceTemplateReservationAffinityArgs | None:
-    """Limits a partition to its reserved capacity. Once that is used up, no node starts outside it
-    unnoticed."""
+    """Limit a partition to its reserved capacity.
+
+    Once that is used up, no node starts outside it unnoticed.
+    """
     if partition.reservation is None:
         return None
     return compute.InstanceTemplateReservationAffinityArgs(

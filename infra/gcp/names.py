@@ -15,7 +15,7 @@ __all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels",
 
 
 def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
-    """The labels of one resource.
+    """Return the labels of one resource.
 
     Args:
         more: `role`, `host`, `partition`. The prefix is added.
@@ -33,7 +33,10 @@ ACCOUNT_ID_LENGTH = 30
 
 
 def shortened(name: str, limit: int) -> str:
-    """The name, or its beginning and a digest of all of it where it has more than `limit` characters."""
+    """Return the name, shortened to `limit` characters.
+
+    A longer name is cut, and ends in a digest of all of it.
+    """
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
@@ -41,12 +44,12 @@ def shortened(name: str, limit: int) -> str:
 
 
 def account_id(cluster: str, role: str) -> str:
-    """The id of the service account of a role's machines."""
+    """Return the id of the service account of a role's machines."""
     return shortened(f"{cluster}-{role}", ACCOUNT_ID_LENGTH)
 
 
 def account_email(design: ClusterDesign, role: str) -> str:
-    """The email address of the service account of a role's machines.
+    """Return the email address of the service account of a role's machines.
 
     The id of a project of a domain is `example.com:p`; its accounts end in `p.example.com`.
     """

@@ -22,7 +22,9 @@ from node.model import ClusterDesign, Host, Partition
 
 
 def with_zones(design: ClusterDesign) -> ClusterDesign:
-    """The design with the zones in which each partition's nodes may start. The machines read all of them.
+    """Return the design with the zones in which each partition's nodes may start.
+
+    The machines read all of them.
 
     A partition without zones gets the stack's own zone, where the head is. A compact policy does not span
     zones, so a partition with one gets one zone.
@@ -35,7 +37,7 @@ def with_zones(design: ClusterDesign) -> ClusterDesign:
 
 
 def check_zones(design: ClusterDesign) -> None:
-    """Compares the machine types of a design with those that its zones offer, in a Pulumi program.
+    """Compare the machine types of a design with those that its zones offer, in a Pulumi program.
 
     No data source has the GPUs that are attached: `./cluster doctor` asks for them.
 
@@ -57,7 +59,7 @@ def check_zones(design: ClusterDesign) -> None:
 
 
 def offered_types(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[str, int] | None:
-    """Machine type -> its vCPUs, for those of the machine types that a zone offers.
+    """Return the vCPUs of each machine type that a zone offers, among those given.
 
     `None` means that this is an offline plan, which cannot know it.
     """
@@ -169,7 +171,10 @@ class GcpNetwork(pulumi.ComponentResource):
         self.routes.append(self._nat(network, subnetwork))
 
     def _nat(self, network: compute.Network, subnetwork: compute.Subnetwork) -> compute.RouterNat:
-        """Cloud NAT: machines without a public address reach the internet, and nobody comes in through it."""
+        """Declare Cloud NAT, for machines without a public address.
+
+        By it they reach the internet, and nobody comes in.
+        """
         design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
         router = compute.Router(
             f"{name}-router",
@@ -216,7 +221,7 @@ class GcpNetwork(pulumi.ComponentResource):
 
 
 def subnetwork_cidr(design: ClusterDesign) -> str:
-    """The addresses of the subnetwork: all of the network's.
+    """Return the addresses of the subnetwork: all of the network's.
 
     A subnetwork of Google's belongs to a whole region, so a cluster has one.
     """
@@ -265,7 +270,7 @@ class IngressRule:
 
 
 def ingress_rules(design: ClusterDesign) -> list[IngressRule]:
-    """Every rule of a design's firewall. All other traffic is refused."""
+    """Return every rule of a design's firewall. All other traffic is refused."""
     found: dict[tuple[str, str], list[Rule]] = {}
     for rule in _firewall_rules(design):
         found.setdefault((rule.group, _rule_source(rule, design)), []).append(rule)
@@ -289,7 +294,7 @@ def _rule_source(rule: Rule, design: ClusterDesign) -> str:
 
 
 def _merged_rule(role: str, source: str, rules: list[Rule], design: ClusterDesign) -> IngressRule:
-    """The rules of one source as one rule of the firewall, which accepts lists."""
+    """Return the rules of one source as one rule of the firewall, which accepts lists."""
 
     def ports(protocol: str) -> tuple[Ports, ...]:
         return tuple(dict.fromkeys(r.ports for r in rules if r.ports is not None and r.protocol == protocol))

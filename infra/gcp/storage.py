@@ -59,14 +59,14 @@ class GcpStorage(pulumi.ComponentResource):
         self.register_outputs({"disks": self.disks, "sources": self.sources})
 
     def attached(self) -> list[compute.InstanceAttachedDiskArgs]:
-        """The disks in the form that the controller's instance takes."""
+        """Return the disks in the form that the controller's instance takes."""
         return [
             compute.InstanceAttachedDiskArgs(source=disk, device_name=device(path), mode="READ_WRITE")
             for path, disk in self.disks.items()
         ]
 
     def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
-        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
+        """Return `Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
             path: {"disk": disk, "device": f"{BY_ID}{device(path)}"} for path, disk in self.disks.items()
@@ -98,7 +98,7 @@ class GcpStorage(pulumi.ComponentResource):
         return made.self_link
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
-        """The options of a disk or an instance.
+        """Return the options of a disk or an instance.
 
         Args:
             once: The properties that count only when it is made.
@@ -156,7 +156,7 @@ class GcpStorage(pulumi.ComponentResource):
         return pulumi.Output.format("{0}:/{1}", address, exported)
 
     def _locks(self, mount: Mount, address: pulumi.Output[str]) -> None:
-        """With NFS 3 the server grants locks by calls to ports that the client chooses."""
+        """Admit the locks of NFS 3, which the server grants by calls to ports that the client chooses."""
         design = self._design
         compute.Firewall(
             f"{self._name}-{_part(design, mount)}-locks",
@@ -173,23 +173,29 @@ class GcpStorage(pulumi.ComponentResource):
 
 
 def device(path: str) -> str:
-    """The name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
+    """Return the name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
     return resource_of("slurm-stacks", path)
 
 
 def snapshot_prefix(disk: str) -> str:
-    """The beginning of the name of a disk's last snapshot, to which the provider adds `-YYYYMMDD-HHMMSS`."""
+    """Return the beginning of the name of a disk's last snapshot.
+
+    The provider adds `-YYYYMMDD-HHMMSS` to it.
+    """
     return disk[: LONGEST - len("-20060102-150405")].rstrip("-")
 
 
 def share(path: str) -> str:
-    """The name of a Filestore share: at most 16 letters, digits and underscores, with a letter first."""
+    """Return the name of a Filestore share.
+
+    It has at most 16 letters, digits and underscores, with a letter first.
+    """
     letters = "".join(c if c.isalnum() else "_" for c in path.strip("/").lower())
     return (letters if letters[0].isalpha() else f"s{letters}")[:16]
 
 
 def _part(design: ClusterDesign, mount: Mount) -> str:
-    """The mount's part of a resource's name: what follows the name of the cluster."""
+    """Return the mount's part of a resource's name: what follows the name of the cluster."""
     return resource_of(design.name, mount.path).removeprefix(f"{design.name}-")
 
 
@@ -222,7 +228,7 @@ class GcpBucket(pulumi.ComponentResource):
         self.register_outputs({"bucket": self.bucket})
 
     def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        """Declares an object."""
+        """Declare an object."""
         return storage.BucketObject(
             name, bucket=self.bucket, name=item.key, content=item.content, source=item.source, opts=opts
         )

@@ -62,7 +62,7 @@ def build(
     benchmark: BenchmarkDesign | None = None,
     job: Job | None = None,
 ) -> dict[str, Any]:
-    """The `cluster` output from plain values.
+    """Return the `cluster` output from plain values.
 
     Args:
         job: The benchmark's job; it is given only together with `benchmark`.
@@ -118,7 +118,7 @@ def of(
     submitted: SubmittedBenchmark | None,
     kept: Mapping[str, Any] | None = None,
 ) -> dict[str, pulumi.Output[Any]]:
-    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` if there is a benchmark.
+    """Return a stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` if there is a benchmark.
 
     Args:
         kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).

@@ -26,7 +26,7 @@ reserved. The names that it shows are in the command lines of the clusters' proc
 
 
 def make_state_dir(stack: Stack) -> Path:
-    """Creates `state_dir`, readable by its owner only, and returns it.
+    """Create `state_dir`, readable by its owner only, and return it.
 
     Raises:
         UserError: Exit 3. The folder cannot be made, or belongs to another user.
@@ -45,7 +45,7 @@ def make_state_dir(stack: Stack) -> Path:
 
 
 def make_run_dir(stack: Stack) -> Path:
-    """Creates `run_dir` with mode 700 and its parent with mode 755, and returns it.
+    """Create `run_dir` with mode 700 and its parent with mode 755, and return it.
 
     Raises:
         UserError: Exit 3. One of the two exists and is a symbolic link, is not a folder, or belongs to
@@ -68,8 +68,10 @@ class Unsafe(NamedTuple):
 
 
 def unsafe_parents(path: Path) -> Iterator[Unsafe]:
-    """Yields what is wrong with the folders above a run directory. munged checks the same, but not for us:
-    it would also insist that all users can enter them."""
+    """Yield what is wrong with the folders above a run directory.
+
+    munged checks the same, but not for us: it would also insist that all users can enter them.
+    """
     for folder in path.parents:
         try:
             info = folder.stat()
@@ -90,7 +92,7 @@ def unsafe_parents(path: Path) -> Iterator[Unsafe]:
 
 
 def check_run_dir(stack: Stack) -> Path:
-    """Returns `run_dir` without creating it.
+    """Return `run_dir` without creating it.
 
     Raises:
         UserError: As `make_run_dir`, for folders that exist.

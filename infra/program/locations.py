@@ -52,7 +52,7 @@ class Note:
 
 
 def key(stack: Stack) -> str:
-    """The key of a stack: 10 hexadecimal digits, a hash of the checkout's real path and the stack.
+    """Return the key of a stack: 10 hexadecimal digits, a hash of the checkout's real path and the stack.
 
     A checkout that was renamed while its cluster is up keeps the key of its old path until the cluster is
     down. If another checkout is now at the old path, the cluster belongs to that one instead.
@@ -83,7 +83,7 @@ def _identity(project_dir: Path) -> tuple[int, int] | None:
 
 
 def notes() -> list[tuple[Path, Note]]:
-    """This user's run directories, each with the note of its checkout."""
+    """Return this user's run directories, each with the note of its checkout."""
     root = run_root()
     try:
         # A folder that is not ours may hold notes that somebody has made up.
@@ -105,7 +105,7 @@ def _read(file: Path) -> Note | None:
 
 
 def write_note(run: Path, stack: Stack) -> None:
-    """Notes in a run directory that it belongs to this checkout."""
+    """Note in a run directory that it belongs to this checkout."""
     if (identity := _identity(stack.project)) is None:
         return
     note, old = Note(stack.project.resolve(), stack.name, identity), _read(run / NOTE)
@@ -118,8 +118,9 @@ def write_note(run: Path, stack: Stack) -> None:
 
 
 def mark(project_dir: Path) -> str:
-    """The mark of a checkout on things that outlive it: 10 hexadecimal digits. It also notes whose mark it
-    is.
+    """Return the mark of a checkout on things that outlive it: 10 hexadecimal digits.
+
+    It also notes whose mark it is.
 
     Raises:
         OSError: The note cannot be written.
@@ -135,7 +136,7 @@ def mark(project_dir: Path) -> str:
 
 
 def marked(digits: str, project_dir: Path | None = None) -> Path | None:
-    """The checkout of a mark. `None` means that it is not known.
+    """Return the checkout of a mark. `None` means that it is not known.
 
     Args:
         project_dir: The checkout that asks. It is the answer if it is the marked checkout under a new name.
@@ -152,7 +153,7 @@ def _mark_file(digits: str) -> Path:
 
 
 def home() -> Path:
-    """This user's home folder: $HOME, or the one in the user database.
+    """Return this user's home folder: $HOME, or the one in the user database.
 
     Raises:
         UserError: Exit 3. Neither names a folder.
@@ -171,7 +172,7 @@ def home() -> Path:
 
 
 def state_root() -> Path:
-    """The user's folder for the state of all checkouts. It is not created here."""
+    """Return the user's folder for the state of all checkouts. It is not created here."""
     # The specification says that a relative $XDG_STATE_HOME must be ignored.
     base = os.environ.get("XDG_STATE_HOME", "")
     root = Path(base) if os.path.isabs(base) else home() / ".local" / "state"  # noqa: PTH117
@@ -179,29 +180,36 @@ def state_root() -> Path:
 
 
 def cache_root() -> Path:
-    """The user's folder for what is kept between clusters: training environments, archives and generated
-    data."""
+    """Return the user's folder for what is kept between clusters.
+
+    It holds training environments, archives and generated data.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else home() / ".cache"
     return root / APPLICATION
 
 
 def state_dir(stack: Stack) -> Path:
-    """The folder of this checkout's stack: state, lock, and the fallback backend. It is not created here."""
+    """Return the folder of this checkout's stack: state, lock, and the fallback backend.
+
+    It is not created here.
+    """
     return state_root() / key(stack)
 
 
 def run_root() -> Path:
-    """The parent of all run directories of this user. It is not created here."""
+    """Return the parent of all run directories of this user. It is not created here."""
     return Path(f"/tmp/{APPLICATION}-{os.getuid()}")
 
 
 def run_roots() -> list[Path]:
-    """The parents of run directories of all users of this machine. Another user may have put anything
-    there."""
+    """Return the parents of run directories of all users of this machine.
+
+    Another user may have put anything there.
+    """
     return sorted(run_root().parent.glob(f"{APPLICATION}-[0-9]*"))
 
 
 def run_dir(stack: Stack) -> Path:
-    """The folder of the running cluster: sockets, logs, slurm.conf. It is not created here."""
+    """Return the folder of the running cluster: sockets, logs, slurm.conf. It is not created here."""
     return run_root() / key(stack)

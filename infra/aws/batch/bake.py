@@ -82,7 +82,7 @@ class BatchBake(pulumi.ComponentResource):
 
 
 def script(design: ClusterDesign, cached: str = "") -> str:
-    """The script with its arguments, as commands for sh, with which Image Builder runs them."""
+    """Return the script with its arguments, as commands for sh, with which Image Builder runs them."""
     gpu = "gpu" if design.partitions[0].accelerator is not None else "plain"
     text = SCRIPT.read_text(encoding="utf-8")
     line = shlex.join(
@@ -92,7 +92,10 @@ def script(design: ClusterDesign, cached: str = "") -> str:
 
 
 def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_group: str) -> Document:
-    """The permissions of a machine that becomes an image, also to pull the container image that it caches."""
+    """Return the permissions of a machine that becomes an image.
+
+    With `cached` it may pull the container image too.
+    """
     own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
     made = policies.image(own, design)
     if access.of(design).cached:

@@ -83,7 +83,7 @@ class BatchCluster(pulumi.ComponentResource):
         logs: AwsLogs,
         cached: pulumi.Input[str],
     ) -> pulumi.Input[str] | None:
-        """The image of the machines; `None` for Batch's own."""
+        """Declare the image of the machines; `None` for Batch's own."""
         design = self._design
         if design.image.id is not None:
             return image_id(design.image)
@@ -101,7 +101,7 @@ class BatchCluster(pulumi.ComponentResource):
         machines: pulumi.Resource,
         network_ids: list[pulumi.Output[str]],
     ) -> command.local.Command:
-        """Ends the jobs before anything is deleted, and exports file systems that write to S3.
+        """End the jobs before anything is deleted, and export file systems that write to S3.
 
         It does so too before a network or an environment that is replaced goes: jobs hold machines there. The
         next submit enables the queue again.
@@ -129,7 +129,10 @@ class BatchCluster(pulumi.ComponentResource):
         network: AwsNetwork,
         end: command.local.Command,
     ) -> None:
-        """The budget, file systems, manifests. They start or end jobs, so they are deleted before `_end`."""
+        """Declare the budget, file systems, manifests.
+
+        They start or end jobs, so they are deleted before `_end`.
+        """
         design, batch, name = self._design, access.of(self._design), self._name
         limits, machine = budget_limits(design), None
         if not (limits or batch.start_on_manifest or batch.file_system == "job"):
@@ -159,7 +162,7 @@ class BatchCluster(pulumi.ComponentResource):
 
 
 def _of_stack(design: ClusterDesign) -> ClusterDesign:
-    """The design with only those file systems that live as long as the stack."""
+    """Return the design with only those file systems that live as long as the stack."""
     from dataclasses import replace
 
     if access.of(design).file_system == "stack":
@@ -168,12 +171,15 @@ def _of_stack(design: ClusterDesign) -> ClusterDesign:
 
 
 def _needs_bucket(design: ClusterDesign) -> bool:
-    """Whether the stack has a bucket: for the code of machines that become images, and for manifests."""
+    """Return whether the stack has a bucket, for images' code or for manifests."""
     return access.of(design).start_on_manifest or design.image.bake
 
 
 def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventory:
-    """The inventory. There is no machine to log in to, and no shared folder that goes with the cluster."""
+    """Return the inventory.
+
+    There is no machine to log in to, and no shared folder that goes with the cluster.
+    """
     nothing: pulumi.Output[Any] = pulumi.Output.from_input(None)
     return {
         "id": environment.ecs_cluster,

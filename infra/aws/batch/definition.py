@@ -102,13 +102,16 @@ class BatchRepository(pulumi.ComponentResource):
 
 
 def image_address(repository: str, printed: str) -> str:
-    """The image's address from what the command printed. A plan pushes nothing and gets a placeholder."""
+    """Return the image's address from what the command printed.
+
+    A plan pushes nothing and gets a placeholder.
+    """
     digest = "<digest>" if printed.startswith("<") else json.loads(printed)["digest"]
     return f"{repository}@{digest}"
 
 
 def content_tag(root: Path) -> str:
-    """The tag of the image that this checkout's files give: a digest of names and contents."""
+    """Return the tag of the image that this checkout's files give: a digest of names and contents."""
     folder = root / access.CONTEXT
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return _digest(
@@ -117,7 +120,7 @@ def content_tag(root: Path) -> str:
 
 
 def layers_tag(root: Path) -> str:
-    """The tag of the first image with the large layers that this checkout's files give."""
+    """Return the tag of the first image with the large layers that this checkout's files give."""
     folder = root / access.CONTEXT
     return f"layers-{_digest(folder, [folder / name for name in LARGE])}"
 
@@ -179,7 +182,7 @@ class BatchDefinition(pulumi.ComponentResource):
 
 
 def node_properties(design: ClusterDesign, image: str, role: str, log_group: str) -> dict[str, Any]:
-    """The node properties of the job definition, as Batch's API takes them.
+    """Return the node properties of the job definition, as Batch's API takes them.
 
     The published range was 0:19. It is open here: Batch lets a job have another number of nodes only if the
     range ends nowhere (botocore, batch: NodeOverrides), and `./cluster run` asks for several.

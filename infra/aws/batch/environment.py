@@ -114,7 +114,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         self.register_outputs({"queue": self.queue})
 
     def _queue(self, environment: aws.batch.ComputeEnvironment) -> aws.batch.JobQueue:
-        """The queue. It is deleted before an environment that is made anew."""
+        """Declare the queue. It is deleted before an environment that is made anew."""
         design, batch = self._design, access.of(self._design)
         return aws.batch.JobQueue(
             f"{self._name}-queue",
@@ -282,7 +282,7 @@ case $source in *@tcp:/*) ;; *) give_up 'no job has a file system' ;; esac
 
 
 def user_data(design: ClusterDesign, sources: Mapping[str, str]) -> str:
-    """The user data of one design.
+    """Return the user data of one design.
 
     Args:
         sources: path -> what is mounted there, for file systems that live as long as the stack.

@@ -92,7 +92,7 @@ class BatchIdentity(pulumi.ComponentResource):
 
 
 def role(name: str, design: ClusterDesign, kind: str, service: str, parent: pulumi.Resource) -> aws.iam.Role:
-    """A role that a service of AWS takes for this stack."""
+    """Declare a role that a service of AWS takes for this stack."""
     return aws.iam.Role(
         f"{name}-{kind}",
         name=physical_name(design, kind),
@@ -111,7 +111,7 @@ def grant(
     text: Text,
     parent: pulumi.Resource,
 ) -> aws.iam.RolePolicy:
-    """What a role may do, once the names are known."""
+    """Declare what a role may do, once the names are known."""
     return aws.iam.RolePolicy(
         f"{name}-{kind}-policy",
         name="slurm-stacks",

@@ -165,13 +165,16 @@ class BatchManifests(pulumi.ComponentResource):
 
 
 def pattern(bucket: str) -> str:
-    """The events that start a job: new objects below `manifests/`."""
+    """Return the events that start a job: new objects below `manifests/`."""
     detail = {"bucket": {"name": [bucket]}, "object": {"key": [{"prefix": access.MANIFESTS}]}}
     return json.dumps({"source": ["aws.s3"], "detail-type": ["Object Created"], "detail": detail})
 
 
 def job_input(cluster: str, queue: str, definition: str) -> str:
-    """What a rule gives the state machine: a request of SubmitJob, in which the rule puts the address."""
+    """Return what a rule gives the state machine.
+
+    It is a request of SubmitJob, in which the rule puts the address.
+    """
     request = {"JobName": f"{cluster}-manifest", "JobQueue": queue, "JobDefinition": definition}
     return json.dumps({**request, "Parameters": {"manifest": ADDRESS}})
 
