@@ -71,9 +71,9 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     for key, package in _debian_packages(design):
         if "://" not in package.source and not _to_be_filled_in(package):
             files[package.archived()] = _package(root, key, package)
-    for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
-        if own is not None:
-            files[own.archived(program)] = _script(root, f"slurm.{program}.source", own.source)
+    for program, script in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
+        if script is not None:
+            files[script.archived(program)] = _script(root, f"slurm.{program}.source", script.source)
     if design.isolation == "vm" and design.scheduler == "slurm":
         if design.trains:
             files |= _training(design, root)

@@ -95,11 +95,11 @@ def sentence(cost: Cost) -> str:
     """Return the cost in a sentence: the two sums, and what they leave out because its price is unknown."""
     idle, most = cost["idle_usd_per_hour"], cost["max_usd_per_hour"]
     floor = "at least " * any(part["idle"] is None for part in cost["parts"])
-    said = f"{floor}{idle:.2f} USD an hour idle"
+    text = f"{floor}{idle:.2f} USD an hour idle"
     if not (unknown := unpriced(cost["parts"])):
-        return f"{said}, at most {most:.2f} USD an hour"
+        return f"{text}, at most {most:.2f} USD an hour"
     return (
-        f"{said}, at least {most:.2f} USD an hour with every node up, price of {', '.join(unknown)} unknown"
+        f"{text}, at least {most:.2f} USD an hour with every node up, price of {', '.join(unknown)} unknown"
     )
 
 
@@ -122,20 +122,20 @@ class BudgetOutlook(TypedDict):
 
 def budget(design: ClusterDesign) -> BudgetOutlook | None:
     """Return how long the budget lasts; `None` if there is no budget."""
-    said = design.budget
+    config = design.budget
     limits = (
-        (said.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
-        (said.max_hours, float(sum(p.max for p in design.partitions))),
+        (config.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
+        (config.max_hours, float(sum(p.max for p in design.partitions))),
     )
-    if said.max_usd is None and said.max_hours is None:
+    if config.max_usd is None and config.max_hours is None:
         return None
     lasts = [most / hourly for most, hourly in limits if most is not None and hourly > 0]
     return BudgetOutlook(
-        max_usd=said.max_usd,
-        max_hours=said.max_hours,
-        running_jobs=said.running_jobs,
+        max_usd=config.max_usd,
+        max_hours=config.max_hours,
+        running_jobs=config.running_jobs,
         lasts_hours=round(min(lasts), 4) if lasts else None,
-        unknown=[] if said.max_usd is None else _unpriced_machines(design),
+        unknown=[] if config.max_usd is None else _unpriced_machines(design),
     )
 
 
@@ -193,9 +193,9 @@ def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
         )
         for running in nodes
     )
-    said = f"{addresses} public address{'es' * (addresses > 1)}"
-    said += " and one for each node that is up" if everywhere else ""
-    what = ["NAT gateway"] * gateways + [said] * (addresses > 0)
+    text = f"{addresses} public address{'es' * (addresses > 1)}"
+    text += " and one for each node that is up" if everywhere else ""
+    what = ["NAT gateway"] * gateways + [text] * (addresses > 0)
     if what:
         yield Part(name="network", what=", ".join(what), idle=idle, max=most)
 

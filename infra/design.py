@@ -46,8 +46,8 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     }
     mounts = mounts_of(cluster)
     batch = _batch(config, facts)
-    partitions = (_queue(config, batch, facts),) if batch else _partitions(config, facts)
-    made = model.ClusterDesign(
+    partitions = (_batch_queue(config, batch, facts),) if batch else _partitions(config, facts)
+    draft = model.ClusterDesign(
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
@@ -76,12 +76,12 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
-    return replace(made, slurm=_slurm(cluster, made))
+    return replace(draft, slurm=_slurm(cluster, draft))
 
 
-def local_cloud(said: LocalConfig | None) -> LocalCloud:
+def local_cloud(config: LocalConfig | None) -> LocalCloud:
     """Return the behaviour of the local cloud until `./cluster chaos` changes it."""
-    settings = said.model_dump(exclude={"isolation", "suite", "price_hour"}) if said else {}
+    settings = config.model_dump(exclude={"isolation", "suite", "price_hour"}) if config else {}
     return LocalCloud(**settings)
 
 
@@ -116,9 +116,9 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
 
 
 def _budget(cluster: ClusterConfig) -> model.Budget:
-    said = cluster.budget
+    config = cluster.budget
     usual = "cancel" if cluster.scheduler == "batch" else "keep"
-    return model.Budget(said.max_usd, said.max_hours, said.running_jobs or usual)
+    return model.Budget(config.max_usd, config.max_hours, config.running_jobs or usual)
 
 
 def _containers(cluster: ClusterConfig) -> model.Containers | None:
@@ -127,11 +127,6 @@ def _containers(cluster: ClusterConfig) -> model.Containers | None:
         return None
     packages = tuple(Package(package.source, package.sha256) for package in config.packages)
     return model.Containers(config.runtime, packages, config.images)
-
-
-def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
-    memory = real_memory(facts.machines[batch.machines[0]])
-    return _batch_queue(config, batch, facts, memory)
 
 
 def _trains(config: StackConfig) -> bool:
@@ -209,7 +204,7 @@ def _partition(
     machine = facts.machines[partition.instance_type]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
-    own = partition.aws or AwsPartition()
+    aws = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.instance_type, config.region, accelerator=attached, spot=partition.spot)
     reserved = partition.reservations()
@@ -222,12 +217,12 @@ def _partition(
         max=partition.nodes.max,
         accelerator=accelerator,
         spot=partition.spot,
-        placement="cluster" if own.placement_group else partition.placement,
-        placement_group=own.placement_group,
-        efa=machine.efa if own.efa else 0,
+        placement="cluster" if aws.placement_group else partition.placement,
+        placement_group=aws.placement_group,
+        efa=machine.efa if aws.efa else 0,
         reservation=reserved[0] if len(reserved) == 1 else None,
         reservations=reserved if len(reserved) > 1 else (),
-        capacity_block=own.capacity_block,
+        capacity_block=aws.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
         default=default,
@@ -235,7 +230,7 @@ def _partition(
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
-        gp3=gp3_of(own.gp3),
+        gp3=gp3_of(aws.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
         disk_type=partition.gcp.disk_type if partition.gcp else None,
@@ -262,12 +257,12 @@ def _accelerator(
     )
 
 
-def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
+def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSettings:
     """Return timers that fit the provider and the rest of the design; the stack file's own win."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes are powered down soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
-        chosen = model.SlurmSettings(
+        timers = model.SlurmSettings(
             suspend_time=20,
             suspend_timeout=5,
             resume_timeout=60 + round(boot),
@@ -275,10 +270,10 @@ def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSett
             reconcile_interval=2.0,
         )
     else:
-        longest = max(limits.boot(made, partition) for partition in made.partitions)
-        chosen = model.SlurmSettings(resume_timeout=longest)
-    own = cluster.slurm.model_dump(exclude_none=True)
-    return codec.from_json(model.SlurmSettings, codec.to_json(chosen) | own)
+        longest = max(limits.boot(draft, partition) for partition in draft.partitions)
+        timers = model.SlurmSettings(resume_timeout=longest)
+    overrides = cluster.slurm.model_dump(exclude_none=True)
+    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | overrides)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:
@@ -294,8 +289,8 @@ def _network(cluster: ClusterConfig) -> model.Network:
             zones=zones,
         )
     if network.gcp is not None and provider == "gcp":
-        own = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
-        return model.Network(vpc=network.gcp.network, private_subnets=own, zones=zones)
+        subnetworks = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
+        return model.Network(vpc=network.gcp.network, private_subnets=subnetworks, zones=zones)
     public, private = network.subnets()
     return model.Network(
         cidr=str(network.whole()),
@@ -317,8 +312,8 @@ def _image_id(image: OwnImageConfig | None) -> str | None:
     return image.id if image else None
 
 
-def _disk(cluster: ClusterConfig, said: int | None) -> int:
-    return 0 if cluster.provider == "local" else said or DEFAULT_DISK_GIB
+def _disk(cluster: ClusterConfig, size: int | None) -> int:
+    return 0 if cluster.provider == "local" else size or DEFAULT_DISK_GIB
 
 
 def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
@@ -349,9 +344,9 @@ MOUNT_OPTIONS = {
 }
 
 
-def gp3_of(said: Gp3Config | None) -> model.Gp3 | None:
+def gp3_of(config: Gp3Config | None) -> model.Gp3 | None:
     """Return the performance of a disk; `None` means what every gp3 volume has."""
-    return model.Gp3(said.iops, said.throughput_mibs) if said is not None else None
+    return model.Gp3(config.iops, config.throughput_mibs) if config is not None else None
 
 
 def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
@@ -365,11 +360,13 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
         return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
     storage = cluster.storage
     # AWS Batch has no controller that could export directories.
-    own = SharedStorage() if cluster.scheduler == "slurm" else None
-    shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
+    default = SharedStorage() if cluster.scheduler == "slurm" else None
+    shared = {"home": storage.home or default, "apps": storage.apps or default, "scratch": storage.scratch}
     mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
     users = "controller" if cluster.login.count == 0 else "login"
-    mounts += [_bucket_mount(index, one, (users, "compute")) for index, one in enumerate(storage.buckets)]
+    mounts += [
+        _bucket_mount(index, bucket, (users, "compute")) for index, bucket in enumerate(storage.buckets)
+    ]
     if isinstance(storage.local_scratch, LocalScratch):
         path = storage.local_scratch.path
         options = MOUNT_OPTIONS["nvme"]
@@ -377,20 +374,20 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     return tuple(mounts)
 
 
-def _bucket_mount(index: int, one: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
+def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
     return model.Mount(
-        path=one.path,
-        kind="s3" if one.bucket.startswith("s3://") else "gcs",
+        path=bucket.path,
+        kind="s3" if bucket.bucket.startswith("s3://") else "gcs",
         roles=roles,
         name=f"buckets[{index}]",
-        options="ro" if one.read_only else "rw",
-        existing=one.bucket.rstrip("/"),
+        options="ro" if bucket.read_only else "rw",
+        existing=bucket.bucket.rstrip("/"),
     )
 
 
 def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     lustre = part.kind == "fsx_lustre" and part.existing is None
-    own = part.kind == "nfs" and not part.is_export()
+    exported = part.kind == "nfs" and not part.is_export()
     deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
         part.kind
     )
@@ -402,9 +399,9 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
         kind=part.kind,
         name=name,
         # A file server of somebody's is mounted from there; a disk is exported by the controller.
-        served_by="controller" if own else None,
+        served_by="controller" if exported else None,
         options=MOUNT_OPTIONS["export" if part.is_export() else part.kind],
-        size_gib=part.size_gib or (DEFAULT_NFS_GIB if own and part.existing is None else None),
+        size_gib=part.size_gib or (DEFAULT_NFS_GIB if exported and part.existing is None else None),
         deployment=deployment,
         storage_type=(part.storage_type or "SSD") if lustre else None,
         throughput=part.throughput,
@@ -421,33 +418,34 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
 
 def _health(cluster: ClusterConfig, partitions: Sequence[Partition]) -> Health | None:
     """Return the checks; `None` means that no node is checked."""
-    said = cluster.health
+    config = cluster.health
     if not any(p.accelerator or p.efa for p in partitions) or cluster.scheduler == "batch":
         return None
     real = any(p.efa or (p.accelerator and not p.accelerator.simulated) for p in partitions)
-    if not (real if said.enabled is None else said.enabled):
+    if not (real if config.enabled is None else config.enabled):
         return None
-    made = Health(skip=tuple(said.skip))
-    return made if said.interval_seconds is None else replace(made, interval_seconds=said.interval_seconds)
+    checks = Health(skip=tuple(config.skip))
+    seconds = config.interval_seconds
+    return checks if seconds is None else replace(checks, interval_seconds=seconds)
 
 
 def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
     """Return the job definition and its environment; `None` for a Slurm cluster."""
-    cluster, said = config.cluster, config.cluster.batch
-    if said is None or cluster.scheduler != "batch":
+    cluster, settings = config.cluster, config.cluster.batch
+    if settings is None or cluster.scheduler != "batch":
         return None
-    machine = facts.machines[said.instance_types[0]]
+    machine = facts.machines[settings.instance_types[0]]
     devices = machine.accelerator.count if machine.accelerator else 0
-    container = said.container
+    container = settings.container
     return Batch(
-        compute_environment=said.compute_environment or f"{cluster.name}-ce",
-        queue=said.queue or f"{cluster.name}-queue",
-        job_definition=said.job_definition or f"{cluster.name}-job",
-        nodes=said.nodes,
-        machines=tuple(said.instance_types),
-        min_vcpus=said.vcpus.min,
-        desired_vcpus=said.vcpus.desired,
-        max_vcpus=said.vcpus.max,
+        compute_environment=settings.compute_environment or f"{cluster.name}-ce",
+        queue=settings.queue or f"{cluster.name}-queue",
+        job_definition=settings.job_definition or f"{cluster.name}-job",
+        nodes=settings.nodes,
+        machines=tuple(settings.instance_types),
+        min_vcpus=settings.vcpus.min,
+        desired_vcpus=settings.vcpus.desired,
+        max_vcpus=settings.vcpus.max,
         container_image=container.image,
         container_vcpus=container.vcpus,
         container_memory_mib=container.memory_mib,
@@ -456,18 +454,18 @@ def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
         job_role=container.job_role,
         environment=dict(container.environment),
         volumes={v.source: v.path or v.source for v in container.volumes},
-        placement_group=said.placement_group,
-        attempts=said.attempts,
-        parameters=dict(said.parameters),
+        placement_group=settings.placement_group,
+        attempts=settings.attempts,
+        parameters=dict(settings.parameters),
         repository=None if container.image else container.repository or cluster.name,
         cached=container.cached,
         shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),
-        efa=machine.efa if said.efa else 0,
-        file_system=said.file_system,
-        start_on_manifest=said.start_on_manifest,
-        timeout=said.timeout,
-        tags=dict(said.tags),
-        vcpu_price_hour=_vcpu_price(config, said.instance_types, facts),
+        efa=machine.efa if settings.efa else 0,
+        file_system=settings.file_system,
+        start_on_manifest=settings.start_on_manifest,
+        timeout=settings.timeout,
+        tags=dict(settings.tags),
+        vcpu_price_hour=_vcpu_price(config, settings.instance_types, facts),
     )
 
 
@@ -478,15 +476,15 @@ def _vcpu_price(config: StackConfig, types: list[str], facts: Catalog) -> float 
     return max(known) if len(known) == len(prices) else None
 
 
-def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: int) -> model.Partition:
+def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
     """Return the queue as a partition, so that costs and outputs can treat it like any other."""
-    machine, said = facts.machines[batch.machines[0]], config.cluster.batch
+    machine, settings = facts.machines[batch.machines[0]], config.cluster.batch
     built_in = machine.accelerator
     return model.Partition(
         name=batch.queue,
         instance_type=batch.machines[0],
         cpus=machine.vcpus,
-        memory_mib=memory_mib,
+        memory_mib=real_memory(machine),
         min=-(-batch.min_vcpus // machine.vcpus),
         max=batch.max_vcpus // machine.vcpus,
         accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
@@ -495,5 +493,5 @@ def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: 
         exclusive=True,
         default=True,
         price_hour=facts.price(batch.machines[0], config.region),
-        disk_gib=said.disk_gib if said else 0,
+        disk_gib=settings.disk_gib if settings else 0,
     )

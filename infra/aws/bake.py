@@ -102,9 +102,9 @@ class AwsImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self._infrastructure = self._build_machines()
-        made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.images = recipes.images_by_member(made, design)
-        self.register_outputs({"images": made})
+        built = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
+        self.images = recipes.images_by_member(built, design)
+        self.register_outputs({"images": built})
 
     def _build_machines(self) -> aws.imagebuilder.InfrastructureConfiguration:
         """Declare how the machines that become images start.
@@ -132,13 +132,13 @@ class AwsImages(pulumi.ComponentResource):
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
         """Build an image, and return its id once it exists."""
-        own, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
+        resource, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
         name, text = self._name_and_document(recipe)
         own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
-        made = self._recipe(recipe, name, text, own_tags)
+        image_recipe = self._recipe(recipe, name, text, own_tags)
         built = aws.imagebuilder.Image(
-            own,
-            image_recipe_arn=made.arn,
+            resource,
+            image_recipe_arn=image_recipe.arn,
             infrastructure_configuration_arn=self._infrastructure.arn,
             distribution_configuration_arn=self._distribution(kind, own_tags).arn,
             # The machine's own steps check the image. A test by Image Builder would only start and stop a
@@ -150,11 +150,11 @@ class AwsImages(pulumi.ComponentResource):
             tags=own_tags,
             opts=pulumi.ResourceOptions(
                 parent=self,
-                depends_on=[*self._after, self._cleanup(kind, name, made)],
+                depends_on=[*self._after, self._cleanup(kind, name, image_recipe)],
                 custom_timeouts=pulumi.CustomTimeouts(create=BUILD),
             ),
         )
-        image: pulumi.Output[str] = built.output_resources.apply(lambda found: _ami(found, own))
+        image: pulumi.Output[str] = built.output_resources.apply(lambda found: _ami(found, resource))
         return image
 
     def _cleanup(
@@ -209,9 +209,9 @@ class AwsImages(pulumi.ComponentResource):
         text: pulumi.Output[str],
         own_tags: pulumi.Output[dict[str, str]],
     ) -> aws.imagebuilder.ImageRecipe:
-        design, own = self._design, f"{self._name}-{recipe.kind.name}"
+        design, resource = self._design, f"{self._name}-{recipe.kind.name}"
         component = aws.imagebuilder.Component(
-            f"{own}-component",
+            f"{resource}-component",
             name=name,
             version=VERSION,
             platform="Linux",
@@ -220,7 +220,7 @@ class AwsImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         return aws.imagebuilder.ImageRecipe(
-            f"{own}-recipe",
+            f"{resource}-recipe",
             name=name,
             version=VERSION,
             parent_image=self._image_build.parent,
@@ -325,5 +325,5 @@ def document(
 
 
 def _ami(found: Sequence[aws.imagebuilder.outputs.ImageOutputResource], name: str) -> str:
-    made = [ami.image for resource in found for ami in resource.amis or [] if ami.image]
-    return made[0] if made else f"<{name}.image>"
+    amis = [ami.image for resource in found for ami in resource.amis or [] if ami.image]
+    return amis[0] if amis else f"<{name}.image>"

@@ -58,25 +58,25 @@ class AwsCluster(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:AwsCluster", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
         cluster_zones = find_zones(design)
         self._design = design = with_zones(design, cluster_zones)
-        network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
-        bucket = AwsBucket(f"{name}-bucket", design, own)
-        secrets = AwsSecrets(f"{name}-secrets", design, own)
-        logs = AwsLogs(f"{name}-logs", design, own)
-        storage = AwsStorage(f"{name}-storage", design, network, own)
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, child_opts)
+        bucket = AwsBucket(f"{name}-bucket", design, child_opts)
+        secrets = AwsSecrets(f"{name}-secrets", design, child_opts)
+        logs = AwsLogs(f"{name}-logs", design, child_opts)
+        storage = AwsStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(
             bucket.arn, secrets.munge, logs.arn, list(network.subnets.values()), [network.groups["compute"]]
         )
-        identity = AwsIdentity(f"{name}-identity", design, targets, own)
-        published = Bundle(f"{name}-bundle", design, bucket, own)
+        identity = AwsIdentity(f"{name}-identity", design, targets, child_opts)
+        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
-        addresses = AwsAddresses(f"{name}-addresses", design, resources_by_role, network.routes, own)
+        addresses = AwsAddresses(f"{name}-addresses", design, resources_by_role, network.routes, child_opts)
         launch_templates = AwsLaunchTemplates(
-            f"{name}-launch-templates", design, resources_by_role["compute"], own
+            f"{name}-launch-templates", design, resources_by_role["compute"], child_opts
         )
         known_site = site(
             addresses.private,
@@ -94,8 +94,10 @@ class AwsCluster(pulumi.ComponentResource):
             f"{name}-termination", access.OPERATIONS, design, network.identity, dependencies, self
         )
         needed = [published.current, *identity.grants, *network.routes]
-        self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, termination, needed, own)
-        disks = AwsDisks(f"{name}-disks", storage, self._machine("controller").id, own)
+        self._head = AwsHead(
+            f"{name}-head", design, resources_by_role, addresses, termination, needed, child_opts
+        )
+        disks = AwsDisks(f"{name}-disks", storage, self._machine("controller").id, child_opts)
         wait = wait_for_boot(
             f"{name}-ready",
             access.OPERATIONS,
@@ -147,8 +149,8 @@ class AwsCluster(pulumi.ComponentResource):
         design = self._design
         image_build = bake.image_build_for(design, network, identity.profiles[ROLE], bucket.bucket)
         needed = [*published.images, *identity.grants, *network.routes, *network.rules[ROLE]]
-        own = pulumi.ResourceOptions(parent=self)
-        return bake.AwsImages(f"{self._name}-images", design, image_build, needed, opts=own)
+        child_opts = pulumi.ResourceOptions(parent=self)
+        return bake.AwsImages(f"{self._name}-images", design, image_build, needed, opts=child_opts)
 
     def _role_resources(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages
@@ -208,7 +210,7 @@ class AwsAddresses(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsAddresses", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self.interfaces: dict[str, pulumi.Output[str]] = {}
         self.private: dict[str, pulumi.Output[str]] = {}
         self.public: dict[str, pulumi.Output[str]] = {}
@@ -221,7 +223,7 @@ class AwsAddresses(pulumi.ComponentResource):
                 subnet_id=resources.subnet,
                 security_groups=[resources.group],
                 tags=own_tags,
-                opts=own,
+                opts=child_opts,
             )
             self.interfaces[host.name] = interface.id
             self.private[host.name] = interface.private_ip
@@ -274,7 +276,7 @@ class AwsHead(pulumi.ComponentResource):
             self.machines[host.name] = self._machine(
                 host, resources_by_role, addresses, [termination, *after, *first]
             )
-        self.register_outputs({"machines": {host: made.id for host, made in self.machines.items()}})
+        self.register_outputs({"machines": {host: machine.id for host, machine in self.machines.items()}})
 
     def _machine(
         self,

@@ -29,7 +29,15 @@ DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document
 
 @dataclass(frozen=True, slots=True)
 class AccessTargets:
-    """What the machines' policies name: ARNs of bucket, secret and log group, and ids of nodes' networks."""
+    """What the machines' policies name.
+
+    Attributes:
+        bucket: The ARN of the bucket.
+        secret: The ARN of the secret.
+        log_group: The ARN of the log group.
+        subnets: The ids of the subnets of nodes.
+        groups: The ids of the security groups of nodes.
+    """
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -58,12 +66,12 @@ class AwsIdentity(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:AwsIdentity", name, None, opts)
         self._name = name
         self._design = design
-        made = {kind: self._role(kind) for kind in identities(design)}
-        self.roles = {kind: role.arn for kind, role in made.items()}
+        roles = {kind: self._role(kind) for kind in identities(design)}
+        self.roles = {kind: role.arn for kind, role in roles.items()}
         scope = self._scope(targets)
         self.profiles: dict[str, pulumi.Output[str]] = {}
         self.grants: list[pulumi.Resource] = []
-        for kind, role in made.items():
+        for kind, role in roles.items():
             profile = aws.iam.InstanceProfile(
                 f"{name}-{kind}-profile",
                 name=physical_name(design, kind),

@@ -146,10 +146,10 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         self.register_outputs({"templates": self.templates})
 
     def _template(self, partition: Partition, resources: AwsRoleResources) -> aws.ec2.LaunchTemplate:
-        design, own = self._design, f"{self._name}-{partition.name}"
+        design, resource = self._design, f"{self._name}-{partition.name}"
         own_tags = tags(design, f"{design.name}-{partition.name}", role="compute", partition=partition.name)
         return aws.ec2.LaunchTemplate(
-            own,
+            resource,
             name=f"{design.name}-{partition.name}",
             description=f"nodes of partition {partition.name}, cluster {design.name}",
             update_default_version=True,
@@ -181,7 +181,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             placement=self._placement(partition),
             instance_market_options=_market(partition),
             capacity_reservation_specification=reservation_specification(
-                f"{own}-reserved", design, partition, self
+                f"{resource}-reserved", design, partition, self
             ),
             tag_specifications=[
                 aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=own_tags)

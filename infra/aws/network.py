@@ -401,7 +401,7 @@ class AwsNetwork(pulumi.ComponentResource):
         table = aws.ec2.RouteTable(
             f"{name}-{part}-route-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts
         )
-        made: list[pulumi.Resource] = [
+        routes: list[pulumi.Resource] = [
             aws.ec2.RouteTableAssociation(
                 f"{name}-{part}-{label[zone]}-routes",
                 subnet_id=subnet.id,
@@ -417,21 +417,21 @@ class AwsNetwork(pulumi.ComponentResource):
             **target,
             opts=opts,
         )
-        return table.id, [*made, route]
+        return table.id, [*routes, route]
 
     def _group(self, group: str) -> pulumi.Output[str]:
         """Return a security group without rules.
 
         The provider removes AWS's default rule, which lets all traffic out.
         """
-        made = aws.ec2.SecurityGroup(
+        security_group = aws.ec2.SecurityGroup(
             f"{self._name}-{group}",
             vpc_id=self.vpc,
             description=f"{group} of the cluster {self._design.name}",
             tags=self._tags(group),
             opts=self._options(group),
         )
-        return made.id
+        return security_group.id
 
     def _rule(self, rule: firewall.Rule) -> pulumi.Resource:
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
@@ -502,8 +502,8 @@ OWNERS = "sg-"
 def security_groups(design: ClusterDesign) -> tuple[str, ...]:
     """Return the security groups that a design needs."""
     images = ("image",) if design.image.bake else ()
-    own = (STORAGE,) if STORAGE in {group for _, group in _file_services(design)} else ()
-    return (*roles(design), *own, *images)
+    storage = (STORAGE,) if STORAGE in {group for _, group in _file_services(design)} else ()
+    return (*roles(design), *storage, *images)
 
 
 def security_rules(design: ClusterDesign) -> list[Rule]:

@@ -171,19 +171,19 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
     What a launch uses is identified by its ARN or its tag, and what it makes by the tags of the request.
     Karpenter, which launches in the same way, has a policy of this form.
     """
-    ours = {f"aws:ResourceTag/{CLUSTER}": design.name}
+    cluster_tag = {f"aws:ResourceTag/{CLUSTER}": design.name}
     given = {f"aws:RequestTag/{CLUSTER}": design.name}
-    made = [scope.ec2(kind) for kind in MADE]
+    created = [scope.ec2(kind) for kind in MADE]
     from_template = {"ec2:LaunchTemplate": scope.ec2("launch-template")}
     spot = [scope.ec2("spot-instances-request")] if _spot(design) else []
     statements = [
-        _allow("LaunchFrom", LAUNCH, scope.ec2("launch-template"), StringEquals=ours),
+        _allow("LaunchFrom", LAUNCH, scope.ec2("launch-template"), StringEquals=cluster_tag),
         _allow("LaunchInto", LAUNCH, _used(scope, design)),
         # A machine of this cluster without a template could be of any type, so a template is required here.
         _allow(
             "LaunchMachine",
             LAUNCH,
-            made,
+            created,
             StringEquals=given,
             ArnLike=from_template,
         ),
@@ -198,7 +198,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
         _allow(
             "TagAtLaunch",
             ["ec2:CreateTags"],
-            [*made, *spot],
+            [*created, *spot],
             StringEquals={**given, "ec2:CreateAction": "RunInstances"},
         ),
         _allow(
@@ -212,7 +212,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
         statements.append(_allow("LaunchSpot", LAUNCH, spot, StringEquals=given))
     if any(p.placement == "cluster" and p.placement_group is None for p in design.partitions):
         group = scope.ec2("placement-group")
-        statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=ours))
+        statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=cluster_tag))
     return statements
 
 
@@ -273,15 +273,19 @@ def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
     # account.
     wanted = (names - groups) | ({"*"} if groups else set())
     place = f"arn:{scope.partition}:ec2:{scope.region}:*:capacity-reservation"
-    own = f"arn:{scope.partition}:resource-groups:{scope.region}:{scope.account}:group"
-    made = {
+    group = f"arn:{scope.partition}:resource-groups:{scope.region}:{scope.account}:group"
+    arns = {
         arn
         for p in design.partitions
         if p.reservations
         for name in [reservation_group(design.name, p.name)]
-        for arn in (f"{own}/{name}", f"{own}/{name}/*", *(_reservation(scope, one) for one in p.reservations))
+        for arn in (
+            f"{group}/{name}",
+            f"{group}/{name}/*",
+            *(_reservation(scope, reservation) for reservation in p.reservations),
+        )
     }
-    return sorted(groups | made | {f"{place}/{name}" for name in wanted})
+    return sorted(groups | arns | {f"{place}/{name}" for name in wanted})
 
 
 def _reservation(scope: Scope, name: str) -> str:
@@ -314,7 +318,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     can forge the controller's logs.
     """
     streams = [f"{scope.log_group}:log-stream:{host}/*" for host in _machines(design, role)]
-    made = [
+    statements = [
         _allow("Logs", ["logs:CreateLogStream"], f"{scope.log_group}:*"),
         _allow("LogEvents", ["logs:PutLogEvents"], streams),
         _allow(
@@ -324,13 +328,13 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
             StringEquals={"cloudwatch:namespace": namespace(design.name)},
         ),
     ]
-    made += _fetched(scope, design, role)
-    made += _buckets(scope, design, role)
+    statements += _fetched(scope, design, role)
+    statements += _buckets(scope, design, role)
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
     # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
-        made.append(_allow("Session", list(SSM_SESSION), "*"))
-    return made
+        statements.append(_allow("Session", list(SSM_SESSION), "*"))
+    return statements
 
 
 def _machines(design: ClusterDesign, role: str) -> list[str]:
@@ -353,16 +357,16 @@ def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
 
     Its CONFIGURATION.md, "IAM permissions", has the list.
     """
-    made: list[Statement] = []
+    statements: list[Statement] = []
     mounts = [mount for mount in design.mounts if mount.kind == "s3" and role in mount.roles]
     for number, mount in enumerate(mounts):
         name, prefix = mount.bucket()
         arn = f"arn:{scope.partition}:s3:::{name}"
         below = {"StringLike": {"s3:prefix": [prefix, f"{prefix}*"]}} if prefix else {}
         change = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"] if mount.writable else []
-        made.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
-        made.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
-    return made
+        statements.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
+        statements.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
+    return statements
 
 
 def _document(*statements: Statement) -> Document:
@@ -372,8 +376,8 @@ def _document(*statements: Statement) -> Document:
 def _allow(
     sid: str, actions: list[str], resources: str | list[str], **conditions: dict[str, Any]
 ) -> Statement:
-    made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
-    return {**made, "Condition": conditions} if conditions else made
+    statement: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": conditions} if conditions else statement
 
 
 SSM_SESSION = (

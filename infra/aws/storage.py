@@ -97,7 +97,7 @@ class AwsStorage(pulumi.ComponentResource):
         if mount.existing is not None:
             return pulumi.Output.from_input(mount.existing)
         gp3 = mount.gp3 or Gp3()
-        made = aws.ebs.Volume(
+        volume = aws.ebs.Volume(
             f"{self._name}-{_part(mount)}",
             # A disk can be used only in its own zone.
             availability_zone=self._network.zones.head,
@@ -115,7 +115,7 @@ class AwsStorage(pulumi.ComponentResource):
                 mount, ["snapshotId"], custom_timeouts=pulumi.CustomTimeouts(delete=FILES_TAKE)
             ),
         )
-        return made.id
+        return volume.id
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
         """Return the options of a disk or a file system.
@@ -128,8 +128,8 @@ class AwsStorage(pulumi.ComponentResource):
         )
 
     def _efs(self, mount: Mount) -> pulumi.Output[str]:
-        own = f"{self._name}-{_part(mount)}"
-        system = self._efs_system(own, mount)
+        resource = f"{self._name}-{_part(mount)}"
+        system = self._efs_system(resource, mount)
         if mount.security_group is not None:
             # Its owner has made the mount targets.
             return system.dns_name.apply(lambda name: f"{name}:/")
@@ -140,7 +140,7 @@ class AwsStorage(pulumi.ComponentResource):
         label = labels(list(subnets))
         targets = [
             aws.efs.MountTarget(
-                f"{own}-{label[zone]}",
+                f"{resource}-{label[zone]}",
                 file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
@@ -158,11 +158,11 @@ class AwsStorage(pulumi.ComponentResource):
             lambda known: f"{known[0]}:/"
         )
 
-    def _efs_system(self, own: str, mount: Mount) -> aws.efs.FileSystem:
+    def _efs_system(self, resource: str, mount: Mount) -> aws.efs.FileSystem:
         if mount.existing is not None:
-            return aws.efs.FileSystem.get(own, mount.existing, opts=pulumi.ResourceOptions(parent=self))
+            return aws.efs.FileSystem.get(resource, mount.existing, opts=pulumi.ResourceOptions(parent=self))
         return aws.efs.FileSystem(
-            own,
+            resource,
             encrypted=True,
             # This mode costs by what is read and written, so a cluster that sleeps most of the week pays
             # little.
@@ -174,16 +174,16 @@ class AwsStorage(pulumi.ComponentResource):
     def _lustre(self, mount: Mount) -> pulumi.Output[str]:
         if mount.existing is not None:
             # Only FSx knows the name of the mount.
-            there = aws.fsx.LustreFileSystem.get(
+            file_system = aws.fsx.LustreFileSystem.get(
                 f"{self._name}-{_part(mount)}", mount.existing, opts=pulumi.ResourceOptions(parent=self)
             )
-            return pulumi.Output.all(there.dns_name, there.mount_name).apply(
+            return pulumi.Output.all(file_system.dns_name, file_system.mount_name).apply(
                 lambda known: f"{known[0]}@tcp:/{known[1]}"
             )
-        own, scratch_1 = f"{self._name}-{_part(mount)}", mount.deployment == "SCRATCH_1"
+        resource, scratch_1 = f"{self._name}-{_part(mount)}", mount.deployment == "SCRATCH_1"
         linked = repositories(mount)
-        made = aws.fsx.LustreFileSystem(
-            own,
+        file_system = aws.fsx.LustreFileSystem(
+            resource,
             # A Lustre file system is in one zone. The head's zone is the one that most partitions use.
             subnet_ids=self._lustre_subnet(),
             storage_capacity=mount.size_gib,
@@ -210,12 +210,12 @@ class AwsStorage(pulumi.ComponentResource):
             ),
         )
         links: list[aws.fsx.DataRepositoryAssociation] = []
-        for number, one in enumerate(linked):
+        for number, repository in enumerate(linked):
             # FSx refuses the second of two at once (terraform-provider-aws, issue 24678).
-            links.append(self._link(own, made, number, one, mount, links[-1:]))
-        return pulumi.Output.all(made.dns_name, made.mount_name, *(link.id for link in links)).apply(
-            lambda known: f"{known[0]}@tcp:/{known[1]}"
-        )
+            links.append(self._link(resource, file_system, number, repository, mount, links[-1:]))
+        return pulumi.Output.all(
+            file_system.dns_name, file_system.mount_name, *(link.id for link in links)
+        ).apply(lambda known: f"{known[0]}@tcp:/{known[1]}")
 
     def _lustre_subnet(self) -> pulumi.Output[str]:
         network = self._network
@@ -226,28 +226,28 @@ class AwsStorage(pulumi.ComponentResource):
 
     def _link(
         self,
-        own: str,
+        resource: str,
         system: aws.fsx.LustreFileSystem,
         number: int,
-        one: Repository,
+        repository: Repository,
         mount: Mount,
         after: Sequence[pulumi.Resource],
     ) -> aws.fsx.DataRepositoryAssociation:
         events = list(EVENTS)
         s3 = aws.fsx.DataRepositoryAssociationS3Args(
             auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=events)
-            if one.imports
+            if repository.imports
             else None,
             auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(events=events)
-            if one.exports
+            if repository.exports
             else None,
         )
         return aws.fsx.DataRepositoryAssociation(
-            f"{own}-s3-{number}",
+            f"{resource}-s3-{number}",
             file_system_id=system.id,
-            file_system_path=one.path,
-            data_repository_path=one.source,
-            batch_import_meta_data_on_create=one.imports,
+            file_system_path=repository.path,
+            data_repository_path=repository.source,
+            batch_import_meta_data_on_create=repository.imports,
             s3=s3,
             tags=self._tags(mount),
             opts=pulumi.ResourceOptions(
@@ -332,11 +332,11 @@ class AwsBucket(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:AwsBucket", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         # Versions stay off, as by default: all content can be made again, and old settings would stay for
         # ever.
         store = aws.s3.Bucket(
-            f"{name}-store", force_destroy=True, tags=tags(design, f"{design.name}-bucket"), opts=own
+            f"{name}-store", force_destroy=True, tags=tags(design, f"{design.name}-bucket"), opts=child_opts
         )
         access = aws.s3.BucketPublicAccessBlock(
             f"{name}-public-access-block",
@@ -345,16 +345,19 @@ class AwsBucket(pulumi.ComponentResource):
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=own,
+            opts=child_opts,
         )
         owner = aws.s3.BucketOwnershipControls(
-            f"{name}-ownership", bucket=store.id, rule={"object_ownership": "BucketOwnerEnforced"}, opts=own
+            f"{name}-ownership",
+            bucket=store.id,
+            rule={"object_ownership": "BucketOwnerEnforced"},
+            opts=child_opts,
         )
         encryption = aws.s3.BucketServerSideEncryptionConfiguration(
             f"{name}-encryption",
             bucket=store.id,
             rules=[{"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}],
-            opts=own,
+            opts=child_opts,
         )
         policy = aws.s3.BucketPolicy(
             f"{name}-policy",

@@ -49,13 +49,13 @@ class RoleResources:
     bucket: pulumi.Input[str]
     baked_images: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
 
-    def start_from(self, name: str, own: str | None) -> pulumi.Input[str]:
+    def start_from(self, name: str, image: str | None) -> pulumi.Input[str]:
         """Return the image that a host or a partition starts from.
 
         Args:
-            own: The image that the stack file gives it.
+            image: The image that the stack file gives it.
         """
-        return own or self.baked_images.get(name, self.image)
+        return image or self.baked_images.get(name, self.image)
 
 
 BakedImages = Mapping[str, Mapping[str, pulumi.Output[str]]]
@@ -241,6 +241,6 @@ def behind(base: pulumi.Resource, value: pulumi.Input[str]) -> pulumi.Output[str
 
     Such are machines, which must go before the nodes are ended, and a queue before its environment.
     """
-    own: Any = pulumi.Output.from_input(value)
-    reached: pulumi.Output[str] = pulumi.Output.all(own, base.urn).apply(lambda known: str(known[0]))
+    plain: Any = pulumi.Output.from_input(value)
+    reached: pulumi.Output[str] = pulumi.Output.all(plain, base.urn).apply(lambda known: str(known[0]))
     return reached

@@ -75,17 +75,17 @@ def site(design: ClusterDesign) -> Site:
 
 
 def images_by_member(
-    made: Mapping[str, pulumi.Output[str]], design: ClusterDesign
+    built: Mapping[str, pulumi.Output[str]], design: ClusterDesign
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
     """Return the baked images: role -> host or partition -> its image.
 
     Args:
-        made: kind -> its image.
+        built: kind -> its image.
     """
     found: dict[str, dict[str, pulumi.Output[str]]] = {}
     for kind in images.kinds(design):
-        if kind.name in made:
-            found.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, made[kind.name]))
+        if kind.name in built:
+            found.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, built[kind.name]))
     return found
 
 

@@ -56,19 +56,19 @@ class GcpImages(pulumi.ComponentResource):
         self._design = design
         self._resources = resources
         self._after = list(after)
-        made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.images = recipes.images_by_member(made, design)
-        self.register_outputs({"images": made})
+        built = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
+        self.images = recipes.images_by_member(built, design)
+        self.register_outputs({"images": built})
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
         """Make an image, and return its self link once it exists."""
-        design, own = self._design, f"{self._name}-{recipe.kind.name}"
+        design, resource = self._design, f"{self._name}-{recipe.kind.name}"
         parent = pulumi.Output.from_input(self._resources.image)
         size = None if design.image.id is not None else min(DISK_GIB, recipe.kind.disk_gib)
         name: pulumi.Output[str] = parent.apply(lambda known: image_name(design, recipe, known, size))
         own_labels = labels(design, role=ROLE, host=recipe.kind.host)
         disk = compute.Disk(
-            f"{own}-disk",
+            f"{resource}-disk",
             name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
@@ -79,9 +79,9 @@ class GcpImages(pulumi.ComponentResource):
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        wait = self._wait(own, recipe, self._machine(own, recipe, name, disk, own_labels))
+        wait = self._wait(resource, recipe, self._machine(resource, recipe, name, disk, own_labels))
         image = compute.Image(
-            own,
+            resource,
             name=name,
             description=f"slurm-stacks: {recipe.kind.name} of the cluster {design.name}",
             project=design.project,
@@ -97,7 +97,7 @@ class GcpImages(pulumi.ComponentResource):
 
     def _machine(
         self,
-        own: str,
+        resource: str,
         recipe: Recipe,
         name: pulumi.Output[str],
         disk: compute.Disk,
@@ -106,7 +106,7 @@ class GcpImages(pulumi.ComponentResource):
         """Return the machine that becomes an image. It has no GPU: an image can hold a driver without one."""
         design, resources = self._design, self._resources
         return compute.Instance(
-            f"{own}-machine",
+            f"{resource}-machine",
             name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
@@ -127,7 +127,7 @@ class GcpImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=self._after),
         )
 
-    def _wait(self, own: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
+    def _wait(self, resource: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
         """Wait until the machine has gone through its steps and stopped."""
         design = self._design
         arguments = ClusterRef.of(design).arguments()
@@ -141,7 +141,7 @@ class GcpImages(pulumi.ComponentResource):
             )
         )
         return command.local.Command(
-            f"{own}-baked",
+            f"{resource}-baked",
             create=line,
             environment={"MACHINE": machine.instance_id},
             triggers=[machine.instance_id],

@@ -62,23 +62,23 @@ class GcpCluster(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:GcpCluster", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
         self._design = design = with_zones(design)
         check_zones(design)
-        accounts = GcpAccounts(f"{name}-accounts", design, own)
-        network = GcpNetwork(f"{name}-network", design, accounts.by_role.values(), own)
-        bucket = GcpBucket(f"{name}-bucket", design, own)
-        secrets = GcpSecrets(f"{name}-secrets", design, own)
-        storage = GcpStorage(f"{name}-storage", design, network, own)
+        accounts = GcpAccounts(f"{name}-accounts", design, child_opts)
+        network = GcpNetwork(f"{name}-network", design, accounts.by_role.values(), child_opts)
+        bucket = GcpBucket(f"{name}-bucket", design, child_opts)
+        secrets = GcpSecrets(f"{name}-secrets", design, child_opts)
+        storage = GcpStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(bucket.bucket, secrets.munge, network.subnetwork)
-        identity = GcpIdentity(f"{name}-identity", design, accounts, targets, own)
-        published = Bundle(f"{name}-bundle", design, bucket, own)
+        identity = GcpIdentity(f"{name}-identity", design, accounts, targets, child_opts)
+        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
-        addresses = GcpAddresses(f"{name}-addresses", design, resources_by_role, own)
+        addresses = GcpAddresses(f"{name}-addresses", design, resources_by_role, child_opts)
         templates = GcpInstanceTemplates(
-            f"{name}-instance-templates", design, resources_by_role["compute"], own
+            f"{name}-instance-templates", design, resources_by_role["compute"], child_opts
         )
         published.publish(self._site(addresses, templates, bucket, secrets, storage))
         parts = [accounts, network, bucket, secrets, storage, identity, addresses, templates, published]
@@ -89,7 +89,7 @@ class GcpCluster(pulumi.ComponentResource):
         needed = [published.current, *identity.grants, *network.routes]
         disks = storage.attached()
         self._head = GcpHead(
-            f"{name}-head", design, resources_by_role, addresses, disks, termination, needed, own
+            f"{name}-head", design, resources_by_role, addresses, disks, termination, needed, child_opts
         )
         wait = wait_for_boot(
             f"{name}-ready",
@@ -146,8 +146,8 @@ class GcpCluster(pulumi.ComponentResource):
 
         resources = self._role_resources(network, identity, bucket, {})[IMAGE]
         needed = [*published.images, *identity.grants, *network.routes]
-        own = pulumi.ResourceOptions(parent=self)
-        return GcpImages(f"{self._name}-images", self._design, resources, needed, own)
+        child_opts = pulumi.ResourceOptions(parent=self)
+        return GcpImages(f"{self._name}-images", self._design, resources, needed, child_opts)
 
     def _role_resources(
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, baked_images: BakedImages
@@ -232,7 +232,7 @@ class GcpAddresses(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpAddresses", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self.private: dict[str, pulumi.Output[str]] = {}
         self.public: dict[str, pulumi.Output[str]] = {}
         for host in design.hosts:
@@ -247,7 +247,7 @@ class GcpAddresses(pulumi.ComponentResource):
                 region=design.region,
                 subnetwork=resources_by_role[host.role].subnetwork,
                 labels=own_labels,
-                opts=own,
+                opts=child_opts,
             ).address
             if "public" in host.tags:
                 self.public[host.name] = compute.Address(
@@ -258,7 +258,7 @@ class GcpAddresses(pulumi.ComponentResource):
                     project=design.project,
                     region=design.region,
                     labels=own_labels,
-                    opts=own,
+                    opts=child_opts,
                 ).address
         self.register_outputs({"private": self.private, "public": self.public})
 
@@ -306,7 +306,7 @@ class GcpHead(pulumi.ComponentResource):
             self.machines[host.name] = self._machine(
                 host, resources_by_role[host.role], addresses, attached, [termination, *after, *first]
             )
-        self.register_outputs({"machines": {host: made.name for host, made in self.machines.items()}})
+        self.register_outputs({"machines": {host: machine.name for host, machine in self.machines.items()}})
 
     def _machine(
         self,

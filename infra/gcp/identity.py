@@ -44,14 +44,14 @@ class GcpAccounts(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:GcpAccounts", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self.by_role = {
             role: gcp.serviceaccount.Account(
                 f"{name}-{role}",
                 account_id=account_id(design.name, role),
                 display_name=f"{role} of the cluster {design.name}",
                 project=design.project,
-                opts=own,
+                opts=child_opts,
             )
             for role in identities(design)
         }
@@ -78,7 +78,7 @@ class GcpIdentity(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:GcpIdentity", name, None, opts)
         self._name = name
         self._design = design
-        self._own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = pulumi.ResourceOptions(parent=self)
         self._accounts = accounts.by_role
         self.emails = {role: account.email for role, account in self._accounts.items()}
         self.grants: list[pulumi.Resource] = []
@@ -104,31 +104,31 @@ class GcpIdentity(pulumi.ComponentResource):
                 secret_id=secret,
                 role=granted_role,
                 member=self._accounts["controller"].member,
-                opts=self._own,
+                opts=self._child_opts,
             )
             for part, granted_role in wanted.items()
         ]
 
     def _bucket(self, role: str, bucket: pulumi.Input[str]) -> list[pulumi.Resource]:
         """Let a role read the cluster's bucket, write boot reports, and read hooks in the user's buckets."""
-        own = pulumi.Output.from_input(bucket)
-        reports = own.apply(lambda name: policies.own_reports(name, role).expression)
+        own_bucket = pulumi.Output.from_input(bucket)
+        reports = own_bucket.apply(lambda name: policies.own_reports(name, role).expression)
         title = policies.own_reports("", role).title
-        made = [
-            self._in_bucket(role, "bucket", own, policies.READ_OBJECTS),
-            self._in_bucket(role, "reports", own, policies.WRITE_OBJECTS, title, reports),
+        grants = [
+            self._in_bucket(role, "bucket", own_bucket, policies.READ_OBJECTS),
+            self._in_bucket(role, "reports", own_bucket, policies.WRITE_OBJECTS, title, reports),
         ]
         for number, (other, script) in enumerate(policies.hooks(self._design, role)):
             condition = policies.one_object(other, script)
             part = f"hook-{number}"
-            made.append(
+            grants.append(
                 self._in_bucket(
                     role, part, other, policies.READ_OBJECTS, condition.title, condition.expression
                 )
             )
         for number, (mounted, wanted) in enumerate(policies.buckets(self._design, role)):
-            made.append(self._in_bucket(role, f"mount-{number}", mounted, wanted))
-        return made
+            grants.append(self._in_bucket(role, f"mount-{number}", mounted, wanted))
+        return grants
 
     def _in_bucket(
         self,
@@ -148,7 +148,7 @@ class GcpIdentity(pulumi.ComponentResource):
             role=granted_role,
             member=self._accounts[role].member,
             condition=condition,
-            opts=self._own,
+            opts=self._child_opts,
         )
 
     def _launches(self, subnetwork: pulumi.Input[str]) -> list[pulumi.Resource]:
@@ -162,7 +162,7 @@ class GcpIdentity(pulumi.ComponentResource):
             description=f"Launches and ends the nodes of the cluster {design.name}",
             permissions=policies.permissions(design),
             project=design.project,
-            opts=self._own,
+            opts=self._child_opts,
         )
         nodes_only = policies.nodes_only(design.name)
         return [
@@ -182,14 +182,14 @@ class GcpIdentity(pulumi.ComponentResource):
                 project=design.project,
                 role=policies.SUBNETWORK,
                 member=head.member,
-                opts=self._own,
+                opts=self._child_opts,
             ),
             gcp.serviceaccount.IAMMember(
                 f"{self._name}-controller-nodes",
                 service_account_id=self._accounts["compute"].name,
                 role=policies.ACT_AS,
                 member=head.member,
-                opts=self._own,
+                opts=self._child_opts,
             ),
         ]
 
@@ -198,7 +198,7 @@ class GcpIdentity(pulumi.ComponentResource):
             f"{self._name}-{account}-{part}",
             project=str(self._design.project),
             member=self._accounts[account].member,
-            opts=self._own,
+            opts=self._child_opts,
             **what,
         )
 

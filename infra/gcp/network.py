@@ -65,9 +65,9 @@ def offered_types(design: ClusterDesign, zone: str, machines: Iterable[str]) -> 
     """
     either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
     found = compute.get_machine_types(filter=either, zone=zone, project=design.project).machine_types
-    if any(one.name.startswith(UNKNOWN) for one in found):
+    if any(machine.name.startswith(UNKNOWN) for machine in found):
         return None
-    return {one.name: one.guest_cpus for one in found}
+    return {machine.name: machine.guest_cpus for machine in found}
 
 
 def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | None) -> None:
@@ -79,9 +79,9 @@ def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, i
             "instance type or another zone"
         )
     if isinstance(of, Partition) and offered[of.instance_type] != of.cpus:
-        there = offered[of.instance_type]
+        vcpus = offered[of.instance_type]
         raise UserError(
-            f"{who}: {of.instance_type} has {there} vCPUs in {zone}, and the snapshot says {of.cpus}: "
+            f"{who}: {of.instance_type} has {vcpus} vCPUs in {zone}, and the snapshot says {of.cpus}: "
             f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}"
         )
 
@@ -143,7 +143,7 @@ class GcpNetwork(pulumi.ComponentResource):
         )
 
     def _make(self) -> None:
-        design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
+        design, name, child_opts = self._design, self._name, pulumi.ResourceOptions(parent=self)
         network = compute.Network(
             f"{name}-vpc",
             name=design.name,
@@ -152,7 +152,7 @@ class GcpNetwork(pulumi.ComponentResource):
             # Otherwise Google makes a subnetwork in every region of the world.
             auto_create_subnetworks=False,
             routing_mode="REGIONAL",
-            opts=own,
+            opts=child_opts,
         )
         subnetwork = compute.Subnetwork(
             f"{name}-subnetwork",
@@ -164,7 +164,7 @@ class GcpNetwork(pulumi.ComponentResource):
             ip_cidr_range=subnetwork_cidr(design),
             # What machines fetch from Cloud Storage bypasses the NAT, which costs by the byte.
             private_ip_google_access=True,
-            opts=own,
+            opts=child_opts,
         )
         self.network, self.name = network.self_link, network.name
         self.subnetwork = subnetwork.self_link
@@ -175,7 +175,7 @@ class GcpNetwork(pulumi.ComponentResource):
 
         By it they reach the internet, and nobody comes in.
         """
-        design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
+        design, name, child_opts = self._design, self._name, pulumi.ResourceOptions(parent=self)
         router = compute.Router(
             f"{name}-router",
             name=design.name,
@@ -183,7 +183,7 @@ class GcpNetwork(pulumi.ComponentResource):
             project=design.project,
             region=design.region,
             network=network.id,
-            opts=own,
+            opts=child_opts,
         )
         return compute.RouterNat(
             f"{name}-nat",
@@ -200,7 +200,7 @@ class GcpNetwork(pulumi.ComponentResource):
             enable_endpoint_independent_mapping=False,
             min_ports_per_vm=PORTS,
             max_ports_per_vm=MOST_PORTS,
-            opts=own,
+            opts=child_opts,
         )
 
     def _open(self, rule: IngressRule) -> compute.Firewall:

@@ -55,13 +55,13 @@ def permissions(design: ClusterDesign) -> list[str]:
 
     They are what the elastic driver calls (`node.elastic.drivers.gce`).
     """
-    made = [*_LAUNCH, *_END, *_LOOK]
-    if any(one.placement == "cluster" or one.placement_policy for one in design.partitions):
-        made.append("compute.resourcePolicies.use")
+    needed = [*_LAUNCH, *_END, *_LOOK]
+    if any(partition.placement == "cluster" or partition.placement_policy for partition in design.partitions):
+        needed.append("compute.resourcePolicies.use")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
         # Google's own images are open to everybody.
-        made.append("compute.images.useReadOnly")
-    return sorted(made)
+        needed.append("compute.images.useReadOnly")
+    return sorted(needed)
 
 
 def nodes_only(cluster: str) -> Condition:
@@ -73,13 +73,13 @@ def nodes_only(cluster: str) -> Condition:
     """
     name = "resource.name.extract('/instances/{name}')"
     controller, login = instance_of(cluster, "controller"), instance_of(cluster, "login-")
-    own = [
+    patterns = [
         f"(resource.type == '{INSTANCE}' && {name}.startsWith('{cluster}-') "
         f"&& {name} != '{controller}' && !{name}.startsWith('{login}'))",
         f"(resource.type == '{DISK}' && resource.name.extract('/disks/{{name}}').startsWith('{cluster}-'))",
         f"(resource.type != '{INSTANCE}' && resource.type != '{DISK}')",
     ]
-    return Condition(f"nodes of {cluster}", " || ".join(own))
+    return Condition(f"nodes of {cluster}", " || ".join(patterns))
 
 
 def own_reports(bucket: str, role: str) -> Condition:

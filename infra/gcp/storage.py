@@ -80,7 +80,7 @@ class GcpStorage(pulumi.ComponentResource):
                 f"projects/{design.project}/zones/{design.zone}/disks/{mount.existing}"
             )
         name = resource_of(design.name, mount.path)
-        made = compute.Disk(
+        disk = compute.Disk(
             f"{self._name}-{_part(design, mount)}",
             name=name,
             description=f"{mount.path} of the cluster {design.name}",
@@ -95,7 +95,7 @@ class GcpStorage(pulumi.ComponentResource):
             labels=self._labels(mount),
             opts=self._options(mount, ["snapshot"], custom_timeouts=DISK_TAKES),
         )
-        return made.self_link
+        return disk.self_link
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
         """Return the options of a disk or an instance.
@@ -118,7 +118,7 @@ class GcpStorage(pulumi.ComponentResource):
         if mount.existing is not None:
             return self._existing_filestore(mount)
         design, part = self._design, _part(self._design, mount)
-        made = filestore.Instance(
+        instance = filestore.Instance(
             f"{self._name}-{part}",
             name=resource_of(design.name, mount.path),
             description=f"{mount.path} of the cluster {design.name}",
@@ -134,7 +134,7 @@ class GcpStorage(pulumi.ComponentResource):
             opts=self._options(mount, []),
         )
         unknown = f"<{self._name}-{part}.networks[0].ipAddresses[0]>"
-        address: pulumi.Output[str] = made.networks.apply(
+        address: pulumi.Output[str] = instance.networks.apply(
             # An offline plan has not even a placeholder for the computed parts of an input.
             lambda found: str((found[0].ip_addresses or [unknown])[0])
         )

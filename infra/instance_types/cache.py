@@ -55,11 +55,11 @@ def keep(new: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         OSError: The state directory cannot be written to.
     """
-    there = read()
+    kept = read()
     names = {name for part in PARTS for name in new.get(part, {})}
     content: dict[str, Any] = {"format": FORMAT}
     for part in PARTS:
-        old = {name: facts for name, facts in there[part].items() if name not in names}
+        old = {name: facts for name, facts in kept[part].items() if name not in names}
         content[part] = dict(sorted({**old, **new.get(part, {})}.items()))
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)

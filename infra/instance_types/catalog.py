@@ -216,7 +216,7 @@ class Catalog(Facts):
             which: The condition.
             best: Whether an instance type is to be named first.
         """
-        fit = [one for one in self.names(provider) if which(self.machines[one])]
+        fit = [other for other in self.names(provider) if which(self.machines[other])]
         if len(fit) <= FEW:
             return ", ".join(fit)
         wanted = self.machines.get(name)
@@ -322,7 +322,7 @@ def tables() -> Catalog:
     ec2, google, prices = (json.loads(_text(f"{name}.json")) for name in ("ec2", "google", "prices"))
     table = Table(
         InstanceType.model_validate,
-        {name: InstanceType.model_validate(one) for name, one in found["machines"].items()},
+        {name: InstanceType.model_validate(facts) for name, facts in found["machines"].items()},
     )
     table.add("aws", "ec2.csv", ec2["offers"])
     table.add("gcp", "google.csv", google["offers"])
@@ -439,7 +439,9 @@ class Table(Mapping[str, M], Generic[M]):
         return len(self._names)
 
     def _read(self, name: str, provider: str, row: str) -> M:
-        facts: dict[str, Any] = {key: said for key, said in zip(COLUMNS, row.split(","), strict=True) if said}
+        facts: dict[str, Any] = {
+            key: value for key, value in zip(COLUMNS, row.split(","), strict=True) if value
+        }
         if kind := facts.pop("accelerator", None):
             facts["accelerator"] = {"type": kind, "count": int(facts.pop("count"))}
         if (offer := facts.pop("offer", None)) is not None:

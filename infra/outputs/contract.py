@@ -214,8 +214,8 @@ def read(reference: pulumi.StackReference) -> pulumi.Output[ClusterOutput]:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the `cluster` output for readers. It allows fields that a newer v1 adds."""
-    made = ClusterOutput.model_json_schema(by_alias=True, mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
+    model_schema = ClusterOutput.model_json_schema(by_alias=True, mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model_schema
 
 
 def _other_version(source: str, version: object) -> str:

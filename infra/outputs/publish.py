@@ -136,7 +136,7 @@ def of(
         outputs["benchmark_result"] = submitted.result
     if kept and "benchmark_result" in kept:
         outputs["benchmark_result"] = pulumi.Output.from_input(kept["benchmark_result"])
-    digest = workload_files.read(own=benchmark.staged if benchmark else ()).digest
+    digest = workload_files.read(program=benchmark.staged if benchmark else ()).digest
 
     def made(values: dict[str, Any]) -> dict[str, Any]:
         job = None

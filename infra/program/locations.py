@@ -57,11 +57,12 @@ def key(stack: Stack) -> str:
     A checkout that was renamed while its cluster is up keeps the key of its old path until the cluster is
     down. If another checkout is now at the old path, the cluster belongs to that one instead.
     """
-    own = _hash(stack)
-    if os.path.lexists(run_root() / own):
-        return own
+    current = _hash(stack)
+    if os.path.lexists(run_root() / current):
+        return current
     return next(
-        (run.name for run, note in notes() if note.stack == stack.name and _moved(note, stack.project)), own
+        (run.name for run, note in notes() if note.stack == stack.name and _moved(note, stack.project)),
+        current,
     )
 
 

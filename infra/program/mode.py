@@ -38,11 +38,11 @@ def of_benchmark(outputs: dict[str, Any] | None) -> dict[str, Any]:
     It is `benchmark_result`, and the `benchmark` of `cluster`.
     """
     found = outputs or {}
-    said = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
+    part = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
     cluster = found.get("cluster")
     if isinstance(cluster, dict) and cluster.get("benchmark") is not None:
-        said["benchmark"] = cluster["benchmark"]
-    return said
+        part["benchmark"] = cluster["benchmark"]
+    return part
 
 
 def is_benchmarks(urn: str) -> bool:

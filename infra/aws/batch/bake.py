@@ -54,29 +54,29 @@ class BatchBake(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchBake", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
-        made = role(name, design, ROLE, "ec2", self)
+        child_opts = pulumi.ResourceOptions(parent=self)
+        image_role = role(name, design, ROLE, "ec2", self)
         policy = aws.iam.RolePolicy(
             f"{name}-image-policy",
             name="slurm-stacks",
-            role=made.id,
+            role=image_role.id,
             policy=pulumi.Output.all(identity.scope, bucket.arn, logs.arn).apply(
                 lambda known: json.dumps(_may(design, *known))
             ),
-            opts=own,
+            opts=child_opts,
         )
         profile = aws.iam.InstanceProfile(
             f"{name}-image-profile",
             name=physical_name(design, ROLE),
-            role=made.name,
+            role=image_role.name,
             tags=tags(design, f"{design.name}-{ROLE}"),
-            opts=own,
+            opts=child_opts,
         )
-        published = Bundle(f"{name}-bundle", design, bucket, own)
+        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
         steps = pulumi.Output.from_input(cached).apply(lambda image: script(design, image))
-        images = AwsImages(f"{name}-images", design, build, needed, {STEP: steps}, own)
+        images = AwsImages(f"{name}-images", design, build, needed, {STEP: steps}, child_opts)
         (self.image,) = images.images["compute"].values()
         self.register_outputs({"image": self.image})
 
@@ -96,8 +96,10 @@ def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_gr
 
     With `cached` it may pull the container image too.
     """
-    own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
-    made = policies.image(own, design)
+    image_scope = policies.Scope(
+        scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ()
+    )
+    policy = policies.image(image_scope, design)
     if access.of(design).cached:
-        made["Statement"] += batch_policies.pull(scope, design)
-    return made
+        policy["Statement"] += batch_policies.pull(scope, design)
+    return policy

@@ -38,28 +38,33 @@ class BatchCluster(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:BatchCluster", name, None, opts)
-        self._own = own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
         cluster_zones = find_zones(design)
         self._design = design = with_zones(design, cluster_zones)
         batch = access.of(design)
-        network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
-        logs = AwsLogs(f"{name}-logs", design, own)
-        storage = AwsStorage(f"{name}-storage", _of_stack(design), network, own)
-        repository = BatchRepository(f"{name}-repository", design, own) if batch.repository else None
-        bucket = AwsBucket(f"{name}-bucket", design, own) if _needs_bucket(design) else None
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, child_opts)
+        logs = AwsLogs(f"{name}-logs", design, child_opts)
+        storage = AwsStorage(f"{name}-storage", _of_stack(design), network, child_opts)
+        repository = BatchRepository(f"{name}-repository", design, child_opts) if batch.repository else None
+        bucket = AwsBucket(f"{name}-bucket", design, child_opts) if _needs_bucket(design) else None
         manifests = bucket.arn if bucket is not None and batch.start_on_manifest else None
         identity = BatchIdentity(
-            f"{name}-identity", design, logs.arn, repository.arn if repository else None, manifests, own
+            f"{name}-identity",
+            design,
+            logs.arn,
+            repository.arn if repository else None,
+            manifests,
+            child_opts,
         )
         cached = repository.layers if repository else str(batch.container_image)
         image = self._image(network, identity, bucket, logs, cached if batch.cached else "")
         after = [*network.routes, *network.rules["compute"], storage, logs]
         environment = BatchEnvironment(
-            f"{name}-environment", design, network, identity, image, storage.sources, after, own
+            f"{name}-environment", design, network, identity, image, storage.sources, after, child_opts
         )
         address = repository.image if repository else str(batch.container_image)
-        definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
+        definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, child_opts)
         end = self._end([storage, *environment.made, definition], environment.machines, network.identity)
         self._options(identity, environment, definition, bucket, network, end)
         self._head = environment.made[-1]
@@ -92,7 +97,9 @@ class BatchCluster(pulumi.ComponentResource):
         # This import is here because few stacks build images.
         from infra.aws.batch.bake import BatchBake
 
-        baked = BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._own)
+        baked = BatchBake(
+            f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._child_opts
+        )
         return baked.image
 
     def _end(
@@ -141,12 +148,12 @@ class BatchCluster(pulumi.ComponentResource):
         from infra.aws.batch import options
 
         if limits:
-            options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
+            options.BatchBudget(f"{name}-budget", design, identity, [end], self._child_opts)
         if batch.file_system == "job":
-            made = options.BatchFileSystems(
-                f"{name}-file-systems", design, identity, network, [end], self._own
+            file_systems = options.BatchFileSystems(
+                f"{name}-file-systems", design, identity, network, [end], self._child_opts
             )
-            machine = made.machine
+            machine = file_systems.machine
         if bucket is not None and batch.start_on_manifest:
             options.BatchManifests(
                 f"{name}-manifests",
@@ -157,7 +164,7 @@ class BatchCluster(pulumi.ComponentResource):
                 definition.arn,
                 machine,
                 [end],
-                self._own,
+                self._child_opts,
             )
 
 

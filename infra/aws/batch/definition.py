@@ -66,7 +66,7 @@ class BatchRepository(pulumi.ComponentResource):
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:BatchRepository", name, None, opts)
         repository = str(access.of(design).repository)
-        made = aws.ecr.Repository(
+        ecr_repository = aws.ecr.Repository(
             f"{name}-images",
             name=repository,
             # Images can be built again, and a destroy leaves nothing.
@@ -88,16 +88,18 @@ class BatchRepository(pulumi.ComponentResource):
             f"{name}-push",
             create=line,
             update=line,
-            stdin=made.repository_url.apply(lambda url: ImageRequest(region, url, tag, layers).text()),
+            stdin=ecr_repository.repository_url.apply(
+                lambda url: ImageRequest(region, url, tag, layers).text()
+            ),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        self.arn: pulumi.Output[str] = made.arn
-        self.image: pulumi.Output[str] = pulumi.Output.all(made.repository_url, pushed.stdout).apply(
-            lambda known: image_address(*known)
-        )
-        self.layers: pulumi.Output[str] = pulumi.Output.all(made.repository_url, pushed.stdout).apply(
-            lambda known: f"{known[0]}:{layers}"
-        )
+        self.arn: pulumi.Output[str] = ecr_repository.arn
+        self.image: pulumi.Output[str] = pulumi.Output.all(
+            ecr_repository.repository_url, pushed.stdout
+        ).apply(lambda known: image_address(*known))
+        self.layers: pulumi.Output[str] = pulumi.Output.all(
+            ecr_repository.repository_url, pushed.stdout
+        ).apply(lambda known: f"{known[0]}:{layers}")
         self.register_outputs({"image": self.image})
 
 
@@ -164,7 +166,7 @@ class BatchDefinition(pulumi.ComponentResource):
         batch = access.of(design)
         manifest = {"manifest": ""} if MANIFEST in batch.command else {}
         known = pulumi.Output.all(image, identity.job, log_group)
-        made = aws.batch.JobDefinition(
+        definition = aws.batch.JobDefinition(
             f"{name}-job",
             name=batch.job_definition,
             type="multinode",
@@ -177,7 +179,7 @@ class BatchDefinition(pulumi.ComponentResource):
             tags=tags(design, batch.job_definition),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        self.arn: pulumi.Output[str] = made.arn
+        self.arn: pulumi.Output[str] = definition.arn
         self.register_outputs({"arn": self.arn})
 
 

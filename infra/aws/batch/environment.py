@@ -71,7 +71,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:BatchEnvironment", name, None, opts)
         self._name = name
         self._design = design
-        self._own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = pulumi.ResourceOptions(parent=self)
         batch = access.of(design)
         template = self._template(network, image, sources)
         environment = aws.batch.ComputeEnvironment(
@@ -178,7 +178,7 @@ class BatchEnvironment(pulumi.ComponentResource):
             name=batch.placement_group,
             strategy="cluster",
             tags=tags(design, batch.placement_group, partition=batch.queue),
-            opts=self._own,
+            opts=self._child_opts,
         )
         return group.name
 
@@ -222,7 +222,7 @@ class BatchEnvironment(pulumi.ComponentResource):
                 for kind in ("volume", "network-interface")
             ],
             tags=own_tags,
-            opts=self._own,
+            opts=self._child_opts,
         )
 
 
@@ -305,5 +305,5 @@ def user_data(design: ClusterDesign, sources: Mapping[str, str]) -> str:
 
 
 def _mount_options(mount: Mount) -> str:
-    said = (mount.options or "defaults").split(",")
-    return shlex.quote(",".join(option for option in said if option not in _NOT_OF_MOUNT))
+    mount_options = (mount.options or "defaults").split(",")
+    return shlex.quote(",".join(option for option in mount_options if option not in _NOT_OF_MOUNT))

@@ -69,7 +69,7 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
     batch = access.of(design)
     names = (f"AWSBatch-{batch.compute_environment}-*", f"{batch.compute_environment}_Batch_*")
     clusters = [scope.arn("ecs", f"cluster/{name}") for name in names]
-    made = [
+    statements = [
         allow("Cluster", list(OF_CLUSTER), clusters),
         allow(
             "Machine", list(OF_MACHINE), [scope.arn("ecs", f"container-instance/{name}/*") for name in names]
@@ -77,10 +77,10 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
         allow("Endpoint", ["ecs:DiscoverPollEndpoint"], "*"),
         allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
     ]
-    made += pull(scope, design)
+    statements += pull(scope, design)
     if batch.file_system == "job":
-        made.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
-    return document(*made)
+        statements.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
+    return document(*statements)
 
 
 def pull(scope: Scope, design: ClusterDesign) -> list[Statement]:
@@ -128,18 +128,18 @@ def budget(scope: Scope, design: ClusterDesign) -> Document:
     batch = access.of(design)
     queue = scope.arn("batch", f"job-queue/{batch.queue}")
     environment = scope.arn("batch", f"compute-environment/{batch.compute_environment}")
-    made = [
+    statements = [
         allow("See", ["batch:DescribeComputeEnvironments"], "*"),
         allow("Count", ["dynamodb:UpdateItem"], scope.arn("dynamodb", f"table/{access.ledger(design.name)}")),
         allow("Close", ["batch:UpdateJobQueue"], queue),
     ]
     if design.budget.running_jobs == "cancel":
-        made += [
+        statements += [
             allow("List", ["batch:ListJobs"], "*"),
             allow("Stop", ["batch:UpdateComputeEnvironment"], environment),
             allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
         ]
-    return document(*made)
+    return document(*statements)
 
 
 def file_systems(scope: Scope, design: ClusterDesign) -> Document:
@@ -180,8 +180,8 @@ def document(*statements: Statement) -> Document:
 def allow(
     sid: str, actions: list[str], resources: str | list[str], **conditions: dict[str, Any]
 ) -> Statement:
-    made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
-    return {**made, "Condition": conditions} if conditions else made
+    statement: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": conditions} if conditions else statement
 
 
 def parameter(scope: Scope, design: ClusterDesign) -> str:

@@ -129,11 +129,11 @@ def _failure(error: str, cause: str, then: str) -> State:
 
 def _run(partition: str, then: str, **more: str) -> State:
     """Submit the job and wait for its end; what it has written is exported even if it has failed."""
-    own = {key: f"$.{key[:-2]}" for key in ("JobName.$", "JobQueue.$", "JobDefinition.$")}
+    request = {key: f"$.{key[:-2]}" for key in ("JobName.$", "JobQueue.$", "JobDefinition.$")}
     return {
         "Type": "Task",
         "Resource": f"arn:{partition}:states:::batch:submitJob.sync",
-        "Parameters": {**own, "PropagateTags": True, **more},
+        "Parameters": {**request, "PropagateTags": True, **more},
         "ResultPath": "$.job",
         "Catch": _caught(then),
         "Next": then,
@@ -319,19 +319,19 @@ def _terminate(partition: str, queue: str) -> dict[str, State]:
             )
         },
     }  # fmt: skip
-    made: dict[str, State] = {}
+    states: dict[str, State] = {}
     order = {"List": "RUNNING", "ListStarting": "STARTING", "ListWaiting": "RUNNABLE"}
     names = [*order, "Stop"]
     for number, (name, status) in enumerate(order.items()):
-        made[name] = call(
+        states[name] = call(
             partition, "batch", "listJobs", Parameters={"JobQueue": queue, "JobStatus": status},
             ResultPath="$.jobs", Next=f"End{name}",
         )  # fmt: skip
-        made[f"End{name}"] = {
+        states[f"End{name}"] = {
             "Type": "Map", "ItemsPath": "$.jobs.JobSummaryList", "ItemProcessor": each, "ResultPath": None,
             "Next": names[number + 1],
         }  # fmt: skip
-    return made
+    return states
 
 
 def text(machine: Mapping[str, Any]) -> str:
