@@ -1,4 +1,4 @@
-"""Makes a cluster's design from the stack's configuration and the facts of instance types.
+"""A cluster's design, from the stack's configuration and the facts of instance types.
 
 No Pulumi, no network, no clock: the same input gives the same design on every machine, and nothing that is
 given is changed. Providers iterate the design and decide nothing about Slurm.
@@ -21,11 +21,21 @@ from node.bootstrap import limits
 from node.containers.model import Package
 from node.health.model import Health
 from node.local_cloud import LocalCloud
-from node.model import Partition
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
+DEFAULT_NFS_GIB = 50
+MOUNT_OPTIONS = {
+    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
+    "nfs": "rw,hard,nfsvers=4.2,_netdev",
+    # Somebody's own server: client and server agree on a version.
+    "export": "rw,hard,_netdev",
+    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
+    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
+    "fsx_lustre": "relatime,flock,_netdev",
+    "nvme": "noatime,nofail",
+}
 
 
 def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
@@ -331,19 +341,6 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
     return next((price for price in prices if price is not None), 0.0)
 
 
-DEFAULT_NFS_GIB = 50
-MOUNT_OPTIONS = {
-    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
-    "nfs": "rw,hard,nfsvers=4.2,_netdev",
-    # Somebody's own server: client and server agree on a version.
-    "export": "rw,hard,_netdev",
-    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
-    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
-    "fsx_lustre": "relatime,flock,_netdev",
-    "nvme": "noatime,nofail",
-}
-
-
 def gp3_of(config: Gp3Config | None) -> model.Gp3 | None:
     """Return the performance of a disk; `None` means what every gp3 volume has."""
     return model.Gp3(config.iops, config.throughput_mibs) if config is not None else None
@@ -416,7 +413,7 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     )
 
 
-def _health(cluster: ClusterConfig, partitions: Sequence[Partition]) -> Health | None:
+def _health(cluster: ClusterConfig, partitions: Sequence[model.Partition]) -> Health | None:
     """Return the checks; `None` means that no node is checked."""
     config = cluster.health
     if not any(p.accelerator or p.efa for p in partitions) or cluster.scheduler == "batch":

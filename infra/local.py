@@ -161,7 +161,7 @@ def _facts(printed: str) -> dict[str, str]:
 
 
 class LocalShell:
-    """Reaches the login machine, which is this machine or a container on it.
+    """The way to the login machine, which is this machine or a container on it.
 
     Args:
         isolation: process | container.

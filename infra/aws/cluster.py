@@ -48,6 +48,9 @@ from node.sites import AwsSite
 if TYPE_CHECKING:
     from infra.aws.bake import AwsImages
 
+# A new image is an explicit act (`pulumi up --replace`). None of these may restart a head with jobs.
+IGNORED_CHANGES = ["ami", "userData", "userDataBase64"]
+
 
 class AwsCluster(pulumi.ComponentResource):
     """Network, roles, storage and launch templates, then the termination of nodes, then the head.
@@ -238,10 +241,6 @@ class AwsAddresses(pulumi.ComponentResource):
                 if "public" in host.tags:
                     self.public[host.name] = address.public_ip
         self.register_outputs({"private": self.private, "public": self.public})
-
-
-# A new image is an explicit act (`pulumi up --replace`). None of these may restart a head with jobs.
-IGNORED_CHANGES = ["ami", "userData", "userDataBase64"]
 
 
 class AwsHead(pulumi.ComponentResource):

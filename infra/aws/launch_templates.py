@@ -21,6 +21,37 @@ from infra.clouds.cluster import RoleResources
 from infra.clouds.userdata import BootScript
 from node.model import ClusterDesign, Host, Image, Partition
 
+# Canonical publishes the newest image's id here. Every machine of the catalog is x86_64.
+IMAGE_PARAMETERS = {
+    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+}
+ROOT_DEVICE = "/dev/sda1"
+"""The name of the root disk in Ubuntu's images."""
+METADATA: dict[str, Any] = {
+    "http_endpoint": "enabled",
+    "http_tokens": "required",
+    "http_put_response_hop_limit": 1,
+    # A machine reads its cluster, its role and its number in the launch there, without a call to AWS.
+    "instance_metadata_tags": "enabled",
+}
+"""The metadata options of a machine: only its own processes reach its role's credentials."""
+OPEN_HOPS = 2
+"""The hop limit of machines whose metadata address is open to every user: a container with a network of its
+own, such as Docker makes it, is one hop further."""
+BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=16 * 1024)
+"""The user data of every machine. EC2's limit is in bytes, before base64."""
+ONE_EACH = 2
+"""The number of EFA cards with which each card has one interface only."""
+TAGGED = ("instance", "volume", "network-interface")
+RESERVATION_POOL = "AWS::EC2::CapacityReservationPool"
+"""Makes a group one that launches can target."""
+GENERIC, MEMBERS, MEMBER = (
+    "AWS::ResourceGroups::Generic",
+    "allowed-resource-types",
+    "AWS::EC2::CapacityReservation",
+)
+"""Makes a group one that takes capacity reservations only (EC2 user guide, "Create a group")."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsRoleResources(RoleResources):
@@ -60,14 +91,6 @@ class ImageBuild:
     parent: pulumi.Input[str]
 
 
-# Canonical publishes the newest image's id here. Every machine of the catalog is x86_64.
-IMAGE_PARAMETERS = {
-    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
-}
-ROOT_DEVICE = "/dev/sda1"
-"""The name of the root disk in Ubuntu's images."""
-
-
 def image_id(image: Image) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
@@ -93,24 +116,6 @@ def root_device(image: str | None) -> pulumi.Input[str]:
         return ROOT_DEVICE
     filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[image])]
     return aws.ec2.get_ami_output(filters=filters).root_device_name
-
-
-METADATA: dict[str, Any] = {
-    "http_endpoint": "enabled",
-    "http_tokens": "required",
-    "http_put_response_hop_limit": 1,
-    # A machine reads its cluster, its role and its number in the launch there, without a call to AWS.
-    "instance_metadata_tags": "enabled",
-}
-"""The metadata options of a machine: only its own processes reach its role's credentials."""
-OPEN_HOPS = 2
-"""The hop limit of machines whose metadata address is open to every user: a container with a network of its
-own, such as Docker makes it, is one hop further."""
-BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=16 * 1024)
-"""The user data of every machine. EC2's limit is in bytes, before base64."""
-ONE_EACH = 2
-"""The number of EFA cards with which each card has one interface only."""
-TAGGED = ("instance", "volume", "network-interface")
 
 
 class AwsLaunchTemplates(pulumi.ComponentResource):
@@ -264,16 +269,6 @@ def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptions
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-RESERVATION_POOL = "AWS::EC2::CapacityReservationPool"
-"""Makes a group one that launches can target."""
-GENERIC, MEMBERS, MEMBER = (
-    "AWS::ResourceGroups::Generic",
-    "allowed-resource-types",
-    "AWS::EC2::CapacityReservation",
-)
-"""Makes a group one that takes capacity reservations only (EC2 user guide, "Create a group")."""
 
 
 def reservation_specification(

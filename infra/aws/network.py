@@ -18,12 +18,18 @@ import pulumi_aws as aws
 from infra import addresses
 from infra.addresses import labels
 from infra.aws.tags import tags
-from infra.clouds import firewall
 from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
 from infra.program.mode import UNKNOWN
 from node import plurals
 from node.model import ClusterDesign, Host, Partition
+
+LUSTRE = ((988, 988), (1018, 1023))
+"""The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""
+STORAGE = "storage"
+"""The group of the cluster's own file systems."""
+OWNERS = "sg-"
+"""The beginning of the id of a group that the stack file names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +419,7 @@ class AwsNetwork(pulumi.ComponentResource):
         route = aws.ec2.Route(
             f"{name}-{part}-route",
             route_table_id=table.id,
-            destination_cidr_block=firewall.ANYWHERE,
+            destination_cidr_block=ANYWHERE,
             **target,
             opts=opts,
         )
@@ -433,7 +439,7 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         return security_group.id
 
-    def _rule(self, rule: firewall.Rule) -> pulumi.Resource:
+    def _rule(self, rule: Rule) -> pulumi.Resource:
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
             f"{self._name}-{rule.name}",
@@ -488,15 +494,6 @@ def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) ->
             f"else are {short.nodes}: {short.partitions()}; give a larger "
             "network.cidr, more zones, or a smaller nodes.max"
         )
-
-
-LUSTRE = ((988, 988), (1018, 1023))
-"""The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""
-
-STORAGE = "storage"
-"""The group of the cluster's own file systems."""
-OWNERS = "sg-"
-"""The beginning of the id of a group that the stack file names."""
 
 
 def security_groups(design: ClusterDesign) -> tuple[str, ...]:

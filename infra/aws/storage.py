@@ -262,7 +262,9 @@ class AwsStorage(pulumi.ComponentResource):
 
 
 class AwsDisks(pulumi.ComponentResource):
-    """Attaches the volumes to the controller. They outlive it and can move to its successor.
+    """The attachments of the volumes to the controller.
+
+    Volumes outlive it and can move to its successor.
 
     Args:
         instance: The controller's instance id.

@@ -31,6 +31,12 @@ from infra.inventory import Inventory
 from node.model import ClusterDesign, Site
 from node.sites import AwsSite, GcpSite, MountSource
 
+BakedImages = Mapping[str, Mapping[str, pulumi.Output[str]]]
+"""role -> host or partition -> the image that was baked for it."""
+SLURM_USER = "slurm"
+"""The user that Ubuntu's packages make."""
+CONTROLLER = "controller"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleResources:
@@ -56,15 +62,6 @@ class RoleResources:
             image: The image that the stack file gives it.
         """
         return image or self.baked_images.get(name, self.image)
-
-
-BakedImages = Mapping[str, Mapping[str, pulumi.Output[str]]]
-"""role -> host or partition -> the image that was baked for it."""
-
-
-SLURM_USER = "slurm"
-"""The user that Ubuntu's packages make."""
-CONTROLLER = "controller"
 
 
 def site(

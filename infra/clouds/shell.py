@@ -65,7 +65,7 @@ class ShellPaths:
 
 
 class OpenSshShell:
-    """Reaches the login machine with the engineer's own `ssh`, directly or through a ProxyCommand.
+    """The way to the login machine by the engineer's own `ssh`, directly or through a ProxyCommand.
 
     It is not pulumi-command's own SSH client (`command.remote`): that one has no ProxyCommand, waits for ever
     for a machine that accepts a connection and then says nothing, and needs the machine to cancel a job.

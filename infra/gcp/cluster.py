@@ -52,6 +52,9 @@ from node.sites import GcpSite
 if TYPE_CHECKING:
     from infra.gcp.bake import GcpImages
 
+# Neither may restart a head with jobs. A new image is an explicit act (`pulumi up --replace` of its disk).
+IGNORED_CHANGES = [f'metadata["{STARTUP}"]', f'metadata["{USER_DATA}"]']
+
 
 class GcpCluster(pulumi.ComponentResource):
     """Network, service accounts, storage and templates, then the termination of nodes, then the head.
@@ -261,10 +264,6 @@ class GcpAddresses(pulumi.ComponentResource):
                     opts=child_opts,
                 ).address
         self.register_outputs({"private": self.private, "public": self.public})
-
-
-# Neither may restart a head with jobs. A new image is an explicit act (`pulumi up --replace` of its disk).
-IGNORED_CHANGES = [f'metadata["{STARTUP}"]', f'metadata["{USER_DATA}"]']
 
 
 class GcpHead(pulumi.ComponentResource):

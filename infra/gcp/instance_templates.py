@@ -24,24 +24,6 @@ from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import BUCKET
 from node.model import ClusterDesign, Image, Partition
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcpRoleResources(RoleResources):
-    """The resources that the machines of a role share.
-
-    Attributes:
-        account: The service account's email address, by which the firewall's rules find the machines.
-        subnetwork: The subnetwork's self link.
-    """
-
-    account: pulumi.Input[str]
-    subnetwork: pulumi.Input[str]
-
-
-ResourcesByRole = Mapping[str, GcpRoleResources]
-"""controller | login | compute | image -> its resources."""
-
-
 IMAGE_PROJECT = "ubuntu-os-cloud"
 """The project in which Canonical publishes images."""
 IMAGE_FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
@@ -49,20 +31,6 @@ IMAGE_FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
 x86_64."""
 ROOT_DISK_TYPE = "pd-balanced"
 """The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""
-
-
-def image_id(image: Image) -> pulumi.Input[str]:
-    """Return the cluster's image, or the image from which baked images are built.
-
-    The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
-    get the same image, and the head ignores the change.
-    """
-    if image.id is not None:
-        return image.id
-    family = IMAGE_FAMILIES[image.source or "ubuntu-24.04"]
-    return compute.get_image_output(project=IMAGE_PROJECT, family=family).self_link
-
-
 STARTUP = "startup-script"
 """The key of the script that Google's guest agent runs late in each boot. It never changes while a machine
 lives."""
@@ -91,6 +59,37 @@ OPEN_METADATA = {"slurm-stacks-open-metadata": "true"}
 a partition has another template, so that nodes which booted otherwise retire."""
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 """The scopes restrict nothing here. The roles of its service account say what a machine may do."""
+LONGEST_PREFIX = 37
+"""The longest prefix of a template's name. The provider adds 26 characters that make the name unique."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpRoleResources(RoleResources):
+    """The resources that the machines of a role share.
+
+    Attributes:
+        account: The service account's email address, by which the firewall's rules find the machines.
+        subnetwork: The subnetwork's self link.
+    """
+
+    account: pulumi.Input[str]
+    subnetwork: pulumi.Input[str]
+
+
+ResourcesByRole = Mapping[str, GcpRoleResources]
+"""controller | login | compute | image -> its resources."""
+
+
+def image_id(image: Image) -> pulumi.Input[str]:
+    """Return the cluster's image, or the image from which baked images are built.
+
+    The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
+    get the same image, and the head ignores the change.
+    """
+    if image.id is not None:
+        return image.id
+    family = IMAGE_FAMILIES[image.source or "ubuntu-24.04"]
+    return compute.get_image_output(project=IMAGE_PROJECT, family=family).self_link
 
 
 def metadata(
@@ -112,10 +111,6 @@ def metadata(
         # cleanup.
         scripts[STARTUP] = script
     return {**ALWAYS, **named, **scripts}
-
-
-LONGEST_PREFIX = 37
-"""The longest prefix of a template's name. The provider adds 26 characters that make the name unique."""
 
 
 class GcpInstanceTemplates(pulumi.ComponentResource):

@@ -12,6 +12,9 @@ from node.elastic.drivers.gce.names import CLUSTER, COMPUTE, HOST, PARTITION, RO
 from node.model import ClusterDesign
 
 __all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels", "value"]
+DIGEST_DIGITS = 6
+ACCOUNT_ID_LENGTH = 30
+"""The most characters of a service account's id. The least is 6, which every name with a role has."""
 
 
 def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
@@ -25,11 +28,6 @@ def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
         STACK: value(design.stack),
         **{f"slurm-stacks-{key}": value(text) for key, text in more.items()},
     }
-
-
-DIGEST_DIGITS = 6
-ACCOUNT_ID_LENGTH = 30
-"""The most characters of a service account's id. The least is 6, which every name with a role has."""
 
 
 def shortened(name: str, limit: int) -> str:

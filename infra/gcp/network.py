@@ -20,6 +20,14 @@ from infra.gcp.names import account_email
 from infra.program.mode import UNKNOWN
 from node.model import ClusterDesign, Host, Partition
 
+RESERVED_ADDRESSES = 4
+"""How many addresses of a subnetwork Google keeps for itself."""
+PORTS = 64
+"""The fewest ports of the NAT's addresses for each machine. A machine that needs more gets more."""
+MOST_PORTS = 4096
+IAP = "35.235.240.0/20"
+"""The network of the Identity-Aware Proxy, which asks IAM who may connect."""
+
 
 def with_zones(design: ClusterDesign) -> ClusterDesign:
     """Return the design with the zones in which each partition's nodes may start.
@@ -84,13 +92,6 @@ def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, i
             f"{who}: {of.instance_type} has {vcpus} vCPUs in {zone}, and the snapshot says {of.cpus}: "
             f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}"
         )
-
-
-RESERVED_ADDRESSES = 4
-"""How many addresses of a subnetwork Google keeps for itself."""
-PORTS = 64
-"""The fewest ports of the NAT's addresses for each machine. A machine that needs more gets more."""
-MOST_PORTS = 4096
 
 
 class GcpNetwork(pulumi.ComponentResource):
@@ -239,10 +240,6 @@ def _allowed(rule: IngressRule) -> list[compute.FirewallAllowArgs]:
         )
         for protocol, ports in ports_of.items()
     ]
-
-
-IAP = "35.235.240.0/20"
-"""The network of the Identity-Aware Proxy, which asks IAM who may connect."""
 
 
 @dataclass(frozen=True, slots=True)

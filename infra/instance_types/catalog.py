@@ -36,6 +36,25 @@ LOCAL_SSD_GIB = 375
 """The only size of Google's local SSDs."""
 FEW = 12
 """The most instance types that a message names."""
+M = TypeVar("M")
+COLUMNS = (
+    "vcpus",
+    "memory_mib",
+    "accelerator",
+    "count",
+    "placement",
+    "network_cards",
+    "efa",
+    "nvme_gib",
+    "local_ssds",
+    "previous_generation",
+    "spot",
+    "offer",
+)
+"""The columns of a table after the type. An empty field means the default.
+
+`offer` is the number of a list of regions; empty means all regions that were surveyed.
+"""
 
 
 class Facts(BaseModel):
@@ -364,28 +383,6 @@ def _catalog(_stamp: tuple[str, int]) -> Catalog:
             "unusable": {**{name: unusable[name] for name in unknown}, **known.unusable},
         }
     )
-
-
-M = TypeVar("M")
-
-COLUMNS = (
-    "vcpus",
-    "memory_mib",
-    "accelerator",
-    "count",
-    "placement",
-    "network_cards",
-    "efa",
-    "nvme_gib",
-    "local_ssds",
-    "previous_generation",
-    "spot",
-    "offer",
-)
-"""The columns of a table after the type. An empty field means the default.
-
-`offer` is the number of a list of regions; empty means all regions that were surveyed.
-"""
 
 
 class Table(Mapping[str, M], Generic[M]):

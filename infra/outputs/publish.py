@@ -1,4 +1,4 @@
-"""Makes a stack's outputs: `of` in a Pulumi program, `build` from plain values.
+"""A stack's outputs: `of` in a Pulumi program, `build` from plain values.
 
 They contain no secrets: addresses, public host keys, sizes, prices.
 """

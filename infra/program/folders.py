@@ -1,4 +1,4 @@
-"""Makes a stack's folders, and checks who owns them before anything is put there.
+"""A stack's folders: their creation, and the check of who owns them before anything is put there.
 
 `locations` only says where the folders are. The two are apart because `os_errors`, which explains a failure
 to make one, needs the locations as well.

@@ -31,7 +31,7 @@ NOTE = "checkout.json"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Says which checkout a run directory belongs to.
+    """The checkout that a run directory belongs to.
 
     Attributes:
         checkout: The real path from which the cluster was brought up.

@@ -28,6 +28,11 @@ LEFT_OUT = {"__pycache__", ".venv"}
 LARGE = ("batch/Dockerfile", "envs/gpu/pyproject.toml", "envs/gpu/uv.lock")
 """The files below `workload/` that determine the large layers of the image: none of them is our own code."""
 TAG_DIGITS = 16
+STREAM = "job"
+"""The prefix of the log streams: each node's is `job/default/<id of its task>`."""
+DEVICE = "/dev/infiniband/uverbs{number}"
+"""The device files of EFA, which the container needs (Batch user guide, "Elastic Fabric Adapter")."""
+MANIFEST = "Ref::manifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +139,6 @@ def _digest(folder: Path, paths: list[Path]) -> str:
         total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
         total.update(content)
     return total.hexdigest()[:TAG_DIGITS]
-
-
-STREAM = "job"
-"""The prefix of the log streams: each node's is `job/default/<id of its task>`."""
-DEVICE = "/dev/infiniband/uverbs{number}"
-"""The device files of EFA, which the container needs (Batch user guide, "Elastic Fabric Adapter")."""
-MANIFEST = "Ref::manifest"
 
 
 class BatchDefinition(pulumi.ComponentResource):

@@ -39,6 +39,59 @@ WITHOUT_POLICY = "us-gov-"
 43969)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
+BOUNDARY = "==slurm-stacks=="
+USER_DATA_LIMIT = 16 * 1024
+"""EC2's limit of user data in bytes, before base64."""
+MOUNT_TYPES = {"fsx_lustre": "lustre", "efs": "nfs4"}
+"""The kind of a mount -> the type that mount(8) takes."""
+_NOT_OF_MOUNT = {"_netdev"}
+"""Options of /etc/fstab alone."""
+_HEAD = f"""\
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="{BOUNDARY}"
+
+--{BOUNDARY}
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+"""
+_SCRIPT = """\
+#!/bin/sh
+# Written by slurm-stacks: mounts what jobs need, before the ECS agent takes one.
+set -u
+give_up() {
+    echo "slurm-stacks: $1: this machine ends" | tee /dev/console >&2
+    systemctl mask --now ecs
+    shutdown -h +1
+    exit 1
+}
+mount_one() { # source path type options
+    mkdir -p "$2"
+    for _try in $(seq 60); do
+        grep -qs " $2 " /proc/mounts && return 0
+        mount -t "$3" -o "$4" "$1" "$2" && return 0
+        sleep 10
+    done
+    give_up "$1 could not be mounted at $2 for ten minutes"
+}
+"""
+_LUSTRE_CLIENT = """\
+# Amazon Linux has the client in its repository; an image of this project has it already.
+command -v mount.lustre >/dev/null || dnf install --assumeyes lustre-client || give_up "no Lustre client"
+"""
+_OF_JOB = """\
+# The file system of the job that waits: the state machine wrote its address into a parameter.
+metadata=http://169.254.169.254/latest
+token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' $metadata/api/token)
+ask() { curl -sf -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/iam/security-credentials/$1"; }
+keys=$(ask "$(ask '')")
+field() { printf '%%s\\n' "$keys" | sed -n "s/.*\\"$1\\" *: *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
+answer=$(curl -sf --retry 30 --retry-all-errors --retry-delay 10 --aws-sigv4 'aws:amz:%(region)s:ssm' \\
+    --user "$(field AccessKeyId):$(field SecretAccessKey)" -H "X-Amz-Security-Token: $(field Token)" \\
+    -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: AmazonSSM.GetParameter' \\
+    -d '{"Name": "%(parameter)s"}' 'https://ssm.%(region)s.amazonaws.com/')
+source=$(printf '%%s\\n' "$answer" | sed -n 's/.*"Value" *: *"\\([^"]*\\)".*/\\1/p')
+case $source in *@tcp:/*) ;; *) give_up 'no job has a file system' ;; esac
+"""
 
 
 class BatchEnvironment(pulumi.ComponentResource):
@@ -224,61 +277,6 @@ class BatchEnvironment(pulumi.ComponentResource):
             tags=own_tags,
             opts=self._child_opts,
         )
-
-
-BOUNDARY = "==slurm-stacks=="
-USER_DATA_LIMIT = 16 * 1024
-"""EC2's limit of user data in bytes, before base64."""
-MOUNT_TYPES = {"fsx_lustre": "lustre", "efs": "nfs4"}
-"""The kind of a mount -> the type that mount(8) takes."""
-_NOT_OF_MOUNT = {"_netdev"}
-"""Options of /etc/fstab alone."""
-_HEAD = f"""\
-MIME-Version: 1.0
-Content-Type: multipart/mixed; boundary="{BOUNDARY}"
-
---{BOUNDARY}
-Content-Type: text/x-shellscript; charset="us-ascii"
-
-"""
-_SCRIPT = """\
-#!/bin/sh
-# Written by slurm-stacks: mounts what jobs need, before the ECS agent takes one.
-set -u
-give_up() {
-    echo "slurm-stacks: $1: this machine ends" | tee /dev/console >&2
-    systemctl mask --now ecs
-    shutdown -h +1
-    exit 1
-}
-mount_one() { # source path type options
-    mkdir -p "$2"
-    for _try in $(seq 60); do
-        grep -qs " $2 " /proc/mounts && return 0
-        mount -t "$3" -o "$4" "$1" "$2" && return 0
-        sleep 10
-    done
-    give_up "$1 could not be mounted at $2 for ten minutes"
-}
-"""
-_LUSTRE_CLIENT = """\
-# Amazon Linux has the client in its repository; an image of this project has it already.
-command -v mount.lustre >/dev/null || dnf install --assumeyes lustre-client || give_up "no Lustre client"
-"""
-_OF_JOB = """\
-# The file system of the job that waits: the state machine wrote its address into a parameter.
-metadata=http://169.254.169.254/latest
-token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' $metadata/api/token)
-ask() { curl -sf -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/iam/security-credentials/$1"; }
-keys=$(ask "$(ask '')")
-field() { printf '%%s\\n' "$keys" | sed -n "s/.*\\"$1\\" *: *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
-answer=$(curl -sf --retry 30 --retry-all-errors --retry-delay 10 --aws-sigv4 'aws:amz:%(region)s:ssm' \\
-    --user "$(field AccessKeyId):$(field SecretAccessKey)" -H "X-Amz-Security-Token: $(field Token)" \\
-    -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: AmazonSSM.GetParameter' \\
-    -d '{"Name": "%(parameter)s"}' 'https://ssm.%(region)s.amazonaws.com/')
-source=$(printf '%%s\\n' "$answer" | sed -n 's/.*"Value" *: *"\\([^"]*\\)".*/\\1/p')
-case $source in *@tcp:/*) ;; *) give_up 'no job has a file system' ;; esac
-"""
 
 
 def user_data(design: ClusterDesign, sources: Mapping[str, str]) -> str:

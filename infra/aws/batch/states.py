@@ -28,6 +28,7 @@ LEDGER = "vcpus"
 """The key of the ledger's only number: the vCPUs that were up, added at each tick."""
 TICK_MINUTES = 5
 """How often the budget is counted."""
+MINUTES = 60
 
 
 def call(partition: str, service: str, action: str, **fields: Any) -> State:
@@ -337,9 +338,6 @@ def _terminate(partition: str, queue: str) -> dict[str, State]:
 def text(machine: Mapping[str, Any]) -> str:
     """Return a state machine's definition, as the API takes it."""
     return json.dumps(machine, indent=1)
-
-
-MINUTES = 60
 
 
 def budget_limits(design: ClusterDesign) -> dict[str, int]:
