@@ -30,9 +30,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     checkout = Checkout(tmp_path_factory.mktemp("documents") / "slurm-stacks", stack="local")
     for file in ROOT.glob("Pulumi.*.yaml"):
         shutil.copy2(file, checkout.folder)
-    shutil.copytree(ROOT / "docs", checkout.folder / "docs")
+    for folder in ("docs", "examples"):
+        shutil.copytree(ROOT / folder, checkout.folder / folder)
     # The example runs long enough for the next command to find it, even on a slow machine.
-    counting = checkout.folder / "docs" / "examples" / "counting.sh"
+    counting = checkout.folder / "examples" / "counting.sh"
     text = counting.read_text()
     assert "-lt 60 ]" in text
     counting.write_text(text.replace("-lt 60 ]", "-lt 6000 ]"))

@@ -26,7 +26,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     """No page names a module that was renamed."""
-    folders = "infra|cli|node|localcloud|workload|tests|docs"
+    folders = "infra|cli|node|localcloud|workload|tests|docs|examples"
     names = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [name for name in names if not (ROOT / name).exists()] == []
 

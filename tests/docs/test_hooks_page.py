@@ -11,7 +11,7 @@ from infra.config.cluster import LONGEST_SCRIPT, HookConfig
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "hooks.md").read_text()
-FOLDER = ROOT / "docs" / "examples" / "hooks"
+FOLDER = ROOT / "examples" / "hooks"
 SCRIPTS = sorted(FOLDER.iterdir())
 
 

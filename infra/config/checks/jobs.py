@@ -161,7 +161,7 @@ def check_benchmark(c: Context) -> None:
             f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
             f"the CPUs, beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
             "name another partition, or write enabled: false and submit a job for Neuron: "
-            "docs/examples/neuron.sh",
+            "examples/neuron.sh",
         )
         return
     gpus = benchmark.gpus_per_node
