@@ -16,11 +16,33 @@ PAGES = [*pages(), ROOT / "CHANGELOG.md"]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-    broken = [link for link in links if not link.startswith("https://") and not (page.parent / link).exists()]
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8"))
+    broken = []
+    for path, anchor in links:
+        if path.startswith(("https://", "http://")):
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{path}#{anchor}" if anchor else path)
     assert broken == []
+
+
+def test_a_link_to_a_heading_that_is_gone_would_be_found() -> None:
+    assert {"a-limit-on-what-a-cluster-may-cost", "what-up-does"} <= anchors(ROOT / "docs" / "commands.md")
+    assert "a-heading-that-nobody-wrote" not in anchors(ROOT / "docs" / "commands.md")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1000
 
 
 @pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
@@ -60,7 +82,7 @@ def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_stack_is_made_before_it_is_brought_up() -> None:
     """`pulumi up --stack S` finds no stack named S until somebody has said `pulumi stack init S`."""
     shown = [block for page in PAGES for block in blocks(page) if "pulumi up" in " ".join(block.commands)]
-    assert {block.where.partition(":")[0] for block in shown} >= {"README.md", "docs/consuming.md"}
+    assert {block.where.partition(":")[0] for block in shown} >= {"docs/commands.md", "docs/consuming.md"}
     for block in shown:
         made: set[str] = set()
         for command in block.commands:
