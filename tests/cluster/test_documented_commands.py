@@ -15,6 +15,7 @@ from tests.support.documents import Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 RUNNABLE = [block for block in BLOCKS if block.needs is None]
+PICTURES = ROOT / "docs" / "pictures"
 # These commands work without a cluster, or fail with the right message.
 NO_CLUSTER = ("up", "down", "plan", "doctor", "report", "--help")
 
@@ -49,6 +50,19 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     finally:
         left = checkout.close()
     assert left == []
+
+
+@pytest.mark.timeout(560)
+def test_the_pictures_show_what_the_commands_print(clone: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PICTURES)
+    import record
+
+    for scene in ("up", "use"):
+        fresh = record.draw(record.shown(record.SCENES[scene], clone.folder, clone.env), "a title")
+        picture = (PICTURES / f"{scene}.svg").read_text(encoding="utf-8")
+        assert record.labels(record.drawn(picture)) == record.labels(record.drawn(fresh)), (
+            f"run python docs/pictures/record.py {scene}"
+        )
 
 
 @pytest.mark.parametrize(
