@@ -46,7 +46,6 @@ SHARED: dict[str, Row] = {
     "containers": Row(
         Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
     ),
-    "gpu": Row(Kind.NODES, ("cluster.gdrcopy",)),
     "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
     "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
     "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),

@@ -12,7 +12,8 @@ import dataclasses
 import json
 
 from infra.clouds.commands import ClusterRef
-from infra.program import folders, locations, whole_file
+from infra.program import folders, locations
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 NAME = "clusters.json"
@@ -33,7 +34,7 @@ def note(stack: Stack, place: ClusterRef) -> None:
     if place in there:
         return
     file = folders.make_state_dir(stack) / NAME
-    whole_file.write(file, json.dumps([dataclasses.asdict(one) for one in (*there, place)]))
+    write_atomically(file, json.dumps([dataclasses.asdict(one) for one in (*there, place)]))
 
 
 def forget(stack: Stack) -> None:

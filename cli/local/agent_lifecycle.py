@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
+from cli.waiting import attempts, wait_until
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
@@ -216,19 +217,17 @@ def _shut_down(run: RunDirectory, agent: ProcessId) -> None:
     else:
         with explain_wait("ending the cluster's machines"), contextlib.suppress(rpc.RpcUnavailableError):
             run.call("shutdown", SHUTDOWN_SECONDS)
-            deadline = time.monotonic() + ANSWER_SECONDS
-            while agent.alive() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: not agent.alive(), ANSWER_SECONDS, 0.02)
     _kill(agent)
 
 
 def _kill(process: ProcessId) -> None:
     """Send SIGKILL, which ends a stopped process, too, and wait for the end."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while process.alive() and time.monotonic() < deadline:
+    for _ in attempts(ANSWER_SECONDS, 0.02):
+        if not process.alive():
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def say(text: str) -> None:

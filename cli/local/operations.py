@@ -32,8 +32,9 @@ from cli.local.agent_lifecycle import (
     tail,
 )
 from cli.local.benchmark import cancel, environment, stage, tool, write_file
-from cli.local.site import RunDirectory, user
+from cli.local.run_directory import RunDirectory, user
 from cli.local.termination import end_removed_machines, is_this_cluster, machines, terminate
+from cli.waiting import attempts
 from infra import bundle, os_errors
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -284,8 +285,7 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
     log, tags = run.boot_log(host.name), {"role": host.role, "node": host.name}
     shown = ""
     looked = time.monotonic()
-    deadline = looked + HEAD_START_SECONDS
-    while True:
+    for _ in attempts(HEAD_START_SECONDS, 0.02):
         report = run.report(host.name)
         step = report["steps"][-1]["name"] if report.get("steps") else ""
         if step != shown:
@@ -299,9 +299,8 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             # Its last report may be newer than `report`.
             if not there and run.report(host.name).get("state") not in ENDED:
                 raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
-        if time.monotonic() > deadline:
-            raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
-        time.sleep(0.02)
+    else:
+        raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
     if report["state"] == "failed":
         step = report["steps"][-1]
         raise UserError(

@@ -43,11 +43,13 @@ _PLACEHOLDERS: dict[str, Any] = {
     "provider": "local",
     "instance_type": "",
     "max": 1,
-    "type": "unknown",
+    "role": "all",
+    "source": "/unknown",
+    "instance_types": [""],
+    "nodes": 1,
 }
-_PLACEHOLDERS |= {"role": "all", "source": "/unknown", "instance_types": [""], "nodes": 1}
-_ANYTHING: tuple[Any, ...] = ({}, 1, "unknown", [])
-_ROUNDS = 16
+_ROUNDS = 3
+"""A wrong value is removed in the first round; if a required one is missing then, it gets its placeholder."""
 _INDENT = "indent it, with `config:` on a line above"
 
 M = TypeVar("M", bound=BaseModel)
@@ -256,15 +258,15 @@ def _validated(
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 location = tuple(detail["loc"])
-                # Errors of later rounds come from our placeholders, which are missing or do not fit.
+                # In later rounds a key is missing only because its wrong value was removed.
                 if attempt == 0:
                     mistakes += from_pydantic(detail, top, model)
                     broken.add(top + location)
-                _remove_value(raw, location, detail["type"], attempt)
+                _remove_value(raw, location, detail["type"])
     return None
 
 
-def _remove_value(raw: Any, location: Location, kind: str, attempt: int) -> None:
+def _remove_value(raw: Any, location: Location, kind: str) -> None:
     """Remove a wrong value, so that its default is used, or replace a required one by a placeholder."""
     if not location:
         return
@@ -279,13 +281,11 @@ def _remove_value(raw: Any, location: Location, kind: str, attempt: int) -> None
         if isinstance(last, int) and last < len(owner) and kind in ("model_type", "model_attributes_type"):
             owner[last] = {}
         else:
-            _remove_value(raw, location[:-1], "", attempt)
+            _remove_value(raw, location[:-1], "")
     elif isinstance(owner, dict):
         owner.pop(last, None)
         if kind == "invalid_key":
             for key in [k for k in owner if str(k) == str(last)]:
                 del owner[key]
         if kind == "missing" and isinstance(last, str):
-            # A placeholder that does not fit is removed in one round and missing in the next one.
-            other = _ANYTHING[attempt // 2 % len(_ANYTHING)]
-            owner[last] = copy.deepcopy(_PLACEHOLDERS.get(last, other))
+            owner[last] = copy.deepcopy(_PLACEHOLDERS.get(last, "unknown"))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import whole_file
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 APPLICATION = "slurm-stacks"
@@ -114,7 +114,7 @@ def write_note(run: Path, stack: Stack) -> None:
         return
     content = {"checkout": str(note.checkout), "stack": stack.name, "identity": note.identity}
     # The mode holds whatever the umask is: whoever can write here could make us end another cluster.
-    whole_file.write(run / NOTE, json.dumps(content), 0o644)
+    write_atomically(run / NOTE, json.dumps(content), 0o644)
 
 
 def mark(project_dir: Path) -> str:
@@ -130,7 +130,7 @@ def mark(project_dir: Path) -> str:
     if identity is not None:
         note.parent.mkdir(parents=True, exist_ok=True)
         content = {"checkout": str(path), "stack": "", "identity": identity}
-        whole_file.write(note, json.dumps(content))
+        write_atomically(note, json.dumps(content))
     return digits
 
 

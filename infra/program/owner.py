@@ -15,6 +15,7 @@ import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, mode
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 OWNER = "owner"
@@ -54,18 +55,13 @@ def claim(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. Someone else owns the cluster or the run directory.
     """
     path = folders.make_run_dir(stack) / OWNER
-    draft = path.with_name(f".{OWNER}.{os.getpid()}")
-    draft.touch(mode=0o644)  # whatever the umask is: nobody else may write it
-    draft.write_text(claimant + "\n", encoding="utf-8")
+    # The mode holds whatever the umask is: nobody else may write it.
     try:
-        # A link appears at once and complete. If two start at the same moment, one of them fails.
-        os.link(draft, path)
+        write_atomically(path, claimant + "\n", 0o644, exclusive=True)
     except FileExistsError:
         if read(stack) is None:  # the file is empty, perhaps after a full disk
-            draft.replace(path)
+            write_atomically(path, claimant + "\n", 0o644)
         check(stack, claimant)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def release(stack: Stack) -> None:

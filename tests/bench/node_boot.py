@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.local.site import RunDirectory  # noqa: E402
+from cli.local.run_directory import RunDirectory  # noqa: E402
 from localcloud import nspawn  # noqa: E402
 from node.processes import ProcessId, descendants  # noqa: E402
 from tests.support.checkout import Checkout, until  # noqa: E402

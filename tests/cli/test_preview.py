@@ -14,7 +14,7 @@ from rich.console import Console as RichConsole
 
 from cli import operate, providers, runner
 from cli.aws.provider import AwsProvider
-from cli.changes.check import CheckedChanges
+from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
 from cli.runner.automation import PulumiRunner
 from cli.runner.events import ResourceDone, ResourceStarted, Summary

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud import nspawn
 from localcloud.containers import leftovers
 from node import rpc

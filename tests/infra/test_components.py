@@ -14,7 +14,7 @@ import pulumi
 import pytest
 
 from cli.local import operations
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import bundle, outputs, workload_files
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark

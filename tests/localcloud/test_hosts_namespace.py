@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import name_support
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import has_hosts_namespace, set_hosts_namespace
 from tests.support.checkout import until

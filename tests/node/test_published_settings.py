@@ -14,7 +14,7 @@ from node.published import FIRST_VERSION, SECOND_VERSION, parse_settings, read_s
 from node.sites import AwsSite, GcpSite, LocalSite, MountSource
 from tests.support.doubles import design
 
-# `infra.clouds.site` and `cli.local.site` made these in commit 3d64b17.
+# `infra.clouds.site` and `cli.local.run_directory` made these in commit 3d64b17.
 COMMON = {
     "root": "/",
     "user": "slurm",

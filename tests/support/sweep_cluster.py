@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, report, results
+from cli import login_machine, packages, report, results
 from cli import main as cli
 from cli.provider import StackUp
 from cli.report import Made
@@ -191,6 +191,7 @@ class SweepUser:
         (self.project / "workload" / "train.py").write_text("")
         (self.project / "Pulumi.test.yaml").write_text(STACK)
         monkeypatch.setenv("SLURM_STACKS_PROJECT", str(self.project))
+        monkeypatch.setattr(packages, "provide", lambda _group: None)
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
         monkeypatch.setenv("COLUMNS", "200")
         monkeypatch.setattr(locations, "run_root", lambda: folder / "runs")

@@ -13,7 +13,7 @@ from node import plurals
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, gdrcopy, neuron, nvidia, pyxis, signed
+from node.bootstrap.vm import apt, neuron, nvidia, pyxis, signed
 from node.bootstrap.vm.signed import Signer
 from node.cloud import call
 from node.model import Accelerator, Partition
@@ -69,18 +69,15 @@ def install(context: Context, partition: Partition) -> str:
     """Installs the drivers that this partition's nodes need.
 
     Returns:
-        A note on GDRCopy and EFA, empty without both.
+        A note on EFA, empty without it.
     """
-    notes = []
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
         ensure_gpus(context, accelerator, signed=partition.secure_boot)
         pyxis.install_toolkit(context)
-        notes.append(gdrcopy.ensure_loaded(context))
     if accelerator is not None and has_neuron(accelerator):
         neuron.ensure_devices(context, accelerator.count)
-    notes.append(efa(context, partition.efa) if partition.efa else "")
-    return ", ".join(filter(None, notes))
+    return efa(context, partition.efa) if partition.efa else ""
 
 
 def install_unloaded(context: Context, partition: Partition) -> list[str]:
@@ -99,7 +96,6 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
         placed += pyxis.install_toolkit(context)
-        placed += gdrcopy.place(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.install(context)
         placed.append("the Neuron driver")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -147,3 +148,10 @@ def test_a_machine_says_of_which_stack_it_is(account: Account) -> None:
         "controller": "Mine.1", "old": None,
     }  # fmt: skip
     assert cloud.label_of("Mine.1") == "Mine.1"
+
+
+def test_without_the_library_its_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UserError, match=r"pyproject\.toml has it in the group aws") as caught:
+        access.require()
+    assert caught.value.exit_code == EXIT_REFUSED

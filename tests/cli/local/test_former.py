@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import agent_lifecycle
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT
 
 FORMER = {

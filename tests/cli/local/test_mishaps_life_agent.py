@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from cli.local import agent_lifecycle, operations, termination
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE

@@ -14,11 +14,11 @@ import pytest
 import typer
 
 from cli import main
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.console.progress import Console
 from cli.local import orphaned_clusters, running
 from cli.local.agent_lifecycle import end_cluster
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.runner import lock
 from infra import config
 from infra.design import design

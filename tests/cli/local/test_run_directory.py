@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import loopback, site
-from cli.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
+from cli.local import loopback, run_directory
+from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
@@ -141,7 +141,7 @@ def test_ordinary_users_do_not_take_each_others_ports(monkeypatch: pytest.Monkey
     place = Path(tempfile.mkdtemp(prefix="slurm-stacks-ports-"))
     place.chmod(0o1777)
     monkeypatch.setattr(locations, "run_root", lambda: place / f"slurm-stacks-{os.getuid()}")
-    monkeypatch.setattr(site, "user", lambda: "somebody")
+    monkeypatch.setattr(run_directory, "user", lambda: "somebody")
 
     def choose(user: int) -> int:
         """Return the first port of a user's new cluster of this checkout and stack."""
@@ -377,8 +377,8 @@ def test_a_user_whom_slurm_cannot_know(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, known in (('a "b"', False), ("DOM\\ada", True), ("Ada Lovelace", True)):
         monkeypatch.setattr(pwd, "getpwuid", lambda _uid, name=name: pwd.struct_passwd([name, *entry[1:]]))
         if known:
-            assert site.user() == name
+            assert run_directory.user() == name
             continue
         with pytest.raises(UserError, match=r"both a space and a quote\. Run the command") as error:
-            site.user()
+            run_directory.user()
         assert error.value.exit_code == 3

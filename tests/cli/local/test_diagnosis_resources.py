@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.local.diagnosis import limits
+from cli.local.diagnosis import resources
 from node.model import BenchmarkDesign, Partition, SlurmSettings
 from tests.support.doubles import design
 from tests.support.fake_host import host, process, seen
@@ -16,7 +16,7 @@ from tests.support.fake_host import host, process, seen
 DESIGN = design()
 TRAINED = BenchmarkDesign("keras-mnist", "debug", 2, 0, 1, "sync", "auto")
 LARGE = design(Partition("debug", "local.small", 1, 100, 0, 1000))
-NEEDED_MIB = limits.HEAD_MIB + 2 * (limits.NODE_MIB + limits.WORKER_MIB)
+NEEDED_MIB = resources.HEAD_MIB + 2 * (resources.NODE_MIB + resources.WORKER_MIB)
 
 
 def meminfo(available: int, swap: int = 0) -> dict[str, str]:
@@ -38,34 +38,34 @@ def meminfo(available: int, swap: int = 0) -> dict[str, str]:
     ],
 )
 def test_memory_for_the_training(tmp_path: Path, free: int, swap: int, severity: str) -> None:
-    found = list(limits.memory(host(tmp_path, meminfo(free, swap)), DESIGN, TRAINED))
+    found = list(resources.memory(host(tmp_path, meminfo(free, swap)), DESIGN, TRAINED))
     assert seen(found) == {"memory.free": severity}
     assert f"{free + swap} MiB are free" in found[0].found
     assert str(NEEDED_MIB) in found[0].found
 
 
 def test_without_a_training_a_cluster_takes_little(tmp_path: Path) -> None:
-    assert seen(limits.memory(host(tmp_path, meminfo(200)), DESIGN, None)) == {"memory.free": "fine"}
-    assert seen(limits.memory(host(tmp_path, meminfo(200)), LARGE, None)) == {
+    assert seen(resources.memory(host(tmp_path, meminfo(200)), DESIGN, None)) == {"memory.free": "fine"}
+    assert seen(resources.memory(host(tmp_path, meminfo(200)), LARGE, None)) == {
         "memory.free": "fine", "memory.nodes": "warns",
     }  # fmt: skip
-    assert seen(limits.memory(host(tmp_path, meminfo(13_000)), LARGE, None)) == {"memory.free": "fine"}
+    assert seen(resources.memory(host(tmp_path, meminfo(13_000)), LARGE, None)) == {"memory.free": "fine"}
 
 
 def test_accounting_takes_memory_and_threads_too(tmp_path: Path) -> None:
     with_it = design(slurm=SlurmSettings(accounting=True))
-    least = limits.HEAD_MIB + limits.ACCOUNTING_MIB
+    least = resources.HEAD_MIB + resources.ACCOUNTING_MIB
     for free, severity in ((least - 1, "warns"), (least + 100, "fine")):
-        found = seen(limits.memory(host(tmp_path, meminfo(free)), with_it, None))
+        found = seen(resources.memory(host(tmp_path, meminfo(free)), with_it, None))
         assert found["memory.free"] == severity
-    most = limits.HEAD_THREADS + limits.ACCOUNTING_THREADS
+    most = resources.HEAD_THREADS + resources.ACCOUNTING_THREADS
     for threads, severity in ((most - 1, "stops"), (most, "fine")):
         here = host(tmp_path, limits={resource.RLIMIT_NPROC: threads})
-        assert seen(limits.processes(here, with_it, None))["processes.free"] == severity
+        assert seen(resources.processes(here, with_it, None))["processes.free"] == severity
 
 
 def test_memory_that_is_not_told(tmp_path: Path) -> None:
-    assert seen(limits.memory(host(tmp_path), DESIGN, None)) == {"memory.free": "warns"}
+    assert seen(resources.memory(host(tmp_path), DESIGN, None)) == {"memory.free": "warns"}
 
 
 @pytest.mark.parametrize(
@@ -93,18 +93,18 @@ def test_memory_that_is_not_told(tmp_path: Path) -> None:
     ids=["unified", "by controller", "in a container"],
 )
 def test_a_containers_memory_counts(tmp_path: Path, files: dict[str, str]) -> None:
-    (found,) = limits.memory(host(tmp_path, {**meminfo(50_000), **files}), DESIGN, TRAINED)
+    (found,) = resources.memory(host(tmp_path, {**meminfo(50_000), **files}), DESIGN, TRAINED)
     assert seen([found]) == {"memory.free": "stops"}
     assert "400 MiB are free in this container" in found.found
 
 
 # --- processes -------------------------------------------------------------------------------------------
 
-NEEDED = limits.HEAD_THREADS + 2 * (limits.NODE_THREADS + limits.WORKER_THREADS)
+NEEDED = resources.HEAD_THREADS + 2 * (resources.NODE_THREADS + resources.WORKER_THREADS)
 
 
 def test_no_limit_on_processes(tmp_path: Path) -> None:
-    assert seen(limits.processes(host(tmp_path), DESIGN, TRAINED)) == {"processes.free": "fine"}
+    assert seen(resources.processes(host(tmp_path), DESIGN, TRAINED)) == {"processes.free": "fine"}
 
 
 def test_the_users_limit_counts_what_runs_already(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_users_limit_counts_what_runs_already(tmp_path: Path) -> None:
 
     def found(most: int, **facts: Any) -> dict[str, str]:
         here = host(tmp_path, running, limits={resource.RLIMIT_NPROC: most}, **facts)
-        return seen(limits.processes(here, DESIGN, TRAINED))
+        return seen(resources.processes(here, DESIGN, TRAINED))
 
     assert found(NEEDED + 50) == {"processes.free": "fine"}
     assert found(NEEDED + 49) == {"processes.free": "stops"}
@@ -125,9 +125,9 @@ def test_the_kernels_limits_count_everybody(tmp_path: Path, file: str) -> None:
     running = {**process(1, uid=0, threads=100), **process(2, uid=7, threads=100)}
     path = f"/proc/sys/kernel/{file}"
     enough = host(tmp_path, {**running, path: f"{NEEDED + 200}\n"})
-    assert seen(limits.processes(enough, DESIGN, TRAINED)) == {"processes.free": "fine"}
+    assert seen(resources.processes(enough, DESIGN, TRAINED)) == {"processes.free": "fine"}
     few = host(tmp_path, {path: f"{NEEDED + 199}\n"})
-    (found,) = limits.processes(few, DESIGN, TRAINED)
+    (found,) = resources.processes(few, DESIGN, TRAINED)
     assert seen([found]) == {"processes.free": "stops"}
     assert f"sysctl -w kernel.{file}=" in (found.cure or "")
 
@@ -138,20 +138,20 @@ def test_a_containers_limit_on_processes(tmp_path: Path) -> None:
         "/sys/fs/cgroup/x/pids.max": "300\n",
         "/sys/fs/cgroup/x/pids.current": "100\n",
     }
-    (found,) = limits.processes(host(tmp_path, files), DESIGN, TRAINED)
+    (found,) = resources.processes(host(tmp_path, files), DESIGN, TRAINED)
     assert seen([found]) == {"processes.free": "stops"}
     assert "pids.max (300) leaves 200" in found.found
     files["/sys/fs/cgroup/x/pids.max"] = "max\n"
-    assert seen(limits.processes(host(tmp_path, files), DESIGN, TRAINED)) == {"processes.free": "fine"}
+    assert seen(resources.processes(host(tmp_path, files), DESIGN, TRAINED)) == {"processes.free": "fine"}
 
 
 def test_all_nodes_at_once_may_be_too_many(tmp_path: Path) -> None:
     here = host(tmp_path, limits={resource.RLIMIT_NPROC: 5000})
-    assert seen(limits.processes(here, LARGE, TRAINED)) == {
+    assert seen(resources.processes(here, LARGE, TRAINED)) == {
         "processes.free": "fine",
         "processes.nodes": "warns",
     }
-    assert seen(limits.processes(here, DESIGN, TRAINED)) == {"processes.free": "fine"}
+    assert seen(resources.processes(here, DESIGN, TRAINED)) == {"processes.free": "fine"}
 
 
 # --- files and sizes -------------------------------------------------------------------------------------
@@ -160,20 +160,19 @@ def test_all_nodes_at_once_may_be_too_many(tmp_path: Path) -> None:
 def test_open_files(tmp_path: Path) -> None:
     def found(most: int | None) -> dict[str, str]:
         few = {} if most is None else {resource.RLIMIT_NOFILE: most}
-        return seen(limits.files(host(tmp_path, limits=few), LARGE))
+        return seen(resources.files(host(tmp_path, limits=few), LARGE))
 
     assert found(None) == {"files.open": "fine"}
-    assert found(limits.HEAD_FILES + 2000) == {"files.open": "fine"}
-    assert found(limits.HEAD_FILES + 1999) == {"files.open": "warns"}
-    assert found(limits.HEAD_FILES - 1) == {"files.open": "stops"}
+    assert found(resources.HEAD_FILES + 2000) == {"files.open": "fine"}
+    assert found(resources.HEAD_FILES + 1999) == {"files.open": "warns"}
+    assert found(resources.HEAD_FILES - 1) == {"files.open": "stops"}
 
 
-def test_sizes_that_jobs_inherit(tmp_path: Path) -> None:
-    assert seen(limits.sizes(host(tmp_path), TRAINED)) == {}
-    small = {resource.RLIMIT_AS: 2**30, resource.RLIMIT_FSIZE: 2**20}
-    assert seen(limits.sizes(host(tmp_path, limits=small), TRAINED)) == {
-        "memory.address": "stops", "files.size": "warns",
-    }  # fmt: skip
-    assert seen(limits.sizes(host(tmp_path, limits=small), None)) == {"files.size": "warns"}
-    large = {resource.RLIMIT_AS: 64 * 2**30, resource.RLIMIT_FSIZE: 2**40}
-    assert seen(limits.sizes(host(tmp_path, limits=large), TRAINED)) == {}
+def test_addresses_that_jobs_inherit(tmp_path: Path) -> None:
+    def found(most: int | None, trained: Any = TRAINED) -> dict[str, str]:
+        few = {} if most is None else {resource.RLIMIT_AS: most}
+        return seen(resources.addresses(host(tmp_path, limits=few), trained))
+
+    assert found(None) == found(64 * 2**30) == {}
+    assert found(2**30) == {"memory.address": "stops"}
+    assert found(2**30, None) == {}

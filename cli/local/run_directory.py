@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pwd
 import socket
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,12 @@ from typing import Any
 from cli.local import loopback
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
+from infra.program.files import locked
 from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
-from node import ports, rpc
+from node import foreign, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm import cloud_local
@@ -165,7 +164,7 @@ class RunDirectory:
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = blocks.lay_out(design.partitions, self._kept_blocks())
-        with self._alone():
+        with locked(self.path.parent):  # no other command of this user chooses ports now
             base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
         self._keep(blocks=placed)
@@ -230,16 +229,6 @@ class RunDirectory:
         base = self.free_ports(count)
         self._keep(base=base, count=count)
         return base
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold a lock for the body, so that no other command of this user chooses ports at the same time."""
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def free_ports(self, count: int) -> int:
         """Return the first of `count` free ports in a row that no other cluster has reserved.
@@ -309,9 +298,9 @@ class RunDirectory:
 
 
 def _content(note: Path) -> dict[str, Any]:
-    """Return what a note of ports says; empty if there is none, or if it is damaged."""
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        return dict(json.loads(_read_note(note)))
+    """Return what a note of ports, perhaps another user's, says; empty if there is none or it is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError, foreign.UnusableError):
+        return dict(json.loads(foreign.read(note, NOTE_LENGTH).data))
     return {}
 
 
@@ -320,19 +309,6 @@ def _reserved(note: Mapping[str, Any]) -> tuple[int, int] | None:
     with contextlib.suppress(KeyError, ValueError, TypeError):
         return int(note["base"]), int(note["count"])
     return None
-
-
-def _read_note(file: Path) -> str:
-    """Return a small file's text. It may be another user's, who could have put anything in its place.
-
-    Raises:
-        OSError: there is no regular file.
-    """
-    # A pipe would otherwise keep this command waiting.
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), encoding="utf-8") as note:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(note.fileno()).st_mode):
-            raise OSError(f"{file} is no regular file")
-        return note.read(NOTE_LENGTH)
 
 
 def free_range(

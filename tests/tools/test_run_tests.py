@@ -1,4 +1,4 @@
-"""`./cluster test`: its commands, their environment, and that every failure is reported."""
+"""`./cluster test`: its table of suites, its commands, and that every failure is reported."""
 
 from __future__ import annotations
 
@@ -7,42 +7,52 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import checks
 from cli.local import system_packages, training
 from infra.errors import UserError
+from localcloud import images
 from node.slurm.environment import defaults
-from tests.support import accounts, left_clusters
+from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE
+from tools import run_tests
 
-PROJECT = Path("/project")
+HERE = Path(sys.executable)
+TRAINER = Path("/trainer")
+PASSES = [sys.executable, "-c", "print('it ran')"]
+FAILS = [sys.executable, "-c", "print('it ran'); raise SystemExit(3)"]
+STEPS = 7
+"""Three gates, three suites, and the coverage."""
 
 
 class Commands:
-    """Replaces every command; a command fails if it has one of the failing words."""
+    """Replaces every command by a small program, which fails if the command has one of the failing words."""
 
     def __init__(self) -> None:
         self.run: list[list[str]] = []
-        self.env: dict[str, str] = {}
+        self.shown: list[list[str]] = []
+        """The commands whose output is not kept for later."""
         self.failing: set[str] = set()
-        self.beside: list[list[str]] = []
-        """The commands whose output is collected, because others run at the same time."""
+        self._start = run_tests.Jobs._start
 
-    def __call__(self, command: Any, _project: Path, env: dict[str, str], output: Any = None) -> int:
+    def __call__(self, jobs: run_tests.Jobs, command: Sequence[str], output: Path | None = None) -> Any:
         words = [str(part) for part in command]
         self.run.append(words)
-        self.env = env
+        if output is None:
+            self.shown.append(words)
         if "slipcover" in words and "pytest" in words:
             Path(words[words.index("--out") + 1]).write_text("{}")
-        if output is not None:
-            output.write(b"output of the suite beside\n")
-            self.beside.append(words)
-        return 1 if self.failing & set(words) else 0
+        fails = bool(self.failing & set(words))
+        if fails and "pytest" in words:
+            cache = next(Path(word.partition("=")[2]) for word in words if word.startswith("cache_dir="))
+            (cache / "v" / "cache").mkdir(parents=True)
+            (cache / "v" / "cache" / "lastfailed").write_text('{"tests/x/test_x.py::test_y[1]": true}')
+        return self._start(jobs, FAILS if fails else PASSES, output)
 
     def of(self, word: str) -> list[str]:
         """The only command with this word."""
@@ -53,95 +63,87 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
-    monkeypatch.setattr(checks, "_run", made)
+
+    def start(jobs: run_tests.Jobs, command: Sequence[str], output: Path | None = None) -> Any:
+        return made(jobs, command, output)
+
+    monkeypatch.setattr(run_tests.Jobs, "_start", start)
     monkeypatch.setattr(system_packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(system_packages, "ensure_for", lambda _purpose, _say: None)
-    monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
-    monkeypatch.setattr(training, "build", lambda *_arguments, **_more: Path("/trainer"))
+    monkeypatch.setattr(system_packages, "add_pmix", lambda _say: None)
+    monkeypatch.setattr(images, "ensure", lambda *_arguments: None)
+    monkeypatch.setattr(run_tests, "_free_memory", lambda: 64 << 30)
+    monkeypatch.setattr(training, "build", lambda *_arguments, **_more: TRAINER)
     return made
 
 
-def modules(commands: Commands) -> list[tuple[str, str]]:
-    """The interpreter and the module of each command."""
-    return [(command[0], "pytest" if "pytest" in command else command[2]) for command in commands.run]
+def test_the_suites_have_every_test_once() -> None:
+    suites = run_tests.suites(ROOT, TRAINER, cores=2)
+    paths = [ROOT / folder for suite in suites for folder in suite.folders]
+    tests = [
+        path for folder in paths for path in ([folder] if folder.is_file() else folder.rglob("test_*.py"))
+    ]
+    assert sorted(tests) == sorted((ROOT / "tests").rglob("test_*.py"))
+    assert len(tests) > 100
+    assert {suite.name: suite.python for suite in suites} == {
+        "tests": HERE,
+        "tests of the workload": TRAINER / "bin" / "python",
+        "tests of real clusters and machines": HERE,
+    }
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_each_suite_runs_once_with_its_own_interpreter(
-    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str], everything: bool
+def test_a_suites_command(tmp_path: Path, everything: bool) -> None:
+    suite = run_tests.Suite("some", ("tests/a", "tests/b"), TRAINER, workers=3, options=("--x",))
+    words = suite.command(tmp_path, everything=everything)
+    measured = "slipcover --dont-wrap-pytest --json --out"
+    assert words[:8] == [str(TRAINER), "-m", *measured.split(), f"{tmp_path}/some.json", "-m"]
+    assert words[8:12] == ["pytest", "tests/a", "tests/b", "--x"]
+    assert ("not wide" in words) == (not everything)
+    assert "--durations=15" in words
+    assert words[-5:] == ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+    plain = run_tests.Suite("some", ("tests/a",)).command(tmp_path, everything=True)
+    assert (plain[0], "--dist" in plain) == (str(HERE), False)
+
+
+def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
+    commands: Commands, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert checks.run_checks(tmp_path, [], everything=everything) == 0
-    wanted = [
-        (sys.executable, "ruff"),
-        (sys.executable, "ruff"),
-        (sys.executable, "mypy"),
-        (sys.executable, "pytest"),
-        (sys.executable, "pytest"),
-        ("/trainer/bin/python", "pytest"),
-    ]
-    assert sorted(modules(commands)) == sorted([*wanted, (sys.executable, "slipcover")])
-    real, others, workload = (
-        commands.of("tests/cluster"),
-        commands.of("--ignore=tests/engine"),
-        commands.of("/trainer/bin/python"),
+    assert run_tests.run(ROOT, []) == 0
+    assert len(commands.run) == STEPS
+    kept = [words for words in commands.run if words not in commands.shown]
+    assert sorted(kept) == sorted(
+        [commands.of("mypy"), commands.of("tests/workload"), commands.of("tests/cluster")]
     )
-    # Together the three run every test exactly once.
-    ignored = [word.partition("=")[2] for word in others if word.startswith("--ignore=")]
-    first = workload.index("pytest") + 1
-    assert sorted([*real[3:5], workload[first]]) == sorted(ignored)
-    assert all((ROOT / folder).is_dir() for folder in ignored)
-    for suite in (real, others, workload):
-        assert ("not wide" in suite) == (not everything)
-        assert "--durations=15" in suite
-    assert ["slipcover" in suite for suite in (real, others, workload)] == [False, True, True]
-    merged = commands.run[-1]
-    files = [suite[suite.index("--out") + 1] for suite in (others, workload)]
-    assert merged[merged.index("--merge") + 1 :] == files
-    for suite in (real, others):
-        # The tests of a module share a cluster.
-        assert suite[-3:-1] == ["--dist", "loadfile"]
-    assert re.search(r"\n== all passed in \d+ s\n$", capsys.readouterr().out)
-
-
-def test_what_runs_beside_the_tests_is_shown_after_them(
-    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checks.run_checks(tmp_path, [])
-    assert len(commands.beside) == 2
-    assert commands.of("tests/cluster") in commands.beside
-    assert commands.of("/trainer/bin/python") in commands.beside
-    shown = capsys.readouterr().out
-    first, second, third = (
-        shown.index(f"\n== {name}\n") for name in ("tests", "tests of the workload", "tests of real clusters")
+    merge = commands.run[-1]
+    measured = [Path(word).name for word in merge[merge.index("--merge") + 1 :]]
+    suites = [suite.name for suite in run_tests.suites(ROOT, TRAINER, cores=2)]
+    assert measured == [f"{name}.json" for name in suites]
+    shown = capfd.readouterr().out
+    names = (
+        "ruff check",
+        "tests",
+        "tests of the workload",
+        "tests of real clusters and machines",
+        "mypy --strict",
     )
-    assert first < second < shown.index("output of the suite beside") < third
-    assert shown.count("output of the suite beside") == 2
-
-
-def test_output_is_shown_while_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Long output, a letter that a read splits, and a command that keeps its position in the file."""
-    with (tmp_path / "output").open("w+b", buffering=0) as file:
-        shown = checks._Shown(file)
-        file.write("ä".encode()[:1])
-        shown.until(lambda: True)
-        file.write("ä".encode()[1:] + b"b" * 100_000)
-        shown.until(lambda: True)
-    assert capsys.readouterr().out == "ä" + "b" * 100_000
+    places = [shown.index(f"\n== {name}\nit ran\n") for name in names]
+    assert places == sorted(places)
+    assert re.search(r"\n== all passed in \d+ s\n$", shown)
 
 
 def test_a_machine_with_little_memory_runs_one_after_another(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_free_memory", lambda: 4 << 30)
-    checks.run_checks(tmp_path, [])
-    assert commands.beside == []
-    names = ["ruff", "ruff", "mypy", "pytest", "pytest", "pytest", "slipcover"]
-    assert [module for _, module in modules(commands)] == names
+    monkeypatch.setattr(run_tests, "_free_memory", lambda: 4 << 30)
+    assert run_tests.run(ROOT, []) == 0
+    assert commands.shown == commands.run
+    assert len(commands.run) == STEPS
 
 
 def test_the_free_memory_is_this_machines() -> None:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < checks._free_memory() <= whole
+    assert 0 < run_tests._free_memory() <= whole
 
 
 @pytest.mark.parametrize(
@@ -149,39 +151,62 @@ def test_the_free_memory_is_this_machines() -> None:
     [
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
-        ("--ignore=tests/engine", "tests"),
-        ("tests/engine", "tests of real clusters"),
-        ("/trainer/bin/python", "tests of the workload"),
+        ("tests/infra", "tests"),
+        ("tests/engine", "tests of real clusters and machines"),
+        ("tests/workload", "tests of the workload"),
     ],
 )
 def test_a_failure_is_named_and_does_not_hide_the_rest(
-    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, named: str
+    commands: Commands, capfd: pytest.CaptureFixture[str], word: str, named: str
 ) -> None:
     commands.failing = {word}
-    assert checks.run_checks(tmp_path, []) == 1
-    assert len(commands.run) == 7
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(rf"== failed in \d+ s: {re.escape(named)}", last)
+    assert run_tests.run(ROOT, []) == 1
+    assert len(commands.run) == STEPS
+    _, _, end = capfd.readouterr().out.rpartition("\n== ")
+    tests = "tests/x/test_x.py::test_y[1]\n" if named.startswith("tests") else ""
+    assert re.fullmatch(rf"failed in \d+ s: {re.escape(named)}\n{re.escape(tests)}", end)
 
 
 def test_arguments_are_pytests_and_nothing_else_runs(commands: Commands, tmp_path: Path) -> None:
-    assert checks.run_checks(tmp_path, ["tests/node", "-k", "x"]) == 0
+    assert run_tests.run(ROOT, ["tests/node", "-k", "x"]) == 0
     assert commands.run == [[sys.executable, "-m", "pytest", "tests/node", "-k", "x"]]
-    commands.failing = {"-k"}
-    assert checks.run_checks(tmp_path, ["tests/node", "-k", "x"]) == 1
+    commands.failing = {"tests/none"}
+    assert run_tests.run(ROOT, ["tests/none", "-o", f"cache_dir={tmp_path}"]) == 3
 
 
-def test_nothing_of_the_callers_leads_the_tests_elsewhere(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (*HOSTILE, "SLURM_STACKS_RUNNER", "PULUMI_CONFIG_PASSPHRASE"):
-        monkeypatch.setenv(name, "mine")
-    monkeypatch.setenv("PYTHONPATH", "/mine")
-    checks.run_checks(tmp_path, ["x"])
-    assert {k for k in commands.env if k.startswith(("SLURM", "PULUMI_CONFIG"))} == {"SLURM_STACKS_PROJECT"}
-    assert defaults(commands.env) == []
-    assert (commands.env["PYTHONPATH"], commands.env["SLURM_STACKS_PROJECT"]) == (str(tmp_path),) * 2
-    assert "PATH" in commands.env
+def test_a_real_pytest_notes_what_failed(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass\n\ndef test_b(): assert False\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = wide: x\n")
+    suite = run_tests.Suite("some", ("test_it.py",), workers=2)
+    jobs = run_tests.Jobs(tmp_path)
+    assert suite.failed_tests(tmp_path) == []
+    assert jobs.run("some", suite.command(tmp_path, everything=False)) == 1
+    assert (jobs.failed, suite.failed_tests(tmp_path)) == (["some"], ["test_it.py::test_b"])
+
+
+def test_nothing_of_the_callers_leads_the_tests_elsewhere() -> None:
+    env = dict.fromkeys(
+        (
+            *HOSTILE,
+            "SLURM_STACKS_RUNNER",
+            "PULUMI_CONFIG_PASSPHRASE",
+            "PYTHONPATH",
+            "NO_COLOR",
+            *caller.OPTIONS,
+        ),
+        "mine",
+    )
+    caller.forget(env)
+    ours = {name for name in env if name.startswith(("SLURM", "PULUMI_CONFIG"))}
+    assert ours == {"SLURM_STACKS_PROJECT", *caller.OPTIONS}
+    assert defaults(env) == []
+    assert (env["PYTHONPATH"], env["SLURM_STACKS_PROJECT"], env["TERM"]) == (str(ROOT), str(ROOT), "xterm")
+    assert "NO_COLOR" not in env
+
+
+def test_the_options_of_tests_are_those_that_tests_read() -> None:
+    for name in caller.OPTIONS:
+        assert any(f'"{name}"' in path.read_text() for path in (ROOT / "tests").glob("*/test_*.py")), name
 
 
 @pytest.mark.parametrize("options", [["-n2"], pytest.param([], marks=pytest.mark.wide)])
@@ -196,17 +221,18 @@ def test_the_branches_of_all_suites_are_shown_together(tmp_path: Path, options: 
     (tmp_path / "pyproject.toml").write_text('[tool.slipcover]\nbranch = true\nsource = ["measured"]\n')
     # Without these variables the pytest inside would act as a worker of our own run.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    env["PYTHONPATH"] = str(tmp_path)
     files = []
     for value in (True, False):
-        suite = tmp_path / f"test_{value}.py"
-        suite.write_text(
+        test = tmp_path / f"test_{value}.py"
+        test.write_text(
             "from measured.functions import half, whole\n\n\n"
             f"def test_both():\n    assert whole({value}) == {1 if value else 2} and half(True) == 1\n"
         )
-        files.append(tmp_path / f"{value}.json")
-        command = [*checks._measured(Path(sys.executable), files[-1]), "-q", suite.name, *options]
-        assert checks._run(command, tmp_path, {**env, "PYTHONPATH": str(tmp_path)}) == 0
-    merge = checks._merged(files, tmp_path / "all.json")
+        suite = run_tests.Suite(str(value), (test.name, *options))
+        files.append(suite.coverage(tmp_path))
+        subprocess.run(suite.command(tmp_path, everything=True), cwd=tmp_path, env=env, check=True)
+    merge = run_tests.merged(files, tmp_path / "all.json")
     shown = subprocess.run(merge, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     # The file, its lines and those not run, its branches and those not taken, both shares, and the line.
     found = [line.split() for line in shown.splitlines() if line.startswith("measured/")]
@@ -215,28 +241,23 @@ def test_the_branches_of_all_suites_are_shown_together(tmp_path: Path, options: 
 
 
 def test_without_slurm_the_rest_still_runs(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(_say: Any, *, accounting: bool = False) -> None:
         raise UserError(f"only root can install {'slurmdbd' if accounting else 'slurmctld'}")
 
     monkeypatch.setattr(system_packages, "ensure", refuse)
-    assert checks.run_checks(tmp_path, []) == 0
-    told = capsys.readouterr().out
-    assert "tests of a real cluster are skipped: only root can install slurmctld" in told
-    assert "tests of accounting are skipped: only root can install slurmdbd" in told
-    assert len(commands.run) == 7
-
-
-def test_the_real_thing_runs_where_the_project_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import os, sys; sys.exit(len(os.environ['A']) + len(os.listdir()))"]
-    assert checks._run(command, tmp_path, {"A": "abc"}) == 3
+    assert run_tests.run(ROOT, []) == 0
+    shown = capsys.readouterr().out
+    assert "tests of a real cluster are skipped: only root can install slurmctld" in shown
+    assert "tests of accounting are skipped: only root can install slurmdbd" in shown
+    assert len(commands.run) == STEPS
 
 
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from cli import checks
+from tools import run_tests
 child = '''
 import pathlib, sys, time
 try:
@@ -247,9 +268,7 @@ except KeyboardInterrupt:
     print(sys.argv[1], "has cleaned up", flush=True)
 '''
 steps = [(name, [sys.executable, "-c", child, name]) for name in ("one", "two", "three")]
-suite = checks._Checks(Path(), {})
-with suite.beside(*steps[0]), suite.beside(*steps[1]):
-    suite.run(*steps[2])
+run_tests.Jobs(Path()).run_side_by_side(steps, Path())
 """
 
 
@@ -264,9 +283,9 @@ def test_an_interrupt_reaches_every_suite_and_is_waited_for(tmp_path: Path) -> N
     ) as suite:
         until(lambda: {"one", "two", "three"} <= {p.name for p in tmp_path.iterdir()}, 60, "all suites")
         suite.send_signal(signal.SIGINT)
-        said, _ = suite.communicate(timeout=120)
-    assert said.count(f"== {checks.INTERRUPTED}\n") == 1
-    assert all(f"{name} has cleaned up" in said for name in ("one", "two", "three"))
+        shown, _ = suite.communicate(timeout=120)
+    assert shown.count(f"== {run_tests.INTERRUPTED}\n") == 1
+    assert all(f"{name} has cleaned up" in shown for name in ("one", "two", "three"))
     assert suite.returncode == -signal.SIGINT
 
 

@@ -185,19 +185,12 @@ def files(host: Host, design: ClusterDesign) -> Iterable[Finding]:
         )
 
 
-def sizes(host: Host, trained: BenchmarkDesign | None) -> Iterable[Finding]:
-    """Check the limits on a process's addresses and on a file's size, which jobs inherit."""
+def addresses(host: Host, trained: BenchmarkDesign | None) -> Iterable[Finding]:
+    """Check the limit on a process's addresses, which jobs inherit."""
     address = host.limit(resource.RLIMIT_AS)
     if trained is not None and address is not None and address < WORKER_ADDRESS_MIB * 2**20:
         yield stops(
             "memory.address",
             f"ulimit -v is {address // 1024} KiB, and TensorFlow reserves about {WORKER_ADDRESS_MIB} MiB",
             "Raise it in this shell: ulimit -v unlimited",
-        )
-    largest = host.limit(resource.RLIMIT_FSIZE)
-    if largest is not None and largest < 2**30:
-        yield warns(
-            "files.size",
-            f"ulimit -f allows files of {largest // 2**20} MiB; libraries and logs may be larger",
-            "Raise it in this shell: ulimit -f unlimited",
         )
