@@ -2,8 +2,8 @@
 
     uv run python docs/pictures/record.py [SCENE …]
 
-The local stack must not be up, and the machine should be quiet. The pictures are written beside this file, one
-`<scene>.svg` each; every line in them was printed by a real run, with the checkout's folder shown as
+The local stack must not be up, and the machine should be quiet. The pictures are written beside this file,
+one `<scene>.svg` each; every line in them was printed by a real run, with the checkout's folder shown as
 ~/slurm-stacks and the user's as ~. tests/docs/test_pictures.py and tests/cluster/test_documented_commands.py
 run the scenes, and fail when a picture shows something else.
 """
@@ -44,12 +44,18 @@ SCENES = {
         "sleep 15; ./cluster down",
     ],
     # The first plan of a cloud adds its packages to the environment, and says so.
-    "gcp": ["./cluster plan --stack gcp-cpu >/dev/null 2>&1; ./cluster plan --stack gcp-cpu | head -8", "./cluster plan --stack gcp-gpu | head -8"],
-    "aws": ["./cluster plan --stack aws-cpu >/dev/null 2>&1; ./cluster plan --stack aws-cpu | head -8", "./cluster plan --stack aws-gpu | head -9"],
+    "gcp": [
+        "./cluster plan --stack gcp-cpu >/dev/null 2>&1; ./cluster plan --stack gcp-cpu | head -8",
+        "./cluster plan --stack gcp-gpu | head -8",
+    ],
+    "aws": [
+        "./cluster plan --stack aws-cpu >/dev/null 2>&1; ./cluster plan --stack aws-cpu | head -8",
+        "./cluster plan --stack aws-gpu | head -9",
+    ],
 }
 
 SOMETIMES = re.compile(
-    # What is shown depends on what else the machine does, on the benchmark's profile, and on how soon it looks.
+    # This depends on what else the machine does, on the benchmark's profile, and on how soon `up` looks.
     r"cores|weights averaged|Other programs took|\S+: controller: |`\./cluster run --nodes|\S+json$"
 )
 """Lines that a run may print or not."""
@@ -183,7 +189,7 @@ def drawn(picture: str) -> list[str]:
 
 
 def labels(lines: Iterable[str]) -> set[str]:
-    """Return what lines say without what differs from run to run: numbers, paths, and the values of tables."""
+    """Return what lines say without what differs from run to run: numbers, paths, values of tables."""
     found = set()
     for line in lines:
         label = re.split(r"\s{2,}", line.strip())[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -55,7 +56,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 @pytest.mark.timeout(560)
 def test_the_pictures_show_what_the_commands_print(clone: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PICTURES)
-    import record
+    record = importlib.import_module("record")
 
     for scene in ("up", "use"):
         fresh = record.draw(record.shown(record.SCENES[scene], clone.folder, clone.env), "a title")

@@ -13,7 +13,9 @@ from tests.support.checkout import ROOT
 PAGE = (ROOT / "docs" / "clouds.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("stack", "instance_type"), [("aws-cpu", "c5.4xlarge"), ("gcp-cpu", "n1-standard-8")])
+@pytest.mark.parametrize(
+    ("stack", "instance_type"), [("aws-cpu", "c5.4xlarge"), ("gcp-cpu", "n1-standard-8")]
+)
 def test_the_key_that_opens_the_metadata_is_taken(stack: str, instance_type: str) -> None:
     (opened,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
     whole = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())

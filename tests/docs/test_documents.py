@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_a_picture_is_used_and_loads_nothing(picture: Path) -> None:
 
 def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs" / "pictures")
-    import record  # type: ignore[import-not-found]
+    record = importlib.import_module("record")
 
     text = record.shown(["printf 'one\\rtwo\\033[31mred\\033[0m\\n'", "test -t 1; echo here"], tmp_path)
     assert text.plain.splitlines()[1:] == ["twored", "$ echo here", "here"]

@@ -46,12 +46,15 @@ def test_what_a_contributor_runs_is_there() -> None:
 @pytest.mark.parametrize("path", FORMS, ids=[path.name for path in FORMS])
 def test_a_form_is_one_that_github_shows(path: Path) -> None:
     form: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert form["name"] and form["description"]
+    assert form["name"]
+    assert form["description"]
     ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
     assert len(ids) == len(set(ids))
     for field in form["body"]:
         assert field["type"] in FIELDS
         attributes = field["attributes"]
         assert attributes["value"] if field["type"] == "markdown" else attributes["label"]
-        assert field["type"] != "dropdown" or len(attributes["options"]) == len(set(attributes["options"])) > 1
+        assert (
+            field["type"] != "dropdown" or len(attributes["options"]) == len(set(attributes["options"])) > 1
+        )
     assert any(field.get("validations", {}).get("required") for field in form["body"])

@@ -1,7 +1,8 @@
-"""The pictures of plans show what `plan` prints; tests/cluster/test_documented_commands.py has those of a cluster."""
+"""The pictures of plans show what `plan` prints. tests/cluster/test_documented_commands.py has the others."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -18,9 +19,7 @@ FOLDER = ROOT / "docs" / "pictures"
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
-    import record
-
-    return record
+    return importlib.import_module("record")
 
 
 @pytest.mark.parametrize("scene", ["aws", "gcp"])

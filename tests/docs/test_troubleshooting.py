@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: its symptoms are some words of what the program prints, and nothing is left out."""
+"""docs/troubleshooting.md: its symptoms are words of what the program prints, and nothing is left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ MOST_WORDS = 6
 """So many words find a message, and leave the rest of the sentence free."""
 # Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.explained` has their
 # patterns).
-FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled", "Immediate execution impossible"}
+FOREIGN = {
+    "Killed",
+    "OUT_OF_MEMORY",
+    "Slurm accounting storage is disabled",
+    "Immediate execution impossible",
+}
 FOREIGN |= {"source: not found", "conda: not found", NoCredentialsError.fmt}
 HOLE = "…"
 

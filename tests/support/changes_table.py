@@ -126,7 +126,7 @@ def _effect(row: Row | None) -> str:
 
 
 def _remarks(found: Collection[Row | None]) -> str:
-    """Return what the rows of a key say besides, with the providers where it is not for all that it changes."""
+    """Return what the rows of a key say besides, with the providers where not all say it."""
     saying: dict[str, list[str]] = {}
     for name, row in zip(PROVIDERS, found, strict=True):
         if row is not None and (_remark(row) or row.kind is not Kind.NOTHING):

@@ -41,7 +41,10 @@ class Block:
 def pages() -> list[Path]:
     """Return every page that a user or a contributor reads, without the list of changes."""
     top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
-    return [*top, *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md")))]
+    return [
+        *top,
+        *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))),
+    ]
 
 
 def blocks(page: Path, root: Path = ROOT) -> list[Block]:
