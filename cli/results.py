@@ -2,7 +2,7 @@
 
 Each result has a file in the user's state folder: `results/<stack>/<time>-job-<id>-<digest>-<checkout>.json`.
 Two checkouts may have a stack of the same name, so the file name ends with a mark of the checkout
-(`infra.program.locations.mark`). Results from older versions have no mark; their checkout is unknown.
+(`infra.program.locations.mark`). A file without a mark is of an unknown checkout.
 """
 
 from __future__ import annotations

@@ -52,6 +52,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-snapshots", action="store_true", help="write files of expected text anew")
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     # Tests import more of the SDKs. With the usual thresholds of 700, 10 and 10 the collector would take a

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import threading
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,8 +189,7 @@ def boot_id() -> str:
 
 
 def _record(data: dict[str, Any]) -> Record:
-    # The state of an earlier version has further fields.
-    record = Record(**{field.name: data[field.name] for field in fields(Record) if field.name in data})
+    record = Record(**data)
     if record.process is not None:
         pid, started = record.process
         record.process = (pid, started)

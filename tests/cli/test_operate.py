@@ -78,7 +78,10 @@ class Tool:
 
 
 def seen(state: str = "RUNNING", alive: bool = True, **more: Any) -> dict[str, Any]:
-    job = {"id": 7, "state": state, "nodes": "debug-[0-1]", "cause": None, "alive": alive}
+    job = {
+        "id": 7, "user": "ada", "partition": "debug", "state": state, "nodes": "debug-[0-1]", "cause": None,
+        "alive": alive,
+    }  # fmt: skip
     return {"folder": "/bench/x", "job": job, "progress": None, "result": None, "tail": [], **more}
 
 
@@ -495,7 +498,7 @@ def test_a_run_that_is_over_does_not_keep_up_from_another(
     assert engine.did == ["up"]
 
 
-def test_the_same_run_and_a_cluster_that_is_down_are_no_former_run(
+def test_the_same_run_and_a_cluster_that_is_down_end_no_run(
     engine: Engine, tool: Tool, config: StackConfig
 ) -> None:
     up = StackUp.of(Stack(ROOT, config.stack), config)

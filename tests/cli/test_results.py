@@ -40,7 +40,7 @@ def test_a_result_is_kept_once_however_often_it_is_found(state: Path) -> None:
 
 def test_jobs_of_the_same_number_on_other_clusters_are_other_results() -> None:
     one = results.keep("test", record(2, 7))
-    assert results.keep("test", record(2, 7, seconds_train=3.0)) != one
+    assert results.keep("test", record(2, 7, loss=0.4)) != one
     assert results.keep("other", record(2, 7)).parent.name == "other"
     assert len(results.load("test")[0]) == 2
 
@@ -77,7 +77,7 @@ def test_a_result_says_from_which_checkout_it_was_kept(tmp_path: Path) -> None:
     assert wrong == []
     assert {one.path: one.checkout for one in kept} == {**paths, old: None}
     assert results.keep("test", record(1, 1), mine) in paths, "kept once"
-    assert results.keep("test", record(3, 3), mine) == old, "nor again what an older version has kept"
+    assert results.keep("test", record(3, 3), mine) == old, "kept once, without a checkout, too"
     names = results.short_names(one.checkout for one in kept)
     assert names == {None: None, mine: "a/stacks", other: "b/stacks"}
     assert results.short_names([mine]) == {None: None, mine: "stacks"}

@@ -135,7 +135,7 @@ def test_the_bucket_is_found_before_there_is_a_machine(account: Account) -> None
 def test_termination_is_told_all_that_it_needs() -> None:
     parser, _ = operations.parser()
     place = ClusterRef("c", REGION, "z", "p")
-    options = parser.parse_args(["sweep", "--stack", "s", *place.arguments()])
+    options = parser.parse_args(["terminate-nodes", "--stack", "s", *place.arguments()])
     assert ClusterRef(options.cluster, options.region, options.zone, options.project) == place
     assert ClusterRef("c", REGION).arguments() == ["--region", REGION, "--cluster", "c"]
 

@@ -57,9 +57,9 @@ def test_another_releases_settings_are_said_to_be_unreadable(
     cloud: FakeCloud, provider: FakeProvider
 ) -> None:
     cloud.run("controller")
-    cloud.write("settings/x", b'{"strange": 1}')
+    cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v2"}')
     cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
-    with pytest.raises(UserError, match=r"of cluster c cannot be read: .*strange"):
+    with pytest.raises(UserError, match=r"of cluster c cannot be read: settings of .*/v2"):
         running.published(cloud)
     said: list[str] = []
     provider.check_changes(NOWHERE, made(), outputs, said.append, replace=False)
