@@ -57,8 +57,12 @@ SCENES = {
 SOMETIMES = re.compile(
     # This depends on what else the machine does, on the benchmark's profile, and on how soon `up` looks.
     r"cores|weights averaged|Other programs took|\S+: controller: |`\./cluster run --nodes|\S+json$"
+    # The second alternative is what wraps.
+    r"|At ?present|.*has ?nodes ?on ?core"
 )
 """Lines that a run may print or not."""
+DISTURBED = re.compile("has nodes on core|Other programs took")
+"""What `up` says where the machine was not quiet. A picture has none of it."""
 
 # Rich's own, without its web font: a picture must not load anything.
 SVG = """\
@@ -208,7 +212,12 @@ def main() -> None:
     for scene in wanted:
         print(f"recording {scene}", file=sys.stderr)
         picture = HERE / f"{scene}.svg"
-        picture.write_text(draw(shown(SCENES[scene]), "slurm-stacks"), encoding="utf-8")
+        text = shown(SCENES[scene])
+        if DISTURBED.search(text.plain):
+            sys.exit(
+                f"{picture.name} was not written: the machine has other work; try again when it is quiet"
+            )
+        picture.write_text(draw(text, "slurm-stacks"), encoding="utf-8")
         print(picture)
 
 
