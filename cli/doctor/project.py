@@ -181,7 +181,7 @@ def chosen_runner(stack: Stack, provider: str) -> Iterable[Finding]:
     else:
         from cli.runner.automation import PulumiRunner
 
-        if holder == PulumiRunner(stack, local=True).backend:
+        if holder == owner.holder(stack, PulumiRunner(stack, local=True).backend):
             yield fine(check, f"the Pulumi CLI, {cli}, which has brought this stack up")
         else:
             yield from_message(check, Severity.STOPS, owner.refusal(stack, holder))

@@ -1,7 +1,8 @@
 """The owner of a local cluster: a file in its run directory says which engine brought it up.
 
-The text is `embedded`, or the URL of the Pulumi backend that holds the state. Another engine refuses to touch
-the cluster, and names the command that destroys it.
+The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL of
+the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command that
+destroys it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import folders, locations, mode
+from infra.program import clusters, folders, locations, mode
 from infra.program.stack import Stack
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""
 EMBEDDED = "embedded"
+IN_CHECKOUT = "checkout"
 PULUMI_CLOUD = "https://api.pulumi.com"
 
 
@@ -43,7 +45,7 @@ def check(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. The message names the command that destroys the cluster.
     """
     found = read(stack)
-    if found is not None and found != claimant:
+    if found is not None and found != holder(stack, claimant):
         raise UserError(refusal(stack, found), EXIT_REFUSED)
 
 
@@ -51,12 +53,13 @@ def claim(stack: Stack, claimant: str) -> None:
     """Creates the run directory and writes `claimant` into it, unless the cluster has an owner.
 
     Raises:
-        UserError: Exit 3. Someone else owns the cluster or the run directory.
+        UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
+    _refuse_stray(stack, claimant)
     path = folders.make_run_dir(stack) / OWNER
     draft = path.with_name(f".{OWNER}.{os.getpid()}")
     draft.touch(mode=0o644)  # whatever the umask is: nobody else may write it
-    draft.write_text(claimant + "\n", encoding="utf-8")
+    draft.write_text(holder(stack, claimant) + "\n", encoding="utf-8")
     try:
         # A link appears at once and complete. If two start at the same moment, one of them fails.
         os.link(draft, path)
@@ -68,9 +71,30 @@ def claim(stack: Stack, claimant: str) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _refuse_stray(stack: Stack, claimant: str) -> None:
+    """Refuse to bring a stack up beside, or over, a cluster whose state is gone."""
+    found = clusters.stray(stack)
+    if found is None:
+        return
+    if found.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
+        return  # the state is in the user's own Pulumi backend
+    raise UserError(
+        f"a cluster of stack {stack.name} that was brought up from here is running, and its state is not in "
+        f"{locations.state_dir(stack)}. Was the checkout moved? Then run ./cluster in its new place. Was the "
+        f"state deleted (git clean -x)? `{found.down_command}` ends the cluster; then run `up` again.",
+        EXIT_REFUSED,
+    )
+
+
+def holder(stack: Stack, claimant: str) -> str:
+    """Return the text of the owner file for a claimant: the backend in the checkout has no fixed path."""
+    return IN_CHECKOUT if claimant == fallback_url(stack) else claimant
+
+
 def release(stack: Stack) -> None:
     """Forgets the owner, and removes the run directory if nothing else is left in it."""
     path = folders.check_run_dir(stack)
+    clusters.forget(stack)
     for entry in _own_files(path):
         entry.unlink(missing_ok=True)
     for folder in (path, path.parent):
@@ -82,21 +106,9 @@ def release(stack: Stack) -> None:
             return
 
 
-def unclaimed(stack: Stack) -> bool:
-    """Whether a run directory is left of an `up` that was killed before it claimed the cluster."""
-    path = folders.check_run_dir(stack)
-    try:
-        names = {entry.name for entry in path.iterdir()}
-    except FileNotFoundError:
-        return False
-    return OWNER not in names and names == {entry.name for entry in _own_files(path)}
-
-
 def _own_files(run: Path) -> list[Path]:
-    """The files of this module and of `locations` in a run directory. A killed process leaves its drafts."""
-    files = (OWNER, locations.NOTE)
-    drafts = [draft for name in files for draft in run.glob(f".{name}.*")]
-    return [*drafts, *(run / name for name in files if (run / name).exists())]
+    """Return this module's files in a run directory. A killed process leaves its drafts."""
+    return [*run.glob(f".{OWNER}.*"), *run.glob(OWNER)]
 
 
 def claim_in_program(stack: Stack) -> None:
@@ -151,9 +163,9 @@ def refusal(stack: Stack, found: str) -> str:
     down = f"./cluster down --stack {stack.name}"
     if found == EMBEDDED:
         who, command = "by ./cluster without the Pulumi CLI (its embedded runner)", f"`{down}`"
-    elif found == fallback_url(stack):
+    elif found == IN_CHECKOUT:
         who, command = (
-            f"by ./cluster with the Pulumi CLI, state in {found}",
+            f"by ./cluster with the Pulumi CLI, state in {fallback_url(stack)}",
             f"`{down}` with `pulumi` on PATH",
         )
     else:
