@@ -78,6 +78,23 @@ def of(stack: Stack) -> Cluster | None:
     return _read(_file(locations.cluster_id(stack)))
 
 
+def copied(stack: Stack) -> str | None:
+    """Return the message about a state that was copied from a checkout that still has it, else `None`."""
+    try:
+        known = locations.recorded_id(stack)
+    except OSError as error:
+        raise os_errors.explain(error, locations.state_dir(stack)) from error
+    record = None if known is None else _read(_file(known))
+    if record is None or _same_folder(Path(record.checkout), stack.project) or record.gone:
+        return None
+    state = locations.state_dir(stack)
+    return (
+        f"{stack.project.resolve()} is a copy of {record.checkout}, and has the state of its stack "
+        f"{stack.name}, whose cluster belongs to that checkout. Work there; or remove the copied state "
+        f"(rm -r {shlex.quote(str(state))}), and this checkout gets a cluster of its own."
+    )
+
+
 def follow(stack: Stack) -> None:
     """Record the present path of a checkout that was moved, and refuse one that is a copy.
 
@@ -85,21 +102,12 @@ def follow(stack: Stack) -> None:
         UserError: Exit 3. The state was copied from another checkout, which still has it; or it belongs to
             another user.
     """
-    try:
-        known = locations.recorded_id(stack)
-    except OSError as error:
-        raise os_errors.explain(error, locations.state_dir(stack)) from error
+    if problem := copied(stack):
+        raise UserError(problem, EXIT_REFUSED)
+    known = locations.recorded_id(stack)
     record = None if known is None else _read(_file(known))
     if record is None or _same_folder(Path(record.checkout), stack.project):
         return
-    if not record.gone:
-        state = locations.state_dir(stack)
-        raise UserError(
-            f"{stack.project.resolve()} is a copy of {record.checkout}, and has the state of its stack "
-            f"{stack.name}, whose cluster belongs to that checkout. Work there; or remove the copied state "
-            f"(rm -r {shlex.quote(str(state))}), and this checkout gets a cluster of its own.",
-            EXIT_REFUSED,
-        )
     with contextlib.suppress(OSError):  # only `list` would name the old path
         _write(replace(record, checkout=str(stack.project.resolve())))
 
