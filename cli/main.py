@@ -33,7 +33,6 @@ from cli.options import (
 )
 from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from infra.program.stack import Stack
 
 COMPLETION = "_CLUSTER_COMPLETE"
 """The environment variable with which a shell asks for completions."""
@@ -111,7 +110,9 @@ def down(
     stack: StackOption = UNNAMED,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="An id from `list`: a cluster whose checkout is gone.", show_default=False),
+        typer.Option(
+            "--cluster", help="An id from `list`: a cluster whose checkout is gone.", show_default=False
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="End jobs without a question.")] = False,
 ) -> None:

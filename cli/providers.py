@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cli.clouds.listing import Listed
     from cli.clouds.provider import CloudProvider
     from cli.console.progress import Console
-    from infra.program.clusters import Cluster
     from infra.config import StackConfig
+    from infra.program.clusters import Cluster
 
 
 def load(name: str) -> Provider:

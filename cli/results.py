@@ -1,7 +1,7 @@
 """Results that are kept on the engineer's machine, where they outlive their cluster.
 
-Each result has a file in the user's state folder: `results/<stack>/<time>-job-<id>-<digest>.json`. It names the
-checkout that kept the result, because two checkouts may have a stack of the same name.
+Each result has a file in the user's state folder: `results/<stack>/<time>-job-<id>-<digest>.json`. It names
+the checkout that kept the result, because two checkouts may have a stack of the same name.
 """
 
 from __future__ import annotations

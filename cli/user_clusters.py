@@ -86,7 +86,9 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
                 record,
             )
         )
-    return sorted(found, key=lambda each: each.listed.since or 0.0), list(dict.fromkeys(text for _, text in problems))
+    return sorted(found, key=lambda each: each.listed.since or 0.0), list(
+        dict.fromkeys(text for _, text in problems)
+    )
 
 
 def _refs(record: Cluster) -> list[ClusterRef]:
@@ -154,8 +156,12 @@ def show(found: Sequence[UserCluster], *, clouds: bool) -> None:
     from cli.console.tables import cell, new_table, put
 
     if not found:
-        return put("No cluster is known here." + ("" if clouds else " `./cluster list --clouds` asks clouds."))
-    table = new_table("Clusters", "stack", "cluster", "where", "checkout", "since", "state", "nodes", "cost so far")
+        return put(
+            "No cluster is known here." + ("" if clouds else " `./cluster list --clouds` asks clouds.")
+        )
+    table = new_table(
+        "Clusters", "stack", "cluster", "where", "checkout", "since", "state", "nodes", "cost so far"
+    )
     for each in found:
         listed, record = each.listed, each.record
         where = f"{listed.provider} {listed.place}".strip()
@@ -163,12 +169,23 @@ def show(found: Sequence[UserCluster], *, clouds: bool) -> None:
         if record is not None and record.gone:
             checkout += " (gone)"
         since = listed.since and datetime.fromtimestamp(listed.since).astimezone().strftime("%Y-%m-%d %H:%M")
-        words = (listed.stack, listed.cluster, where, checkout, since, listed.state, listed.nodes, _cost(listed))
+        words = (
+            listed.stack,
+            listed.cluster,
+            where,
+            checkout,
+            since,
+            listed.state,
+            listed.nodes,
+            _cost(listed),
+        )
         table.add_row(*map(cell, words))
     put(table)
     for each in found:
         if each.record is not None and each.record.gone:
-            put(f"\nThe checkout of {each.record.id} was moved or deleted: `{each.record.down_command}` ends it")
+            put(
+                f"\nThe checkout of {each.record.id} was moved or deleted: `{each.record.down_command}` ends it"
+            )
     if any(each.listed.state == "not asked" for each in found) and not clouds:
         put("\n`./cluster list --clouds` asks the clouds for their clusters' nodes and cost.")
     if any(each.listed.provider in CLOUDS and each.listed.usd is not None for each in found):

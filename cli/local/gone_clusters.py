@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def messages() -> list[str]:
     """Return a message for each of this user's clusters that run without their checkout."""
     return [
-        f"a cluster of stack {cluster.stack} runs, and {locations.state_dir(cluster.home)} no longer has its "
-        f"state: the checkout was moved or deleted. If it was moved, `./cluster down --stack {cluster.stack}` "
+        f"a cluster of stack {cluster.stack} runs, and {locations.state_dir(cluster.home)} no longer has "
+        f"its state: the checkout was moved or deleted. If it was moved, `./cluster down --stack {cluster.stack}` "
         f"there ends the cluster; else `{cluster.down_command}`"
         for cluster in clusters.recorded()
         # A cluster that a reboot has ended left only a folder.
@@ -65,7 +65,8 @@ def take_down(cluster: Cluster, console: Console, agree: Callable[[Sequence[Job]
         return
     console.say("nothing else is left")
     console.say(
-        f"Pulumi's backend {backend} still has the stack: `pulumi stack rm --force {cluster.stack}` forgets it",
+        f"Pulumi's backend {backend} still has the stack: `pulumi stack rm --force {cluster.stack}` "
+        "forgets it",
         "yellow",
     )
 

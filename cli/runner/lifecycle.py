@@ -30,7 +30,6 @@ from infra import os_errors
 from infra.errors import UserError
 from node.processes import ProcessId
 
-
 WORKERS = 16
 """The most resources that are deleted at the same time."""
 SIGNAL_SECONDS = 1.0

@@ -11,7 +11,6 @@ import pytest
 from cli.runner import lock
 from infra.errors import UserError
 from infra.program import folders, locations
-from infra.program.stack import Stack
 from tests.support.tiny_project import Tiny, make
 
 

@@ -77,7 +77,9 @@ def test_a_result_says_from_which_checkout_it_was_kept(tmp_path: Path) -> None:
     assert results.short_names([mine]) == {None: None, mine: "stacks"}
 
 
-@pytest.mark.parametrize("content", [{}, [], {"checkout": 7, "result": {}}, {"checkout": "/x", "result": {}, "more": 1}])
+@pytest.mark.parametrize(
+    "content", [{}, [], {"checkout": 7, "result": {}}, {"checkout": "/x", "result": {}, "more": 1}]
+)
 def test_a_file_of_another_form_is_named(content: object) -> None:
     path = results.keep("test", record(2, 7)).with_name("20261121T141109Z-job-8.json")
     path.write_text(json.dumps(content))

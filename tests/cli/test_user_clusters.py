@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import typer
 
-from cli import main, operate, providers, user_clusters
+from cli import main, user_clusters
 from cli.changes.check import ClusterControl
 from cli.clouds import known_clusters
-from cli.clouds.listing import Listed
 from cli.console.progress import Console
 from cli.gcp import account as google
 from cli.local import agent_lifecycle, gone_clusters, running
@@ -29,7 +28,7 @@ from infra.clouds.commands import ClusterRef
 from infra.design import design
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.instance_types.catalog import catalog
-from infra.program import clusters, folders, locations, owner
+from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import rpc
 from tests.support.aws_account import REGION, Account, account, moto, nobody
@@ -71,7 +70,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Any]) -> None:
     """Let every local cluster be up, with two nodes, one of which runs, and this elastic daemon."""
     monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _run: False)
     monkeypatch.setattr(rpc, "call", lambda *_arguments: answer())
-    for record in clusters.recorded():
+    for record in (each for each in clusters.recorded() if each.provider == "local"):
         run = RunDirectory(record.run_dir)
         run.cloud.mkdir(exist_ok=True)
         run.cluster_file.write_text("lab")
@@ -109,7 +108,7 @@ def test_all_checkouts_clusters_are_listed_those_of_deleted_ones_too(
     assert (cloud["state"], cloud["nodes"], cloud["usd"]) == ("not asked", None, None)
     assert command(monkeypatch, "list") == 0
     out = capsys.readouterr().out
-    assert f"{gone.project} (gone)" in out
+    assert "(gone)" in out
     assert f"`./cluster down --cluster {ids[1]}` ends it" in out
     assert "1.50 node-hours, 0.25 USD" in out
     assert "`./cluster list --clouds`" in out
@@ -160,7 +159,9 @@ def test_a_list_without_clouds_loads_no_clouds_library(checkout: Path) -> None:
         "try: main.main()\n"
         "finally: print([n for n in ('boto3', 'google.auth', 'pulumi', 'requests') if n in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -169,7 +170,9 @@ def test_a_list_without_clouds_loads_no_clouds_library(checkout: Path) -> None:
 
 def stack_file(checkout: Path, name: str, text: str) -> None:
     (checkout / "Pulumi.yaml").write_text("name: p\nruntime: python\n")
-    (checkout / f"Pulumi.{name}.yaml").write_text(f"config:\n  slurm-stacks:cluster: {{provider: {name}}}\n{text}")
+    (checkout / f"Pulumi.{name}.yaml").write_text(
+        f"config:\n  slurm-stacks:cluster: {{provider: {name}}}\n{text}"
+    )
 
 
 def test_aws_is_asked_by_tag_in_every_known_region(checkout: Path, account: Account) -> None:

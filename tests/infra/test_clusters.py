@@ -91,7 +91,9 @@ def test_a_copy_is_refused_until_it_has_no_state_of_the_original(tmp_path: Path,
         with pytest.raises(UserError) as caught:
             use(copy)
         assert caught.value.exit_code == EXIT_REFUSED
-        assert str(caught.value).startswith(f"{copy.project} is a copy of {stack.project}, and has the state of")
+        assert str(caught.value).startswith(
+            f"{copy.project} is a copy of {stack.project}, and has the state of"
+        )
     command = str(caught.value).partition("(")[2].partition(")")[0]
     assert os.system(command) == 0, command
     assert claim(copy) != run
@@ -139,7 +141,9 @@ def test_the_backend_in_the_checkout_moves_along(tmp_path: Path, stack: Stack) -
         owner.check(moved, owner.EMBEDDED)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"stack": 1}', '{"stack": "t", "strange": 1}', "[" * 99_999])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"stack": 1}', '{"stack": "t", "strange": 1}', "[" * 99_999]
+)
 def test_a_damaged_record_is_left_out_and_written_anew(stack: Stack, text: str) -> None:
     claim(stack)
     (file,) = (locations.state_root() / "clusters").iterdir()
@@ -205,7 +209,9 @@ def test_a_state_that_cannot_be_read_is_one_message(stack: Stack) -> None:
 
 def test_a_checkout_where_no_state_can_be_made(stack: Stack) -> None:
     (stack.project / locations.STATE_FOLDER).write_text("")
-    with pytest.raises(UserError, match="Clone or copy the checkout to a folder that you can write") as caught:
+    with pytest.raises(
+        UserError, match="Clone or copy the checkout to a folder that you can write"
+    ) as caught:
         folders.make_state_dir(stack)
     assert caught.value.exit_code == EXIT_REFUSED
 
