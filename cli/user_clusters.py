@@ -184,7 +184,8 @@ def show(found: Sequence[UserCluster], *, clouds: bool) -> None:
     for each in found:
         if each.record is not None and each.record.gone:
             put(
-                f"\nThe checkout of {each.record.id} was moved or deleted: `{each.record.down_command}` ends it"
+                f"\nThe checkout of {each.record.id} was moved or deleted: "
+                f"`{each.record.down_command}` ends it"
             )
     if any(each.listed.state == "not asked" for each in found) and not clouds:
         put("\n`./cluster list --clouds` asks the clouds for their clusters' nodes and cost.")

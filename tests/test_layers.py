@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.checkout import CODE, ROOT, sources
 
-LIMIT = 400
 FILES = sources()
 CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
 PROVIDERS = [f"{folder}.{name}" for folder in ("infra", "cli") for name in ("local", "aws", "gcp")]

@@ -26,8 +26,8 @@ def messages() -> list[str]:
     """Return a message for each of this user's clusters that run without their checkout."""
     return [
         f"a cluster of stack {cluster.stack} runs, and {locations.state_dir(cluster.home)} no longer has "
-        f"its state: the checkout was moved or deleted. If it was moved, `./cluster down --stack {cluster.stack}` "
-        f"there ends the cluster; else `{cluster.down_command}`"
+        f"its state: the checkout was moved or deleted. If it was moved, "
+        f"`./cluster down --stack {cluster.stack}` there ends the cluster; else `{cluster.down_command}`"
         for cluster in clusters.recorded()
         # A cluster that a reboot has ended left only a folder.
         if cluster.provider == "local" and cluster.gone and RunDirectory(cluster.run_dir).pids()

@@ -20,14 +20,13 @@ def listed(cluster: Cluster) -> Listed:
     name = run.cluster
     if agent_lifecycle.controller_is_dead(run):
         return Listed("local", name, cluster.stack, cluster.since, "off")
-    hours = usd = None
+    nodes = _nodes(run)
     try:
         cost = rpc.call(machine_access.daemon_socket(run), "cost", ANSWER_SECONDS)
-        hours, usd = cost["node_hours"], cost["usd"]
-        state = "up"
     except (rpc.RpcUnavailableError, rpc.RpcError):
-        state = "silent"
-    return Listed("local", name, cluster.stack, cluster.since, state, _nodes(run), hours, usd)
+        return Listed("local", name, cluster.stack, cluster.since, "silent", nodes)
+    hours, usd = cost["node_hours"], cost["usd"]
+    return Listed("local", name, cluster.stack, cluster.since, "up", nodes, hours, usd)
 
 
 def _nodes(run: RunDirectory) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shlex
 import time
@@ -200,6 +199,6 @@ def _write(cluster: Cluster) -> None:
 
 def _same_folder(one: Path, other: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return one.samefile(other)
     except OSError:
         return False

@@ -108,7 +108,8 @@ def check_run_dir(stack: Stack) -> Path:
     """Return `run_dir` without creating it.
 
     Raises:
-        UserError: As `make_run_dir`, for folders that exist; or the stack's state is another user's or a copy.
+        UserError: As `make_run_dir`, for folders that exist; or the stack's state is another user's or a
+            copy.
     """
     clusters.follow(stack)
     path = locations.run_dir(stack)

@@ -86,8 +86,7 @@ def state_root() -> Path:
 
 
 def cache_root() -> Path:
-    """Return the user's folder for what is kept between clusters: training environments, archives and generated
-    data."""
+    """Return the user's folder for what is kept between clusters: environments, archives and made data."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else home() / ".cache"
     return root / APPLICATION
@@ -104,8 +103,10 @@ def run_root() -> Path:
 
 
 def run_roots() -> list[Path]:
-    """Return the parents of run directories of all users of this machine. Another user may have put anything
-    there."""
+    """Return the parents of run directories of all users of this machine.
+
+    Another user may have put anything there.
+    """
     return sorted(run_root().parent.glob(f"{APPLICATION}-[0-9]*"))
 
 

@@ -1,8 +1,8 @@
 """The owner of a local cluster: a file in its run directory says which engine brought it up.
 
-The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL of
-the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command that
-destroys it.
+The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL
+of the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command
+that destroys it.
 """
 
 from __future__ import annotations

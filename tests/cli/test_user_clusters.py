@@ -1,4 +1,4 @@
-"""`./cluster list` and `down --cluster`: every cluster of this user, on this machine and, if asked, on clouds."""
+"""`./cluster list` and `down --cluster`: every cluster of this user, here and, if asked, on clouds."""
 
 from __future__ import annotations
 
