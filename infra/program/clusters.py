@@ -159,7 +159,7 @@ def remove(cluster: str) -> None:
         _folder().rmdir()
 
 
-def stray(stack: Stack) -> Cluster | None:
+def without_state(stack: Stack) -> Cluster | None:
     """Return a local cluster that runs, was brought up from this folder, and is not in its state.
 
     The state was removed (`git clean -xdf`), or the checkout that had it was moved away.

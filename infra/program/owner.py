@@ -55,7 +55,7 @@ def claim(stack: Stack, claimant: str) -> None:
     Raises:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
-    _refuse_stray(stack, claimant)
+    _refuse_without_state(stack, claimant)
     path = folders.make_run_dir(stack) / OWNER
     draft = path.with_name(f".{OWNER}.{os.getpid()}")
     draft.touch(mode=0o644)  # whatever the umask is: nobody else may write it
@@ -71,9 +71,9 @@ def claim(stack: Stack, claimant: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _refuse_stray(stack: Stack, claimant: str) -> None:
+def _refuse_without_state(stack: Stack, claimant: str) -> None:
     """Refuse to bring a stack up beside, or over, a cluster whose state is gone."""
-    found = clusters.stray(stack)
+    found = clusters.without_state(stack)
     if found is None:
         return
     if found.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
