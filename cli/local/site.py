@@ -8,7 +8,6 @@ import json
 import os
 import pwd
 import socket
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
-from node import ports, rpc
+from node import foreign, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm import cloud_local
@@ -310,8 +309,9 @@ class RunDirectory:
 
 def _content(note: Path) -> dict[str, Any]:
     """Return what a note of ports says; empty if there is none, or if it is damaged."""
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        return dict(json.loads(_read_note(note)))
+    # A note may be another user's, who could have put anything in its place.
+    with contextlib.suppress(foreign.UnusableError, OSError, ValueError, TypeError):
+        return dict(foreign.parse(foreign.read(note, NOTE_LENGTH).data))
     return {}
 
 
@@ -320,19 +320,6 @@ def _reserved(note: Mapping[str, Any]) -> tuple[int, int] | None:
     with contextlib.suppress(KeyError, ValueError, TypeError):
         return int(note["base"]), int(note["count"])
     return None
-
-
-def _read_note(file: Path) -> str:
-    """Return a small file's text. It may be another user's, who could have put anything in its place.
-
-    Raises:
-        OSError: there is no regular file.
-    """
-    # A pipe would otherwise keep this command waiting.
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), encoding="utf-8") as note:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(note.fileno()).st_mode):
-            raise OSError(f"{file} is no regular file")
-        return note.read(NOTE_LENGTH)
 
 
 def free_range(
