@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli import providers
+from cli import programs, providers
 from cli.provider import TOOL
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.slurm.environment import without_job
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
-OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
+OURS = "SLURM_STACKS_PROJECT"
 
 
 def replace_process(up: StackUp, argv: Sequence[str]) -> None:
@@ -52,7 +51,7 @@ def environment_of(command: Command) -> dict[str, str]:
     kept = {
         name: value
         for name, value in without_job(os.environ).items()
-        if name not in OURS and not name.startswith("PULUMI_")
+        if name != OURS and not name.startswith("PULUMI_")
     }
     return kept | command.env
 
@@ -75,21 +74,12 @@ def tool(
     chosen = providers.load(up.provider)
     command = chosen.access(up.stack, {}, [TOOL, *arguments], tty=False)
     seconds = TOOL_SECONDS if seconds is None else seconds
-    try:
-        result = subprocess.run(
-            command.argv,
-            env=environment_of(command),
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s") from None
-    if result.returncode:
-        raise UserError(result.stderr.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing")
-    return result.stdout
+    result = programs.capture(command.argv, env=environment_of(command), text=text, seconds=seconds)
+    if result.status == programs.TIMED_OUT:
+        raise UserError(f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s")
+    if result.failed:
+        raise UserError(result.err.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing")
+    return result.out
 
 
 def show_cluster_status(up: StackUp, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import chaos, environments
+from cli import init as new_stack
 from cli.options import (
     UNNAMED,
     Json,
@@ -69,6 +70,9 @@ def version() -> str:
 
     found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
     return str(found["project"]["version"])
+
+
+init = app.command("init", epilog=new_stack.EPILOG)(new_stack.init)
 
 
 @app.command()
@@ -283,7 +287,7 @@ def run_sweep(
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
     sweep that is under way. The cluster must be up.
     """
-    from cli import sweep
+    from cli import packages, sweep
     from cli.console.progress import Console
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
@@ -291,6 +295,7 @@ def run_sweep(
     if cancel:
         sweep.cancel(stack, load(stack), Console())
     else:
+        packages.provide("report")
         sweep.run(stack, load(stack), Console(), nodes=nodes, repeat=repeat, partitions=partition, gpus=gpus)
 
 
@@ -302,8 +307,10 @@ def report(
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
+    from cli import packages
     from cli import report as reports
 
+    packages.provide("report")
     made = reports.make(stack, output, project=project())
     print(made.page)
     print(made.table)
@@ -348,9 +355,12 @@ def run_tests(
     ] = False,
 ) -> None:
     """Run the tests that this machine can run; with a file, all of that file's."""
-    from cli.checks import run_checks
+    from cli import packages
 
-    sys.exit(run_checks(project(), arguments or [], everything=everything))
+    packages.provide("dev")
+    from tools import run_tests as suites
+
+    sys.exit(suites.run(project(), arguments or [], everything=everything))
 
 
 def main() -> None:

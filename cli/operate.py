@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import former_benchmark, login_machine, preview, providers, results, shared_cores
+from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
 from cli.provider import StackUp
 from cli.runner import interrupt
+from cli.waiting import attempts
 from infra import cost
 from infra.additions import additions
 from infra.benchmark import BenchmarkRun
@@ -96,8 +97,8 @@ def bring_up(
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
     if benchmark:
-        former = former_benchmark.find(up, cluster, training, known)
-        former_benchmark.keep(stack.name, former, console.say, replace=replace)
+        former = benchmark_changes.find(up, cluster, training, known)
+        benchmark_changes.keep(stack.name, former, console.say, replace=replace)
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
 
     def prepare() -> None:
@@ -240,8 +241,7 @@ def _asked(up: StackUp, console: Console, *arguments: str, text: str = "") -> st
         NotUpError: There is no cluster.
         UserError: Access is refused (exit 3), or the cluster has not answered for PATIENCE_SECONDS.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
+    for left in attempts(PATIENCE_SECONDS, POLL_SECONDS):
         try:
             return login_machine.tool(up, *arguments, text=text)
         except NotUpError:
@@ -249,14 +249,14 @@ def _asked(up: StackUp, console: Console, *arguments: str, text: str = "") -> st
         except UserError as error:
             if error.exit_code == EXIT_REFUSED:
                 raise  # access is refused, and will be
-            if time.monotonic() > deadline:
+            if not left:
                 raise UserError(
                     f"the cluster of stack {up.stack.name} has not answered for {PATIENCE_SECONDS:g} s. "
                     f"Its last words:\n  {error}\n`./cluster up --stack {up.stack.name}` waits again, "
                     f"`./cluster doctor --stack {up.stack.name}` looks for the cause."
                 ) from None
             console.now(f"the controller does not answer: {str(error).splitlines()[-1]}")
-        time.sleep(POLL_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
@@ -274,9 +274,9 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: st
     The result of the benchmark's `job` is there a moment before Slurm knows that it has ended.
     """
     static = sum(p.min for p in cluster.partitions)
-    deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
+    seconds = cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
     with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
-        while time.monotonic() < deadline:
+        for _ in attempts(seconds, POLL_SECONDS):
             try:
                 status = login_machine.cluster_status(up)
             except UserError as error:  # the result is already kept
@@ -293,7 +293,6 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: st
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")
-            time.sleep(POLL_SECONDS)
     console.say(f"nodes are still up: `{hint('status', up.stack.name)}` says why", "yellow")
 
 
@@ -391,5 +390,5 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     if made["changes"] is not None:
-        made["changes"] += former_benchmark.described(stack, cluster, training)
+        made["changes"] += benchmark_changes.described(stack, cluster, training)
     return made

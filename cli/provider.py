@@ -12,7 +12,7 @@ from node.model import BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
     # Only for types, because `status` and `exec` must not wait for the import of Pulumi.
-    from cli.changes.check import CheckedChanges
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change
     from cli.console.progress import Console

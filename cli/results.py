@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from cli.hints import hint
 from infra import os_errors
 from infra.errors import UserError
-from infra.program import locations, whole_file
+from infra.program import locations
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 from workload import program_record, result
 
@@ -164,7 +165,7 @@ def write_whole(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, text)
+        write_atomically(path, text)
     except OSError as error:
         raise os_errors.explain(error, path) from error
 

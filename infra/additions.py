@@ -19,13 +19,10 @@ class Addition(TypedDict):
 
 
 def additions(design: ClusterDesign) -> list[Addition]:
-    """Containers, GDRCopy and hooks, for example: docker.sh on all. Empty without all of them."""
+    """Containers and hooks, for example: docker.sh on all. Empty without both."""
     found = []
     if design.containers is not None:
         found.append(Addition(name="containers", what=_containers(design.containers)))
-    if design.gdrcopy:
-        what = f"GDRCopy from {plurals.count(len(design.gdrcopy), 'package')}"
-        found.append(Addition(name="gpu", what=what))
     if design.hooks:
         hooks = [f"{PurePosixPath(hook.source).name} on {hook.role}" for hook in design.hooks]
         found.append(Addition(name="hooks", what=", ".join(hooks)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
-from infra.program import whole_file
+from infra.program.files import write_atomically
 from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
@@ -97,10 +97,8 @@ def _script(root: Path, key: str, source: str) -> bytes:
 
 def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
     """The packages that are known by their hashes, each with its key of the stack file."""
-    containers = design.containers.packages if design.containers else ()
-    for section, packages in (("containers", containers), ("gpu.gdrcopy", design.gdrcopy)):
-        for number, package in enumerate(packages):
-            yield f"{section}.packages[{number}].source", package
+    for number, package in enumerate(design.containers.packages if design.containers else ()):
+        yield f"containers.packages[{number}].source", package
 
 
 def _to_be_filled_in(package: Package) -> bool:
@@ -198,7 +196,7 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
     """
     node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    files["node/__init__.py"] = (node / "__init__.py").read_bytes()
+    files |= {f"node/{name}": (node / name).read_bytes() for name in ("__init__.py", "waiting.py")}
     for folder in ("cloud", provider):
         files |= {f"node/{folder}/{name}": content for name, content in tree(node / folder)}
     return _zip(files)
@@ -214,7 +212,7 @@ def cached_file(folder: str, suffix: str, content: bytes, *, write: bool = True)
     path = cache_root() / folder / f"{digest(content)[:16]}{suffix}"
     if write and not (path.exists() and path.stat().st_size == len(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, content)
+        write_atomically(path, content)
     return path
 
 

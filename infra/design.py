@@ -6,13 +6,11 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
-from infra.config.containers import PackageConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.local_cloud import LocalConfig
 from infra.health import health
@@ -60,7 +58,6 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         ),
         health=health(cluster, partitions),
         containers=_containers(cluster),
-        gdrcopy=_packages(cluster.gpu.gdrcopy.packages if cluster.gpu and cluster.gpu.gdrcopy else ()),
         budget=_budget(cluster),
         region=config.region,
         zone=config.zone,
@@ -124,14 +121,11 @@ def _budget(cluster: ClusterConfig) -> model.Budget:
 
 
 def _containers(cluster: ClusterConfig) -> model.Containers | None:
-    said = cluster.containers
-    if said is None:
+    config = cluster.containers
+    if config is None:
         return None
-    return model.Containers(said.runtime, _packages(said.packages), said.images)
-
-
-def _packages(said: Iterable[PackageConfig]) -> tuple[Package, ...]:
-    return tuple(Package(one.source, one.sha256) for one in said)
+    packages = tuple(Package(package.source, package.sha256) for package in config.packages)
+    return model.Containers(config.runtime, packages, config.images)
 
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:

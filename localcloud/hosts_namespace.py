@@ -33,7 +33,6 @@ HOSTS, SWITCH = Path("/etc/hosts"), Path("/etc/nsswitch.conf")
 SLURM = Path("/etc/slurm")
 """The folder of slurm.conf in the distributions' packages."""
 LOCALHOST = "localhost"
-NAME_SERVICE_CACHES = ("/run/nscd/socket", "/var/run/nscd/socket")
 WATCH_SECONDS = 5.0
 BEGIN, END = "# slurm-stacks: machines of this cluster\n", "# slurm-stacks: end\n"
 
@@ -85,10 +84,6 @@ def enter(folder: Path, name: str) -> None:
     # A namespace without root's rights cannot make the folder where the host has none.
     if SLURM.is_dir() and slurm_folder(folder).is_dir():
         _mount(slurm_folder(folder), SLURM, MS_BIND)
-    for cache in {os.path.realpath(path) for path in NAME_SERVICE_CACHES}:
-        if os.path.exists(cache):  # noqa: PTH110 - pathlib raises for another user's folder
-            # nscd would answer from the host's /etc/hosts. A file that is no socket keeps programs from it.
-            _mount("/dev/null", cache, MS_BIND)
     encoded = name.encode()
     _call("sethostname", encoded, len(encoded))
 

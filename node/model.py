@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from node.accelerator import Accelerator as Accelerator  # noqa: PLC0414  the design's types are here
 from node.batch import Batch
 from node.containers.model import Containers as Containers  # noqa: PLC0414
-from node.containers.model import Package
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.storage import Gp3 as Gp3  # noqa: PLC0414
 from node.storage import Mount as Mount  # noqa: PLC0414
 
-SETTINGS_VERSION = "slurm-stacks/settings/v3"  # `node.published` reads versions 1 and 2, too.
+SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
 PROCESS, CONTAINER = "process", "container"
 """How the local stack isolates machines (`ClusterDesign.isolation`)."""
@@ -219,8 +218,6 @@ class ClusterDesign:
     hooks: tuple[Hook, ...] = ()
     containers: Containers | None = None
     health: Health | None = None
-    gdrcopy: tuple[Package, ...] = ()
-    """The packages of GDRCopy for nodes with NVIDIA's GPUs; empty means that they have none."""
     budget: Budget = field(default_factory=Budget)
     region: str | None = None
     zone: str | None = None
@@ -247,7 +244,6 @@ class ClusterDesign:
         """
         found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
         found += [package.source for package in self.containers.packages] if self.containers else []
-        found += [package.source for package in self.gdrcopy] if role in (None, "compute") else []
         return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:

@@ -43,7 +43,7 @@ WORDS = {
 SHOWN = {
     # Commands that a user is told to type.
     "node/logs/find.py": "srun --nodelist=",
-    "cli/changes/check.py": "scontrol update PartitionName=",
+    "cli/changes/decision.py": "scontrol update PartitionName=",
 }
 BOOT = ("context", "slurm")
 """The function of a machine's boot: `node.bootstrap.context.Context.slurm`."""

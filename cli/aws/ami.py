@@ -16,6 +16,7 @@ from cli.aws import machines
 from cli.aws.account import explained
 from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE
+from cli.waiting import Sleep, attempts
 from infra.aws.tags import CLUSTER, RECIPE
 from infra.errors import UserError
 from node import plurals
@@ -27,8 +28,6 @@ TRIES = 6
 """How often a snapshot's deletion is tried: it stays in use until a moment after its AMI is deregistered."""
 AT_REST = frozenset({"AVAILABLE", "CANCELLED", "FAILED", "DEPRECATED", "DELETED", "DISABLED"})
 """Image Builder's states of an image whose build is over."""
-
-Sleep = Callable[[float], None]
 
 
 def remove_unused(
@@ -122,8 +121,7 @@ def end_builds(
         UserError: A build does not end in time, or AWS refuses.
     """
     asked: set[str] = set()
-    deadline = time.monotonic() + SECONDS
-    while True:
+    for _ in attempts(SECONDS, POLL_SECONDS, sleep):
         there = list(_builds(builder, cluster, recipe))
         busy = [build for build in there if build["state"]["status"] not in AT_REST]
         for arn in {build["arn"] for build in busy} - asked:
@@ -133,12 +131,11 @@ def end_builds(
                 builder.cancel_image_creation(imageBuildVersionArn=arn, clientToken=str(uuid.uuid4()))
         if not busy:
             break
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{len(busy)} image builds of cluster {cluster} have not ended within {SECONDS:g} s: "
-                f"{busy[0]['arn']}. Run the command again"
-            )
-        sleep(POLL_SECONDS)
+    else:
+        raise UserError(
+            f"{len(busy)} image builds of cluster {cluster} have not ended within {SECONDS:g} s: "
+            f"{busy[0]['arn']}. Run the command again"
+        )
     for build in there:
         with explained():
             builder.delete_image(imageBuildVersionArn=build["arn"])

@@ -15,7 +15,7 @@ from infra.program.stack import Stack
 from node.model import ClusterDesign
 
 if TYPE_CHECKING:
-    from cli.changes.check import CheckedChanges
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Rules
     from cli.clouds.listing import Listed

@@ -14,6 +14,7 @@ from typing import Any
 from cli.clouds import ssh_access
 from cli.clouds.cloud import ALIVE, Cloud, Machine
 from cli.ssh import openssh
+from cli.waiting import attempts
 from infra.clouds import userdata
 from infra.clouds.commands import PYTHON, WaitRequest
 from infra.errors import UserError
@@ -66,11 +67,10 @@ class Waiter:
 
     def host(self, host: str) -> dict[str, Any]:
         """Wait for one host, and make it boot again if it runs an older publication."""
-        deadline = time.monotonic() + self.seconds
         published = self.cloud.changed(self.request.bucket, "current.json")
         stale: float | None = None
         first = True
-        while True:
+        for _ in attempts(self.seconds, POLL_SECONDS, self.sleep):
             machine = self._machine(host)
             if machine.state == "stopped":
                 # A change of its disks leaves it stopped.
@@ -93,9 +93,7 @@ class Waiter:
                 else:
                     self._progress(host, report)
             first = False
-            if time.monotonic() > deadline:
-                raise UserError(self._late(host, machine, report))
-            self.sleep(POLL_SECONDS)
+        raise UserError(self._late(host, machine, report))
 
     def _machine(self, host: str) -> Machine:
         for look in range(LOOKS):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from cli import programs
 from infra.errors import EXIT_REFUSED, UserError
 
 FILES = ("id_ed25519.pub", "id_rsa.pub")
@@ -42,8 +42,5 @@ def any_key(folder: Path) -> bool:
 
 def agent_keys() -> list[str]:
     """The public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
-    try:
-        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return listed.stdout.splitlines() if listed.returncode == 0 else []
+    listed = programs.capture(["ssh-add", "-L"], seconds=10)
+    return [] if listed.failed else listed.out.splitlines()

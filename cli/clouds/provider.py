@@ -20,7 +20,7 @@ from infra.program.stack import Stack
 from node.model import BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
-    from cli.changes.check import CheckedChanges
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change, Rules
     from cli.clouds.listing import Listed
@@ -233,7 +233,7 @@ class CloudProvider(abc.ABC):
         *,
         replace: bool,
     ) -> CheckedChanges:
-        from cli.changes import check, table
+        from cli.changes import decision, table
         from cli.clouds import kept_storage, running
 
         try:
@@ -242,19 +242,19 @@ class CloudProvider(abc.ABC):
             if error.exit_code == EXIT_REFUSED:
                 raise
             say(f"what this changes cannot be told: {error}")
-            return check.CheckedChanges()
+            return decision.CheckedChanges()
         if there is None:
             if any(mount.keep for mount in design.mounts):
                 # Without `existing` the cluster gets new ones, and the old ones are paid for, too.
                 paths = {mount.name: mount.path for mount in design.mounts}
                 for line in kept_storage.report(cloud.kept(paths), stack.file.name, paths):
                     say(line)
-            return check.CheckedChanges()
+            return decision.CheckedChanges()
         found = table.compare(there, design, self.rules())
         names = [partition.name for partition in there.partitions]
         way = running.reach(stack, there, cloud)
         command = hint("up", stack.name, "--replace")
-        return check.check_changes(found, names, way, say, replace=replace, command=command)
+        return decision.check_changes(found, names, way, say, replace=replace, command=command)
 
     def drain(
         self,
@@ -263,7 +263,7 @@ class CloudProvider(abc.ABC):
         say: Callable[[str], None],
         agree: Callable[[Sequence[Job]], None],
     ) -> None:
-        from cli.changes import check
+        from cli.changes import decision
         from cli.clouds import known_clusters, running, same_name
 
         same_name.refuse_foreign(self, stack, outputs, file_design)
@@ -279,10 +279,10 @@ class CloudProvider(abc.ABC):
                 # Another release published the design; the stack file is the next best source.
                 design = file_design(stack)
         except UserError as error:
-            say(check.no_answer(error))
+            say(decision.no_answer(error))
             return
         if design is not None:
-            check.drain(
+            decision.drain(
                 running.reach(stack, design, cloud),
                 [partition.name for partition in design.partitions],
                 hint("exec", stack.name),

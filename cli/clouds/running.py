@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.clouds import ssh_access
 from cli.clouds.cloud import ALIVE, Cloud
 from cli.ssh import openssh

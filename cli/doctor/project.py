@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import former_benchmark, pages, runner
+from cli import benchmark_changes, pages, runner
 from cli.changes import table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
@@ -101,7 +101,7 @@ def changes(
         return
     if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
         yield from_message("cluster.changes", Severity.STOPS, reason)
-    if (former := former_benchmark.planned(stack, design, training)) is not None:
+    if (former := benchmark_changes.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
 
 

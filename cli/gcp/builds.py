@@ -8,6 +8,7 @@ from typing import Any
 
 from cli.clouds import boot, ssh_access
 from cli.clouds.cloud import ALIVE, Cloud, Machine
+from cli.waiting import attempts
 from infra.errors import UserError
 from node.bootstrap.vm.images import ROLE
 
@@ -39,10 +40,9 @@ def wait(
         UserError: A step failed (the message has its last lines), the machine does not exist, or it took too
             long.
     """
-    deadline = time.monotonic() + seconds
     told = ""
     first = True
-    while True:
+    for _ in attempts(seconds, POLL_SECONDS, sleep):
         machine = _machine(cloud, instance, host)
         report = ssh_access.boot_report(cloud, bucket, host)
         # A report from before the launch is that of the machine that became the previous image.
@@ -70,12 +70,10 @@ def wait(
                 f"{cloud.console_line(machine)}"
             )
         first = False
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{host} ({instance}, {machine.state}) has not become an image within {seconds:g} s. Its "
-                f"console says how far it is: {cloud.console_line(machine)}"
-            )
-        sleep(POLL_SECONDS)
+    raise UserError(
+        f"{host} ({instance}, {machine.state}) has not become an image within {seconds:g} s. Its "
+        f"console says how far it is: {cloud.console_line(machine)}"
+    )
 
 
 def _machine(cloud: Cloud, instance: str, host: str) -> Machine:

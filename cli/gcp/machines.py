@@ -81,15 +81,12 @@ def tagged(account: Account) -> list[TaggedMachine]:
     return machines
 
 
-def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> Machine:
-    """The `Machine` for an instance.
-
-    Args:
-        bucket: The cluster's bucket, for an instance whose metadata does not name it.
-    """
+def machine(found: dict[str, Any], cluster: str) -> Machine:
+    """Return the `Machine` for an instance."""
     labels = found.get("labels", {})
     interface: dict[str, Any] = next(iter(found.get("networkInterfaces", [])), {})
     public = (access.get("natIP") for access in interface.get("accessConfigs", []))
+    items = found.get("metadata", {}).get("items", [])
     name = str(found["name"])
     return Machine(
         id=name,
@@ -99,16 +96,10 @@ def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> M
         launched=seconds(found.get("lastStartTimestamp") or found["creationTimestamp"]),
         private=interface.get("networkIP"),
         public=next((address for address in public if address), None),
-        bucket=bucket_of(found) or bucket if HOST in labels else None,
+        bucket=next((str(item["value"]) for item in items if item.get("key") == BUCKET), None),
         zone=short(str(found["zone"])),
         stack=labels.get(STACK),
     )
-
-
-def bucket_of(found: dict[str, Any]) -> str | None:
-    """The cluster's bucket from an instance's metadata; `None` for nodes and hosts of an earlier release."""
-    items = found.get("metadata", {}).get("items", [])
-    return next((str(item["value"]) for item in items if item.get("key") == BUCKET), None)
 
 
 def start(account: Account, machines: Sequence[Machine]) -> None:

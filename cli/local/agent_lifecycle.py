@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
+from cli.waiting import attempts, wait_until
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
@@ -25,8 +26,6 @@ from node import rpc
 from node.processes import ProcessId, end_all
 
 AGENT = "localcloud.agent"
-FORMER_AGENT = "infra.local.cloud.agent"
-"""The agent's module in an earlier version. Its files are gone, so such an agent must be replaced."""
 AGENT_START_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 """Seconds for the shortest call, after which an agent counts as hanging."""
@@ -42,7 +41,6 @@ def start_agent(project: Path, run: RunDirectory) -> None:
     Raises:
         UserError: the agent does not start.
     """
-    end_former_agent(run)
     log = run.cloud / "agent.log"
     mine: subprocess.Popen[bytes] | None = None
     known: ProcessId | None = None
@@ -91,18 +89,8 @@ def agent_process(run: RunDirectory) -> ProcessId | None:
     except (OSError, ValueError):
         return None
     process = ProcessId.of(pid)
-    ours = os.fsencode(run.path) in command and (
-        AGENT.encode() in command or FORMER_AGENT.encode() in command
-    )
+    ours = os.fsencode(run.path) in command and AGENT.encode() in command
     return process if ours and process is not None and process.alive() else None
-
-
-def end_former_agent(run: RunDirectory) -> None:
-    """End an agent of a version with other paths. A new agent follows; machines outlive both."""
-    process = agent_process(run)
-    with contextlib.suppress(OSError):  # it has just ended
-        if process is not None and FORMER_AGENT.encode() in _words(process.pid):
-            _kill(process)
 
 
 def _words(pid: int) -> list[bytes]:
@@ -216,19 +204,17 @@ def _shut_down(run: RunDirectory, agent: ProcessId) -> None:
     else:
         with explain_wait("ending the cluster's machines"), contextlib.suppress(rpc.RpcUnavailableError):
             run.call("shutdown", SHUTDOWN_SECONDS)
-            deadline = time.monotonic() + ANSWER_SECONDS
-            while agent.alive() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: not agent.alive(), ANSWER_SECONDS, 0.02)
     _kill(agent)
 
 
 def _kill(process: ProcessId) -> None:
     """Send SIGKILL, which ends a stopped process, too, and wait for the end."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while process.alive() and time.monotonic() < deadline:
+    for _ in attempts(ANSWER_SECONDS, 0.02):
+        if not process.alive():
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def say(text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.local import machine_access, training
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import TOOL
 from infra import workload_files
 from infra.errors import UserError

@@ -21,7 +21,6 @@ INSTEAD: dict[str, Row | None] = {
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
-    "gpu": Row(Kind.NOTHING, ("cluster.gdrcopy",), _CLOUDS),
     "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
     "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cli.hints import hint
 from cli.local import agent_lifecycle, published_settings
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
 from infra.config.checks.local_cloud import pools
 from infra.config.local_cloud import LocalConfig

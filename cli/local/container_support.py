@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cli import programs
 from cli.local import image, system_packages
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
@@ -93,21 +93,16 @@ def probe() -> str:
     """Try what a container machine needs. Returns the kernel's refusal; empty if all of it works."""
     root, _ = os_errors.nearest(locations.run_root())
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        try:
-            done = subprocess.run(
-                ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", PROBE, "sh", folder],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PROBE_SECONDS,
-                check=False,
-                env={"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin", "LANG": "C.UTF-8"},
-            )
-        except subprocess.TimeoutExpired:
-            return f"no answer within {PROBE_SECONDS:g} s"
+        done = programs.capture(
+            ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", PROBE, "sh", folder],
+            env={"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+            seconds=PROBE_SECONDS,
+        )
+        if done.status == programs.TIMED_OUT:
+            return done.err
         # overlayfs leaves a folder that nobody may enter, so it could not be removed.
         work = Path(folder) / "work" / "work"
         if work.exists():
             work.chmod(0o700)
-    lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-    return lines[0] if done.returncode else ""
+    lines = done.err.strip().splitlines() or [f"status {done.status}"]
+    return lines[0] if done.failed else ""

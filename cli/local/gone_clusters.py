@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cli.hints import left_over
 from cli.local import leftovers
 from cli.local.agent_lifecycle import end_cluster
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.runner import interrupt
 from infra import os_errors
 from infra.errors import UserError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cli.local import site
+from cli.local import run_directory
 from infra import bundle, os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
@@ -34,7 +34,7 @@ def check() -> None:
 def unnamed_user() -> str | None:
     """Check that this user has a name: Slurm looks it up in the user database."""
     try:
-        site.user()
+        run_directory.user()
         locations.home()
     except UserError as error:
         return str(error)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import os_errors
 from localcloud import containers
 

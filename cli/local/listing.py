@@ -6,7 +6,7 @@ import json
 
 from cli.clouds.listing import Listed
 from cli.local import agent_lifecycle, machine_access
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.program.clusters import Cluster
 from node import rpc
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from cli.local.site import RunDirectory, user
+from cli.local.run_directory import RunDirectory, user
 from cli.provider import TOOL, Command, Files, Inside
 from infra.errors import UserError
 from localcloud.machines import has_hosts_namespace, namespace_command

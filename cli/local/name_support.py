@@ -6,12 +6,12 @@ A probe makes a hosts namespace.
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.local.site import RunDirectory
+from cli import programs
+from cli.local.run_directory import RunDirectory
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import base_python, has_hosts_namespace, set_hosts_namespace
 
@@ -97,18 +97,9 @@ def _probe(address: str) -> str:
         cloud.mkdir()
         hosts_namespace.slurm_folder(cloud).mkdir()
         (cloud / "hosts").write_text(f"{address} {PROBE_NAME}\n")
-        try:
-            done = subprocess.run(
-                [*python, hosts_namespace.__file__, cloud, PROBE_NAME, "--exec", *python, "-c", PROBE],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PROBE_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"no answer within {PROBE_SECONDS:g} s"
-    if done.stdout.split() == [PROBE_NAME, address]:
+        command = [*python, hosts_namespace.__file__, str(cloud), PROBE_NAME, "--exec", *python, "-c", PROBE]
+        done = programs.capture(command, seconds=PROBE_SECONDS)
+    if done.out.split() == [PROBE_NAME, address]:
         return ""
-    errors = done.stderr.strip().splitlines()
+    errors = done.err.strip().splitlines()
     return errors[0].partition("by name: ")[2] or errors[0] if errors else "/etc/hosts is not asked for names"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Finding, fine, warns
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.config.advice import too_few_cores
 from infra.errors import UserError
 from infra.program.stack import Stack

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.local import agent_lifecycle, leftovers, loopback, machine_access, system_packages
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import Command, Files, Inside, Outputs, StackUp
 from cli.runner import lock
 from infra.errors import NotUpError, UserError
@@ -18,7 +18,7 @@ from infra.program.stack import Stack
 from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
-    from cli.changes.check import CheckedChanges
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change
     from cli.doctor.finding import Check

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
 from infra.design import design
 from infra.instance_types.catalog import catalog

@@ -9,13 +9,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
-from cli.changes import check, table
-from cli.changes.check import CheckedChanges, ClusterControl
+from cli.changes import decision, table
+from cli.changes.decision import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
 from cli.hints import hint
 from cli.local import agent_lifecycle, machine_access
 from cli.local.changes import RULES
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import bundle
 from infra.errors import NotUpError, UserError
 from node.model import ClusterDesign
@@ -98,7 +98,7 @@ def check_changes(
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in there.partitions]
     command = hint("up", stack, "--replace")
-    checked = check.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
+    checked = decision.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
     return dataclasses.replace(checked, recreate=anew)
 
 
@@ -139,12 +139,12 @@ def drain(
     try:
         there = published(run)
     except UserError as error:
-        say(check.no_answer(error))
+        say(decision.no_answer(error))
         return
     if there is None:
         return
     names = [partition.name for partition in there.partitions]
-    check.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
+    decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:

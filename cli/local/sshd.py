@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
-from cli import pages
+from cli import pages, programs
 from cli.local import machine_access
-from cli.local.site import RunDirectory, user
+from cli.local.run_directory import RunDirectory, user
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh.target import Target
-from localcloud.nspawn import SEARCH, enter
+from localcloud.nspawn import enter
 from node.bootstrap.sshd import PORT
+from node.subprocesses import SEARCH
 
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
@@ -57,12 +57,12 @@ def _key(folder: Path) -> Path:
     if not key.with_suffix(".pub").exists():
         draft = folder / f".{key.name}.{os.getpid()}"
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-stacks", "-f", str(draft)]
-        try:
-            subprocess.run(make, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        except FileNotFoundError:
+        made = programs.capture(make)
+        if made.failed:
             raise UserError(
-                f"`ssh-keygen` is not on PATH: install OpenSSH's client ({pages.OPENSSH})", EXIT_REFUSED
-            ) from None
+                f"`ssh-keygen` makes no key ({made.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
+                EXIT_REFUSED,
+            )
         draft.replace(key)
         draft.with_suffix(f"{draft.suffix}.pub").replace(key.with_suffix(".pub"))
     return key

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cli import pages
+from cli import pages, programs
+from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
 from node.slurm import version
 
@@ -37,7 +38,7 @@ NEEDED = {
         "iproute2": "/*bin/ip",
     },
     # A real sshd, a controller's firewall and name server, MPI's ranks on several machines, and non-GNU
-    # programs for the shim.
+    # programs for `./cluster`.
     TESTS: {
         "openssh-server": "/usr/sbin/sshd",
         "nftables": "/usr/sbin/nft",
@@ -107,13 +108,13 @@ def unsuitable() -> str | None:
                 "(as root: apt-get remove slurm-wlm-emulator) and run the command again."
             )
     file = Path(NEEDED[SLURM]["slurmctld"])
+    done = programs.capture([str(file), "-V"], seconds=30)
+    if done.status in (programs.CANNOT_RUN, programs.TIMED_OUT):
+        return f"{file} cannot be run: {done.err.strip()}. Have its package installed again."
     try:
-        done = subprocess.run([str(file), "-V"], capture_output=True, text=True, check=False, timeout=30)
-        version.traits(version.parse(done.stdout))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{file} cannot be run: {error}. Have its package installed again."
+        version.traits(version.parse(done.out))
     except ValueError as error:
-        words = done.stderr.strip() or str(error)
+        words = done.err.strip() or str(error)
         return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer: {pages.SLURM}."
     return None
 
@@ -123,10 +124,9 @@ def missing_for_pmix() -> list[str]:
     if not (wanted := missing(PMIX)) or not _there(PMIX_PLUGIN):
         return []
     try:
-        file = NEEDED[SLURM]["slurmctld"]
-        done = subprocess.run([file, "-V"], capture_output=True, text=True, check=False, timeout=30)
-        by_version = version.parse(done.stdout) > PMIX_NAME_CHANGED and _there(PMIX_BY_VERSION)
-    except (OSError, subprocess.TimeoutExpired, ValueError):  # `unsuitable` says what is wrong with it
+        printed = programs.capture([NEEDED[SLURM]["slurmctld"], "-V"], seconds=30).out
+        by_version = version.parse(printed) > PMIX_NAME_CHANGED and _there(PMIX_BY_VERSION)
+    except ValueError:  # `unsuitable` says what is wrong with it
         return []
     return [] if by_version else wanted
 
@@ -170,7 +170,7 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left the policy, which prevents every service from starting.
         with contextlib.suppress(UserError):
-            subprocess.run([*_root(""), "rm", "-f", POLICY], check=False)
+            programs.capture([*_root(""), "rm", "-f", POLICY])
     if problem := unsuitable():
         raise UserError(problem, EXIT_REFUSED)
 
@@ -229,9 +229,7 @@ def _install(wanted: list[str], need: str, say: Say) -> None:
         # The packages enable their services for the next boot, but this cluster runs its own daemons.
         if shutil.which("systemctl"):
             services = [SERVICES[package] for package in wanted if package in SERVICES]
-            subprocess.run(
-                [*root, "systemctl", "disable", "--quiet", *services], capture_output=True, check=False
-            )
+            programs.capture([*root, "systemctl", "disable", "--quiet", *services])
     if still := [_files()[package] for package in wanted if not _there(_files()[package])]:
         raise UserError(f"{command(wanted)} succeeded, but {', '.join(still)} is not there")
 
@@ -245,28 +243,23 @@ def _root(refusal: str) -> list[str]:
     if os.getuid() == 0:
         return []
     sudo = ["sudo", "-n"]
-    try:
-        allowed = subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0
-    except OSError:  # there is no sudo
-        allowed = False
-    if not allowed:
+    if programs.capture([*sudo, "true"]).failed:
         raise UserError(refusal, EXIT_REFUSED)
     return sudo
 
 
 def _apt(root: list[str], arguments: list[str], say: Say) -> tuple[int, str]:
     """Run apt-get, and wait while another package manager holds the lock. Returns status and output."""
-    deadline = time.monotonic() + LOCK_SECONDS
     announced = False
-    while True:
+    for _ in attempts(LOCK_SECONDS, LOCK_PAUSE):
         status, output = _run([*root, *_CLEAN, "apt-get", *arguments], say)
         held = next((line for line in output.splitlines() if "Could not get lock" in line), None)
-        if status == 0 or held is None or time.monotonic() > deadline:
-            return status, output
+        if status == 0 or held is None:
+            break
         if not announced:
             say(f"another package manager is at work; waiting up to {LOCK_SECONDS:g} s for it ({held})")
             announced = True
-        time.sleep(LOCK_PAUSE)
+    return status, output
 
 
 # With env, because sudo removes variables. In English, because the output is searched for a message.
@@ -314,20 +307,18 @@ def _no_daemons(root: list[str]) -> Iterator[None]:
     if Path(POLICY).exists() and not _is_ours(Path(POLICY)):
         yield
         return
-    written = subprocess.run(
-        [*root, "tee", POLICY], input=OUR_POLICY, capture_output=True, text=True, check=False
-    )
+    written = programs.capture([*root, "tee", POLICY], text=OUR_POLICY)
     try:
-        if written.returncode:
+        if written.failed:
             raise UserError(
-                f"{POLICY} cannot be written ({written.stderr.strip()}), and without it the services of the "
+                f"{POLICY} cannot be written ({written.err.strip()}), and without it the services of the "
                 f"packages would start. Install them by hand: apt-get install {' '.join(NEEDED[SLURM])}",
                 EXIT_REFUSED,
             )
-        subprocess.run([*root, "chmod", "755", POLICY], check=False)
+        programs.capture([*root, "chmod", "755", POLICY])
         yield
     finally:
-        subprocess.run([*root, "rm", "-f", POLICY], check=False)
+        programs.capture([*root, "rm", "-f", POLICY])
 
 
 def _is_ours(policy: Path) -> bool:

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from cli.local.agent_lifecycle import ANSWER_SECONDS, end_hung_agent, explain_wait
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud.limits import COMPUTE
 from node import rpc
 from node.model import Settings

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from cli import results
 from infra.errors import EXIT_USAGE, UserError
-from infra.program import locations, whole_file
+from infra.program import locations
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _write(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, text)
+        write_atomically(path, text)
     except OSError as error:
         raise UserError(
             f"cannot write the report to {path}: {error.strerror}. Give another folder with --output."

@@ -11,11 +11,11 @@ import base64
 import json
 import os
 import shlex
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from cli import programs
 from cli.ssh import lines, openssh
 from infra import bundle, workload_files
 from infra.errors import EXIT_INTERRUPTED, UserError
@@ -35,12 +35,10 @@ def named(target: Target) -> Target:
     """
     if target.ask is None:
         return target
-    asked = subprocess.run(
-        shlex.split(target.ask), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if asked.returncode:
-        raise UserError(asked.stderr.strip() or f"`{target.ask}` ended with status {asked.returncode}")
-    return replace(target, user=str(json.loads(asked.stdout)["login_user"]), ask=None)
+    answer = programs.capture(shlex.split(target.ask))
+    if answer.failed:
+        raise UserError(answer.err.strip() or f"`{target.ask}` ended with status {answer.status}")
+    return replace(target, user=str(json.loads(answer.out)["login_user"]), ask=None)
 
 
 def environment(target: Target, options: argparse.Namespace) -> str:

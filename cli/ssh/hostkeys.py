@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infra.errors import UserError
-from infra.program import whole_file
+from infra.program.files import write_atomically
 
 ALIAS = "slurm-stacks"
 """The name under which the keys are kept. It is not an address, because addresses and ports change."""
@@ -54,5 +54,5 @@ def keep(folder: Path, lines: Sequence[str]) -> Path:
         UserError: As `parse`.
     """
     known = folder / "known_hosts"
-    whole_file.write(known, known_hosts(lines))
+    write_atomically(known, known_hosts(lines))
     return known

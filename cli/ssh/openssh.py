@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from cli import pages
 from cli.runner import interrupt, process
 from cli.ssh import hostkeys
+from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
 from infra.ssh.target import Target
 
@@ -108,15 +108,14 @@ def run(target: Target, line: str, *, stdin: str = "", seconds: float, stream: b
     """
     if target.identity is not None and not Path(target.identity).expanduser().is_file():
         raise SshError(f"there is no file {target.identity}, which was named as the key for {target.name}")
-    deadline = time.monotonic() + target.patience
-    while True:
+    for left in attempts(target.patience, PAUSE_SECONDS):
         try:
             return _attempt(target, line, stdin, seconds, stream)
         except SshError as error:
-            if not error.passing or time.monotonic() + PAUSE_SECONDS > deadline:
+            if not error.passing or left < PAUSE_SECONDS:
                 raise
             print(f"{error}; trying again", file=sys.stderr, flush=True)
-            time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool) -> str:

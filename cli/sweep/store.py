@@ -17,6 +17,7 @@ from cli.runner import lock
 from cli.sweep.plan import API_VERSION, Plan
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 from node.codec import from_json, to_json
 
@@ -51,12 +52,7 @@ class Store:
 
     def save(self, plan: Plan) -> None:
         """Write the plan so that it survives a crash. The caller must hold the lock."""
-        draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-        with draft.open("w") as file:
-            json.dump(to_json(plan), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.file)
+        write_atomically(self.file, json.dumps(to_json(plan), indent=1), durable=True)
 
     def has(self, plan: Plan) -> bool:
         """Return whether that sweep is still under way."""

@@ -23,7 +23,6 @@ from infra.config.fields import (
     Usd,
 )
 from infra.config.google import GcpPartition
-from infra.config.gpu import GpuConfig
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.local_cloud import LocalConfig
 from infra.config.network import NetworkConfig, Zones
@@ -74,12 +73,6 @@ class ImageConfig(Section):
         False,
         description="Build images from `source` or `id` first, with the nodes' software, so that nodes start "
         "faster.",
-    )
-    cuda: str | float | None = Field(
-        None,
-        deprecated=True,
-        description="Has no effect: remove it. Nodes have NVIDIA's driver 580, which runs CUDA 13 and older; "
-        "programs bring their own CUDA, as the training does.",
     )
 
 
@@ -330,7 +323,6 @@ class ClusterConfig(Section):
     image: ImageConfig = Field(default_factory=ImageConfig, description="What machines boot from.")
     hooks: list[HookConfig] = Field(default_factory=list, description="Post-install scripts.")
     containers: ContainersConfig | None = Field(None, description="Containers for jobs; null: none.")
-    gpu: GpuConfig | None = Field(None, description="What nodes with NVIDIA's GPUs get besides the driver.")
     health: HealthConfig = Field(
         default_factory=HealthConfig, description="Checks of nodes with GPUs, Neuron devices or EFA."
     )

@@ -261,7 +261,7 @@ _PARALLELCLUSTER_3 = {
     "MinCount": Word("partitions.nodes.min"),
     "MaxCount": Word("partitions.nodes.max"),
     "Efa.Enabled": Word("partitions.aws.efa"),
-    "GdrSupport": _to("gpu.gdrcopy", "GDRCopy's package"),
+    "GdrSupport": _to("hooks", "GDRCopy: the example hook gdrcopy.sh"),
     "DisableSimultaneousMultithreading": _not("Slurm counts the vCPUs: ask for --hint=nomultithread"),
     "SharedStorage": _HOME,
     "SharedStorage.MountDir": _to("storage.scratch.path", "and of home and apps"),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import foreign_keys, former_keys, placeholders, stack_file
+from infra.config import foreign_keys, placeholders, stack_file
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
@@ -43,11 +43,13 @@ _PLACEHOLDERS: dict[str, Any] = {
     "provider": "local",
     "instance_type": "",
     "max": 1,
-    "type": "unknown",
+    "role": "all",
+    "source": "/unknown",
+    "instance_types": [""],
+    "nodes": 1,
 }
-_PLACEHOLDERS |= {"role": "all", "source": "/unknown", "instance_types": [""], "nodes": 1}
-_ANYTHING: tuple[Any, ...] = ({}, 1, "unknown", [])
-_ROUNDS = 16
+_ROUNDS = 3
+"""A wrong value is removed in the first round; if a required one is missing then, it gets its placeholder."""
 _INDENT = "indent it, with `config:` on a line above"
 
 M = TypeVar("M", bound=BaseModel)
@@ -69,8 +71,6 @@ class StackConfig(BaseModel):
     """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
     """Values that the user still has to fill in: such a stack can be planned but not brought up."""
-    former_keys: tuple[str, ...] = ()
-    """Sentences on keys that have a new name, for a plan's warnings."""
 
     @property
     def provider(self) -> str:
@@ -99,14 +99,12 @@ def parse(
     """
     mistakes: list[Mistake] = _unknown_keys(values)
     broken: set[Location] = set()
-    cluster, renamed = None, former_keys.Renamed()
+    cluster = None
     misspelt = CLUSTER not in values and any(m.advice == f"did you mean {CLUSTER}?" for m in mistakes)
     raw_cluster = None if misspelt else _section(values, CLUSTER, mistakes, broken)
     if raw_cluster is not None:
         named = "name" in raw_cluster
         raw_cluster.setdefault("name", stack)
-        renamed = former_keys.rename(raw_cluster, (CLUSTER,))
-        mistakes += renamed.mistakes
         cluster = _validated(ClusterConfig, raw_cluster, (CLUSTER,), mistakes, broken)
         if not named:
             fits = fitting(stack) or "…"
@@ -126,7 +124,7 @@ def parse(
         unfilled += placeholders.in_cluster(cluster, (CLUSTER,))
     if mistakes or cluster is None:
         mistakes += placeholders.words(unfilled)
-        raise ConfigError(subject or f"the configuration of stack {stack}", renamed.as_written(mistakes))
+        raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
     return StackConfig(
         stack=stack,
         cluster=cluster,
@@ -135,7 +133,6 @@ def parse(
         zone=location.zone if cluster.provider == "gcp" else None,
         project=location.project if cluster.provider == "gcp" else None,
         placeholders=unfilled,
-        former_keys=renamed.sentences(),
     )
 
 
@@ -256,15 +253,15 @@ def _validated(
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 location = tuple(detail["loc"])
-                # Errors of later rounds come from our placeholders, which are missing or do not fit.
+                # In later rounds a key is missing only because its wrong value was removed.
                 if attempt == 0:
                     mistakes += from_pydantic(detail, top, model)
                     broken.add(top + location)
-                _remove_value(raw, location, detail["type"], attempt)
+                _remove_value(raw, location, detail["type"])
     return None
 
 
-def _remove_value(raw: Any, location: Location, kind: str, attempt: int) -> None:
+def _remove_value(raw: Any, location: Location, kind: str) -> None:
     """Remove a wrong value, so that its default is used, or replace a required one by a placeholder."""
     if not location:
         return
@@ -279,13 +276,11 @@ def _remove_value(raw: Any, location: Location, kind: str, attempt: int) -> None
         if isinstance(last, int) and last < len(owner) and kind in ("model_type", "model_attributes_type"):
             owner[last] = {}
         else:
-            _remove_value(raw, location[:-1], "", attempt)
+            _remove_value(raw, location[:-1], "")
     elif isinstance(owner, dict):
         owner.pop(last, None)
         if kind == "invalid_key":
             for key in [k for k in owner if str(k) == str(last)]:
                 del owner[key]
         if kind == "missing" and isinstance(last, str):
-            # A placeholder that does not fit is removed in one round and missing in the next one.
-            other = _ANYTHING[attempt // 2 % len(_ANYTHING)]
-            owner[last] = copy.deepcopy(_PLACEHOLDERS.get(last, other))
+            owner[last] = copy.deepcopy(_PLACEHOLDERS.get(last, "unknown"))

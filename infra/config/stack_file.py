@@ -24,7 +24,7 @@ from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of,
 NAMESPACE = "slurm-stacks"
 MOST_BYTES = 512 * 1024
 MOST_VALUES = 50_000
-"""The most values with all aliases resolved: a few lines of aliases can stand for more than memory holds."""
+"""The most values, with aliases written out: a few lines of aliases can stand for more than memory holds."""
 DEEPEST = 40
 
 LONGEST_STACK_NAME = 100
@@ -166,7 +166,8 @@ def _not_yaml(name: str, error: yaml.MarkedYAMLError) -> str:
 
 def _too_deep(name: str) -> str:
     return (
-        f"{name}: sections lie more than {DEEPEST} deep in each other; a stack file needs no more than ten."
+        f"{name}: sections lie more than {DEEPEST} deep in each other, or an anchor (&) contains itself; "
+        "a stack file needs no more than ten."
     )
 
 
@@ -176,48 +177,36 @@ class _Inspection:
     def __init__(self, name: str) -> None:
         self.mistakes: list[Mistake] = []
         self._name = name
-        self._measured: dict[Node, tuple[int, int]] = {}
-        self._open: set[Node] = set()
+        self._values = 0
 
-    def look(self, node: Node, location: Location) -> tuple[int, int]:
-        """Check a node, and each of its parts once.
-
-        Returns:
-            The number of values in the node, and their depth.
+    def look(self, node: Node, location: Location) -> None:
+        """Check a node and its parts.
 
         Raises:
-            ConfigError: There are too many values, or they are too deep.
+            ConfigError: It is too deep or too large, or a key is no text.
         """
-        if node in self._open:
-            self._fail(node, "this anchor (&) contains itself")
-        if node in self._measured:
-            return self._measured[node]
-        if len(self._open) > DEEPEST:
+        self._values += 1
+        if len(location) > DEEPEST:
             raise ConfigError(_too_deep(self._name))
-        self._open.add(node)
-        inner: list[tuple[int, int]] = []
+        if self._values > MOST_VALUES:
+            raise ConfigError(f"{self._name}: more than {MOST_VALUES} values, with aliases (*) written out.")
         if isinstance(node, MappingNode):
-            inner = self._mapping(node, location)
+            self._mapping(node, location)
         elif isinstance(node, SequenceNode):
-            inner = [self.look(item, (*location, i)) for i, item in enumerate(node.value)]
+            for index, item in enumerate(node.value):
+                self.look(item, (*location, index))
         elif isinstance(node, ScalarNode):
             self._scalar(node, location)
-        self._open.discard(node)
-        size = 1 + sum(count for count, _ in inner)
-        depth = 1 + max((below for _, below in inner), default=0)
-        if size > MOST_VALUES:
-            self._fail(node, f"more than {MOST_VALUES} values, with aliases (*) written out")
-        if depth > DEEPEST:
-            raise ConfigError(_too_deep(self._name))
-        self._measured[node] = size, depth
-        return size, depth
 
-    def _mapping(self, node: MappingNode, location: Location) -> list[tuple[int, int]]:
+    def _mapping(self, node: MappingNode, location: Location) -> None:
         lines: dict[str, int] = {}
-        inner = []
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                self._fail(key, "a key must be text, and this is a list or a section: {{ }} needs quotes")
+                mark = key.start_mark
+                raise ConfigError(
+                    f"{self._name}, line {mark.line + 1}, column {mark.column + 1}: a key must be text, and "
+                    "this is a list or a section: {{ }} needs quotes."
+                )
             here = (*location, key.value)
             if key.tag != _MERGE:
                 if key.tag != f"{_TAG}str":
@@ -232,8 +221,7 @@ class _Inspection:
                     )
                     self._add(here, given, "each key once", "remove one of them")
                 lines.setdefault(key.value, line)
-            inner.append(self.look(value, here))
-        return inner
+            self.look(value, here)
 
     def _scalar(self, node: ScalarNode, location: Location) -> None:
         match location:
@@ -258,10 +246,6 @@ class _Inspection:
         # In all messages paths begin below `config:`.
         path = location[1:] if location[:1] == ("config",) and len(location) > 1 else location
         self.mistakes.append(Mistake(path_of(path), given, allowed, advice))
-
-    def _fail(self, node: Node, words: str) -> None:
-        mark = node.start_mark
-        raise ConfigError(f"{self._name}, line {mark.line + 1}, column {mark.column + 1}: {words}.")
 
 
 class Loader(yaml.SafeLoader):

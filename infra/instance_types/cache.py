@@ -9,13 +9,12 @@ can be removed at any time.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from infra.program import locations
+from infra.program.files import write_atomically
 
 FORMAT = 1
 PARTS = ("machines", "unusable")
@@ -64,7 +63,4 @@ def keep(new: Mapping[str, Mapping[str, Any]]) -> None:
         content[part] = dict(sorted({**old, **new.get(part, {})}.items()))
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)
-    # The file is replaced in one step, because another command may read it at this moment.
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as whole:
-        json.dump(content, whole, indent=1)
-    os.replace(whole.name, file)  # noqa: PTH105
+    write_atomically(file, json.dumps(content, indent=1))

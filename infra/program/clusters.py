@@ -18,7 +18,8 @@ from typing import Any
 
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations, whole_file
+from infra.program import locations
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 
@@ -132,7 +133,7 @@ def note(stack: Stack, provider: str, state: Path, place: dict[str, Any] | None 
     fresh = replace(record, checkout=here, provider=provider, places=places)
     try:
         if locations.recorded_id(stack) != fresh.id:
-            whole_file.write(state / locations.ID, fresh.id + "\n", 0o600)
+            write_atomically(state / locations.ID, fresh.id + "\n", 0o600)
         if _read(_file(fresh.id)) != fresh:
             _write(fresh)
     except OSError as error:
@@ -194,7 +195,7 @@ def _write(cluster: Cluster) -> None:
     content = {key: value for key, value in asdict(cluster).items() if key != "id"}
     _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     # The mode holds whatever the umask is: whoever can write here could make us end another cluster.
-    whole_file.write(_file(cluster.id), json.dumps(content), 0o600)
+    write_atomically(_file(cluster.id), json.dumps(content), 0o600)
 
 
 def _same_folder(one: Path, other: Path) -> bool:

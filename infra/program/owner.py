@@ -16,6 +16,7 @@ import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders, locations, mode
+from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 OWNER = "owner"
@@ -56,19 +57,14 @@ def claim(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
     _refuse_without_state(stack, claimant)
-    path = folders.make_run_dir(stack) / OWNER
-    draft = path.with_name(f".{OWNER}.{os.getpid()}")
-    draft.touch(mode=0o644)  # whatever the umask is: nobody else may write it
-    draft.write_text(holder(stack, claimant) + "\n", encoding="utf-8")
+    path, text = folders.make_run_dir(stack) / OWNER, holder(stack, claimant) + "\n"
+    # The mode holds whatever the umask is: nobody else may write it.
     try:
-        # A link appears at once and complete. If two start at the same moment, one of them fails.
-        os.link(draft, path)
+        write_atomically(path, text, 0o644, exclusive=True)
     except FileExistsError:
         if read(stack) is None:  # the file is empty, perhaps after a full disk
-            draft.replace(path)
+            write_atomically(path, text, 0o644)
         check(stack, claimant)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _refuse_without_state(stack: Stack, claimant: str) -> None:

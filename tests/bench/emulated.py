@@ -34,8 +34,9 @@ import tensorflow as tf
 
 from workload import data, digits, local_sgd, model, sync
 from workload.checkpoint import numbered
-from workload.loop import Epoch, Plan
+from workload.loop import Plan
 from workload.options import BATCH, EPOCHS, LEARNING_RATE, default_cache
+from workload.result import Epoch
 
 LOOPS = {"sync": sync, "local-sgd": local_sgd}
 

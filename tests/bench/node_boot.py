@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.local.site import RunDirectory  # noqa: E402
+from cli.local.run_directory import RunDirectory  # noqa: E402
 from localcloud import nspawn  # noqa: E402
 from node.processes import ProcessId, descendants  # noqa: E402
 from tests.support.checkout import Checkout, until  # noqa: E402
@@ -111,7 +111,7 @@ def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
     cpu = sum(sum(stat(pid)[11:15]) for pid in (first, *descendants(first))) / TICKS
     if units:
         for command in (("systemd-analyze", "--no-pager", "blame"), ("cloud-init", "analyze", "show")):
-            print(nspawn.execute(launcher, *command).stdout[:3000])
+            print(nspawn.execute(launcher, *command).output[:3000])
     checkout.execute("scancel", identity)
     return {what: at - begun for what, at in moments.items()} | {"CPU": cpu}
 
@@ -131,7 +131,7 @@ def stat(pid: int) -> list[int]:
 def began(launcher: ProcessId, unit: str) -> float:
     """Return when a unit's process was started."""
     words = ("show", "--value", "--timestamp=us+utc", "--property=ExecMainStartTimestamp")
-    said = nspawn.execute(launcher, "systemctl", *words, unit).stdout.split()
+    said = nspawn.execute(launcher, "systemctl", *words, unit).output.split()
     moment = datetime.strptime(" ".join(said[1:3]), "%Y-%m-%d %H:%M:%S.%f")
     return moment.replace(tzinfo=UTC).timestamp()
 

@@ -1,6 +1,6 @@
 """Random jobs, faults and restarts on a real local cluster, and an audit of what became of them.
 
-`.venv/bin/python tests/bench/soak.py [--minutes 30] [--seed N] [--machines namespace] [--faults kill,freeze]`
+`.venv/bin/python tests/bench/soak.py [--minutes 30] [--seed N] [--machines container] [--faults kill,freeze]`
 
 It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.changes import jobs
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import machine_access, running
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import Command
 from node.slurm.environment import of_ours
 from tests.support.hostile import FORGED, HOSTILE, SEPARATORS

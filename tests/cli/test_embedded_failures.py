@@ -341,7 +341,6 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
         "pathlib.Path.replace",  # the draft of the id is complete
         "clusters._write",  # before the record is written
         "folders._make_private",  # it is recorded
-        "pathlib.Path.write_text",  # the owner's draft is empty
         "owner.read",  # before the claim is looked at
         "os.link",  # the owner's draft is complete
         "program_of_the_stack",

@@ -14,7 +14,7 @@ import pytest
 
 from cli import login_machine, provider, providers
 from cli.local.provider import LocalProvider
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
@@ -80,7 +80,7 @@ def become(
     def go(*argv: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code, *argv],
-            env={**os.environ, "SLURM_STACKS_PROJECT": "x", "UV_COMPILE_BYTECODE": "1", **environment},
+            env={**os.environ, "SLURM_STACKS_PROJECT": "x", **environment},
             input=text,
             capture_output=True,
             text=True,
@@ -94,7 +94,7 @@ def become(
 def test_the_command_takes_this_processs_place(
     become: Callable[..., subprocess.CompletedProcess[str]], run: RunDirectory
 ) -> None:
-    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT$UV_COMPILE_BYTECODE|$1"; echo err >&2; exit 7'
+    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT|$1"; echo err >&2; exit 7'
     done = become("sh", "-c", script, "sh", "two words", text="given ")
     assert done.stdout == f"given {run.path}/etc/slurm.conf||two words\n"
     assert (done.stderr, done.returncode) == ("err\n", 7)

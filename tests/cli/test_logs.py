@@ -18,7 +18,7 @@ from cli import login_machine, logs, providers
 from cli import main as cli
 from cli.local import agent_lifecycle
 from cli.local.provider import LocalProvider
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
 from infra.config import parse
 from infra.design import design

@@ -169,11 +169,11 @@ def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[i
 def test_the_suite_sets_the_signals_that_it_relies_on() -> None:
     """Tests of signals pass even if a script has started the suite with `nohup … &`, or blocks signals."""
     names = "ctrl_c_says_what_there_is or a_closed_terminal_is or interrupt_reaches_every_suite"
-    files = ("test_mishaps_life_interrupt.py", "test_checks.py")
+    files = ("cli/test_mishaps_life_interrupt.py", "tools/test_run_tests.py")
     done = subprocess.run(
         started(
             (*EVERY, signal.SIGQUIT), EVERY, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-            "-k", names, *(str(ROOT / "tests" / "cli" / file) for file in files),
+            "-k", names, *(str(ROOT / "tests" / file) for file in files),
         ),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli import former_benchmark, login_machine, operate, results, runner
-from cli.changes.check import CheckedChanges
+from cli import benchmark_changes, login_machine, operate, results, runner
+from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
 from cli.local import system_packages
 from cli.local.provider import LocalProvider
@@ -78,7 +78,10 @@ class Tool:
 
 
 def seen(state: str = "RUNNING", alive: bool = True, **more: Any) -> dict[str, Any]:
-    job = {"id": 7, "state": state, "nodes": "debug-[0-1]", "cause": None, "alive": alive}
+    job = {
+        "id": 7, "user": "ada", "partition": "debug", "state": state, "nodes": "debug-[0-1]", "cause": None,
+        "alive": alive,
+    }  # fmt: skip
     return {"folder": "/bench/x", "job": job, "progress": None, "result": None, "tail": [], **more}
 
 
@@ -273,6 +276,7 @@ def test_up_does_not_wait_for_nodes_that_others_use(
     assert (
         f"other jobs keep nodes up: `./cluster status --stack {config.stack}` names them" in said.getvalue()
     )
+    tool.status = [status(2, "COMPLETING")]
     monkeypatch.setattr(operate, "SETTLE_SECONDS", -10_000.0)
     bring_up(config, console)
     assert f"nodes are still up: `./cluster status --stack {config.stack}` says why" in said.getvalue()
@@ -493,7 +497,7 @@ def test_a_run_that_is_over_does_not_keep_up_from_another(
     assert engine.did == ["up"]
 
 
-def test_the_same_run_and_a_cluster_that_is_down_are_no_former_run(
+def test_the_same_run_and_a_cluster_that_is_down_end_no_run(
     engine: Engine, tool: Tool, config: StackConfig
 ) -> None:
     up = StackUp.of(Stack(ROOT, config.stack), config)
@@ -502,12 +506,12 @@ def test_the_same_run_and_a_cluster_that_is_down_are_no_former_run(
     assert training is not None
     run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
     same = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
-    assert former_benchmark.find(up, cluster, training, lambda: same) is None
+    assert benchmark_changes.find(up, cluster, training, lambda: same) is None
     tool.benchmark = [NotUpError("down")]  # type: ignore[list-item]
     other = {"benchmark_result": FORMER}
-    assert former_benchmark.find(up, cluster, training, lambda: other) is None
+    assert benchmark_changes.find(up, cluster, training, lambda: other) is None
     tool.benchmark = [seen()]
-    found = former_benchmark.find(up, cluster, training, lambda: other)
+    found = benchmark_changes.find(up, cluster, training, lambda: other)
     assert found is not None
     (job,) = found.described()["jobs"]
     assert (job["id"], job["state"], job["consequence"]) == ("7", "RUNNING", "ends")
@@ -524,7 +528,7 @@ def test_a_plan_says_that_another_run_will_be_submitted(
     run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
 
     def told(training: BenchmarkDesign | None = training) -> list[tuple[str, str, list[Any]]]:
-        found = former_benchmark.described(stack, cluster, training)
+        found = benchmark_changes.described(stack, cluster, training)
         return [(one["kind"], one["line"], one["jobs"]) for one in found]
 
     engine.known = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
@@ -532,14 +536,14 @@ def test_a_plan_says_that_another_run_will_be_submitted(
     engine.known = {"benchmark_result": FORMER}
     tool.benchmark = [{**seen(), "job": None}]
     why = "benchmark: other settings, or other workload code"
-    assert told() == [("live", f"{why}: {former_benchmark.SUBMITTED}", [])]
+    assert told() == [("live", f"{why}: {benchmark_changes.SUBMITTED}", [])]
     tool.benchmark = [seen()]
     ((kind, line, (job,)),) = told()
-    assert (kind, line, job["id"]) == ("ends", f"{why}: {former_benchmark.CONSEQUENCE}", "7")
+    assert (kind, line, job["id"]) == ("ends", f"{why}: {benchmark_changes.CONSEQUENCE}", "7")
     tool.benchmark = [{**seen(), "job": None}]
     assert told(None) == []
     engine.known = {"cluster": {}}
-    assert told() == [("live", f"benchmark: new: {former_benchmark.SUBMITTED}", [])]
+    assert told() == [("live", f"benchmark: new: {benchmark_changes.SUBMITTED}", [])]
 
 
 @pytest.mark.parametrize("more", ["image-compute failed at step packages", None])

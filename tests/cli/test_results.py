@@ -40,7 +40,7 @@ def test_a_result_is_kept_once_however_often_it_is_found(state: Path) -> None:
 
 def test_jobs_of_the_same_number_on_other_clusters_are_other_results() -> None:
     one = results.keep("test", record(2, 7))
-    assert results.keep("test", record(2, 7, seconds_train=3.0)) != one
+    assert results.keep("test", record(2, 7, loss=0.4)) != one
     assert results.keep("other", record(2, 7)).parent.name == "other"
     assert len(results.load("test")[0]) == 2
 

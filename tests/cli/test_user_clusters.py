@@ -16,13 +16,13 @@ import pytest
 import typer
 
 from cli import main, user_clusters
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.clouds import known_clusters
 from cli.console.progress import Console
 from cli.gcp import account as google
 from cli.local import agent_lifecycle, gone_clusters, running
 from cli.local.agent_lifecycle import end_cluster
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import config
 from infra.clouds.commands import ClusterRef
 from infra.design import design

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cli.local import image, machine_access
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.provider import TOOL
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc

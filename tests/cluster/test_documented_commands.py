@@ -16,7 +16,7 @@ from tests.support.documents import Block, blocks, pages
 BLOCKS = [block for page in pages() for block in blocks(page)]
 RUNNABLE = [block for block in BLOCKS if block.needs is None]
 # These commands work without a cluster, or fail with the right message.
-NO_CLUSTER = ("up", "down", "plan", "doctor", "report", "--help")
+NO_CLUSTER = ("init", "up", "down", "plan", "doctor", "report", "--help")
 
 
 def only_plans(block: Block) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.local.agent_lifecycle import end_cluster
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud.machines import pids_of_cluster
 from tests.support.checkout import SMALL, Checkout
 

@@ -18,8 +18,13 @@ SCRIPTS = sorted(FOLDER.iterdir())
 def test_every_key_and_every_example_is_described() -> None:
     keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
     assert keys == list(HookConfig.model_fields)
-    assert re.findall(r"\(examples/hooks/([\w.-]+)\)", PAGE) == ["facts.sh", "docker.sh", "users.sh"]
-    assert {path.name for path in SCRIPTS} == {"facts.sh", "docker.sh", "users.sh"}
+    assert re.findall(r"\(examples/hooks/([\w.-]+)\)", PAGE) == [
+        "facts.sh",
+        "docker.sh",
+        "gdrcopy.sh",
+        "users.sh",
+    ]
+    assert {path.name for path in SCRIPTS} == {"facts.sh", "docker.sh", "gdrcopy.sh", "users.sh"}
     default = HookConfig.model_fields["timeout"].default
     assert f"{default} by default" in PAGE
     assert f"at most {LONGEST_SCRIPT // 1024} KiB" in PAGE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.local import site
+from cli.local import run_directory
 from infra.config.checks.jobs import MOST_LOCAL_PORTS
 from tests.support.stack_parts import (
     BLOCK,
@@ -16,7 +16,6 @@ from tests.support.stack_parts import (
     KEY,
     SHARED_CR,
     VPC,
-    gdrcopy,
     ours,
     pyxis,
 )
@@ -132,7 +131,6 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"containers": {"runtime": "oci"}}),
     ("aws", {"containers": pyxis(ENROOT_DEB, images="/fsx/enroot")}),
     ("gcp", {"containers": pyxis("gs://bucket/enroot.deb")}),
-    ("aws", {"gpu": gdrcopy()}),
     ("aws", {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
     ("batch", ours()),
@@ -189,4 +187,4 @@ def test_another_release_needs_machines_that_boot() -> None:
 
 
 def test_all_ports_that_are_allowed_can_be_had() -> None:
-    assert MOST_LOCAL_PORTS < site.LAST_PORT - site.FIRST_PORT
+    assert MOST_LOCAL_PORTS < run_directory.LAST_PORT - run_directory.FIRST_PORT

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.stack_parts import (
-    ATTACHED,
     ENROOT_DEB,
-    PLAIN,
     check_refusal,
-    gdrcopy,
     ours,
     pyxis,
 )
@@ -46,29 +43,6 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"containers": pyxis(ENROOT_DEB, images="enroot")}, "containers.images", ["absolute path"]),
     ("gcp", {"containers": pyxis("gs://b/f/")}, "containers.packages[0].source", [".deb"]),
     ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
-    # GDRCopy
-    ("local", {"gpu": gdrcopy()}, "gpu.gdrcopy", ["on the local stack"]),
-    ("batch", {"@enabled": False, "gpu": gdrcopy()}, "gpu.gdrcopy", ["with scheduler batch"]),
-    ("aws", {"gpu": gdrcopy(), "partitions": [PLAIN]}, "gpu.gdrcopy", ["no partition has NVIDIA's GPUs"]),
-    (
-        "aws",
-        {"gpu": gdrcopy("libgdrapi")},
-        "gpu.gdrcopy.packages",
-        ["a package gdrdrv-dkms_….deb", "https://"],
-    ),
-    (
-        "aws",
-        {"gpu": gdrcopy("gdrdrv-dkms", "libgdrapi", "cuda")},
-        "gpu.gdrcopy.packages[2].source",
-        ["one file of each"],
-    ),
-    ("aws", {"gpu": {"gdrcopy": {"packages": []}}}, "gpu.gdrcopy.packages", []),
-    (
-        "gcp",
-        {"gpu": gdrcopy(), "partitions[0]": ATTACHED | {"gcp": {"secure_boot": True}}},
-        "partitions[0].gcp.secure_boot",
-        ["built on the node"],
-    ),
     (
         "local",
         {"hooks[0]": {"role": "all", "source": "a.sh", "script": "#!/bin/sh"}},

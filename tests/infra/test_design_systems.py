@@ -12,7 +12,6 @@ from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.bootstrap import limits
-from node.containers.model import Package
 from node.model import ClusterDesign
 from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
@@ -128,12 +127,6 @@ def test_s4_containers() -> None:
         {"name": "containers", "what": "pyxis from 3 packages, images in /fsx/enroot"},
         {"name": "hooks", "what": "docker.sh on all"},
     ]
-    pinned = Package("s3://bucket/libgdrapi_2.6-1_amd64.deb", "0" * 64)
-    near = dataclasses.replace(containers, gdrcopy=(pinned, pinned))
-    assert {"name": "gpu", "what": "GDRCopy from 2 packages"} in additions(near)
-    assert pinned.source in near.fetched("compute", "s3://")
-    assert pinned.source in near.fetched(None, "s3://"), "an image has it"
-    assert pinned.source not in near.fetched("controller", "s3://")
 
 
 def test_s5_batch() -> None:

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.operate import make_plan
 from infra import clusters
 from infra.config import load_file, parse

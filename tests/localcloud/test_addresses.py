@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.site import FIRST_PORT, LAST_PORT
+from cli.local.run_directory import FIRST_PORT, LAST_PORT
 from localcloud import addresses
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import isolation

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import name_support
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import has_hosts_namespace, set_hosts_namespace
 from tests.support.checkout import until
@@ -300,7 +300,7 @@ def test_a_real_refusal() -> None:
 def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = RunDirectory(tmp_path / "12ab")
     cluster.cloud.mkdir(parents=True)
-    assert not has_hosts_namespace(cluster.path), "of an earlier version's cluster nothing is known"
+    assert not has_hosts_namespace(cluster.path), "nothing is known yet"
     said: list[str] = []
     monkeypatch.setattr(name_support, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(name_support, "no_slurm_folder", lambda: None)

@@ -86,7 +86,7 @@ def test_a_job_that_slurm_keeps_is_lost_unless_its_machine_had_just_died(
 
 
 def test_a_cancelled_job_is_no_loss(journal: Journal, task: Callable[..., Task]) -> None:
-    task("CANCELLED", ("start", 0), ("term", 3)).cancelled.append(BEGAN + 3)
+    task("CANCELLED", ("start", 0), ("term", 3)).cancelled.append((BEGAN + 2, BEGAN + 3))
     assert audit.outcomes(journal) == {"cancelled": 1}
     assert audit.broken_runs(journal) == {"cancelled": 1}
     assert journal.findings == []
@@ -115,6 +115,33 @@ def test_a_machine_is_taken_when_its_notice_has_run_out(journal: Journal, task: 
     fault(journal, "preempt", -10, "debug-1", lasts=15)
     task("COMPLETED", ("start", 0), ("start", 20), ("end", 25))
     assert audit.broken_runs(journal) == {"preempt": 1}
+
+
+def test_a_command_that_took_long_ends_a_run_as_long_as_it_lasts(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("COMPLETED", ("start", 0), ("term", 4), ("start", 20), ("end", 25)).requeued.append(
+        (BEGAN - 6, BEGAN + 4)
+    )
+    assert audit.broken_runs(journal) == {"requeued": 1}
+    task("COMPLETED", ("start", 0), ("term", 4), ("start", 20), ("end", 25)).requeued.append(
+        (BEGAN - 6, BEGAN - 5)
+    )
+    assert audit.broken_runs(journal) == {"requeued": 1, "no cause": 1}
+
+
+def test_a_run_on_a_dead_machine_has_its_cause_until_the_node_has_another(
+    journal: Journal, task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.faults.append(Fault(BEGAN - 12, "kill", "debug-1", "", BEGAN - 12, machine="m-1"))
+    now = iter([BEGAN - 1, BEGAN + 6])
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    audit.machines_now(journal, [{"id": "m-2", "node": "debug-2"}], 2)
+    audit.machines_now(journal, [{"id": "m-3", "node": "debug-1"}], 2)
+    monkeypatch.undo()
+    task("COMPLETED", ("start", 0), ("start", 5), ("start", 20), ("end", 25))
+    assert audit.broken_runs(journal) == {"kill": 1, "no cause": 1}
+    assert "faults near it: 999988.0 kill debug-1" in journal.findings[0]
 
 
 @pytest.mark.parametrize(

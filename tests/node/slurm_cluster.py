@@ -24,7 +24,7 @@ from typing import Self
 
 import pytest
 
-from cli.local.site import FIRST_PORT, free_range
+from cli.local.run_directory import FIRST_PORT, free_range
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service, Services
 from node.folders import Folders

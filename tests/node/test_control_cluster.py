@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.changes.jobs import cancel_line, wait_line
 from node.logs import show
 from node.logs.find import Cluster

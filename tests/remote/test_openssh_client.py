@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cli import waiting
 from cli.ssh import client as clients
 from cli.ssh import openssh
 from infra import workload_files
@@ -167,7 +168,7 @@ def test_a_machine_that_is_not_there_yet_is_waited_for(
             machine.sshd.start(again=True)
 
     machine.sshd.stop()
-    monkeypatch.setattr(openssh, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
     assert openssh.run(replace(there, patience=600), "echo in", seconds=60) == "in\n"
     assert pauses == [openssh.PAUSE_SECONDS] * 2
     assert f"cannot reach {there.name}" in (said := capsys.readouterr().err)

@@ -171,7 +171,7 @@ class Checkout:
         If machines are processes, this process asks the daemon, as the cluster's own tool does. Tests ask
         very often, and each start of the tool takes a fifth of a second of CPU.
         """
-        from cli.local.site import RunDirectory
+        from cli.local.run_directory import RunDirectory
         from cli.provider import TOOL
 
         if self._elsewhere:
@@ -233,7 +233,7 @@ class Checkout:
 
     def processes(self) -> list[int]:
         """Return the pids of everything that belongs to this checkout's cluster."""
-        from cli.local.site import RunDirectory
+        from cli.local.run_directory import RunDirectory
 
         return RunDirectory(self.run_directory).pids()
 

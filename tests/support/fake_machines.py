@@ -17,7 +17,7 @@ import pytest
 
 from cli.local import operations
 from cli.local.agent_lifecycle import agent_process
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node import rpc

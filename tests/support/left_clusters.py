@@ -45,7 +45,7 @@ def pytest_unconfigure() -> None:
 
 def _end(folder: Path, stack: str) -> None:
     from cli.local.agent_lifecycle import end_cluster
-    from cli.local.site import RunDirectory
+    from cli.local.run_directory import RunDirectory
     from infra.program import locations
     from infra.program.stack import Stack
 

@@ -23,13 +23,6 @@ def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
     return {"runtime": "pyxis", "packages": [{"source": source, "sha256": sha256}], **more}
 
 
-def gdrcopy(*names: str) -> dict[str, Any]:
-    found = names or ("gdrdrv-dkms", "libgdrapi")
-    files = [f"https://h/CUDA%2013.0/x64/{name}_2.6-1_amd64.Ubuntu24_04.deb" for name in found]
-    packages = [{"source": file, "sha256": f"{number}" * 64} for number, file in enumerate(files)]
-    return {"gdrcopy": {"packages": packages}}
-
-
 PLAIN = {"name": "plain", "instance_type": "m5.large"}
 ATTACHED = {"name": "a", "instance_type": "n1-standard-8", "accelerator": {"type": "t4", "count": 1}}
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli import pages
+from cli import pages, programs
 from cli.aws.account import explained
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
@@ -101,21 +100,14 @@ def _login(ecr: Any) -> tuple[str, str, str]:
     return user, password, str(data["proxyEndpoint"])
 
 
-def _docker(*arguments: str, text: str | None = None) -> None:
+def _docker(*arguments: str, text: str = "") -> None:
     """Run Docker, with its output on standard error.
 
     Raises:
         UserError: It failed; the message has its last words.
     """
-    done = subprocess.run(
-        ["docker", *arguments],
-        input=text,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    if done.returncode:
-        tail = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-15:])
+    done = programs.capture(["docker", *arguments], text=text, merged=True)
+    if done.failed:
+        tail = "\n".join(f"  {line}" for line in (done.out or done.err).splitlines()[-15:])
         verb = next(word for word in arguments if word in ("build", "login", "push"))
-        raise UserError(f"`docker {verb}` failed with exit status {done.returncode}:\n{tail}")
+        raise UserError(f"`docker {verb}` failed with exit status {done.status}:\n{tail}")

@@ -10,6 +10,7 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.batch import waiters
 from cli.aws.batch.service import ALIVE, Client
+from cli.waiting import attempts
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.errors import UserError
@@ -54,14 +55,11 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
             batch.terminate_job(jobId=job["jobId"], reason=WHY)
     if jobs:
         say(f"ending {plurals.count(len(jobs), 'job')} of {queue}")
-    deadline = time.monotonic() + JOBS_SECONDS
-    while left := unfinished_jobs(batch, queue):
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"these jobs of {queue} do not end: {', '.join(str(one['jobId']) for one in left)}"
-            )
-        pause(POLL_SECONDS)
-    return len(jobs)
+    for _ in attempts(JOBS_SECONDS, POLL_SECONDS, pause):
+        left = unfinished_jobs(batch, queue)
+        if not left:
+            return len(jobs)
+    raise UserError(f"these jobs of {queue} do not end: {', '.join(str(job['jobId']) for job in left)}")
 
 
 def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> None:
@@ -101,8 +99,8 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
         pages = states.get_paginator("list_state_machines").paginate()
         found = [one for page in pages for one in page["stateMachines"]]
     ours = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
-    deadline, most = time.monotonic() + EXPORT_SECONDS, 0
-    while True:
+    most = 0
+    for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
         running = 0
         for machine in ours:
             with explained():
@@ -112,15 +110,13 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
                 running += sum(len(page["executions"]) for page in pages)
         if not running:
             return most
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted: "
-                "run the command again"
-            )
         if not most:
             say("waiting until the jobs' file systems have written to S3 and are gone")
         most = max(most, running)
-        pause(POLL_SECONDS)
+    raise UserError(
+        f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted: "
+        "run the command again"
+    )
 
 
 def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[str]:
@@ -139,17 +135,17 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
             task = fsx.create_data_repository_task(
                 Type="EXPORT_TO_REPOSITORY", FileSystemId=name, Report={"Enabled": False}
             )["DataRepositoryTask"]
-        deadline = time.monotonic() + EXPORT_SECONDS
-        while task["Lifecycle"] in UNFINISHED:
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted: run the "
-                    "command again"
-                )
-            pause(POLL_SECONDS)
+        for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
             with explained():
                 found = fsx.describe_data_repository_tasks(TaskIds=[task["TaskId"]])
             (task,) = found["DataRepositoryTasks"]
+            if task["Lifecycle"] not in UNFINISHED:
+                break
+        else:
+            raise UserError(
+                f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted: run the "
+                "command again"
+            )
         if task["Lifecycle"] != "SUCCEEDED":
             why = (task.get("FailureDetails") or {}).get("Message", "FSx does not say why")
             raise UserError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cli.waiting import wait_until
 from infra.errors import UserError
 
 POLL_SECONDS = 5.0
@@ -35,8 +35,5 @@ def gone(look: Look, pause: Pause) -> None:
 
 
 def _until(true: Callable[[], bool], pause: Pause) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        if time.monotonic() > deadline:
-            raise UserError("AWS Batch does not finish a change: run the command again")
-        pause(POLL_SECONDS)
+    if not wait_until(true, PATIENCE_SECONDS, POLL_SECONDS, pause):
+        raise UserError("AWS Batch does not finish a change: run the command again")

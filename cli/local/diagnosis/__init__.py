@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
 from cli.local import neighbours
-from cli.local.diagnosis import cluster, limits, local_folders, machines, network, software
+from cli.local.diagnosis import cluster, local_folders, machines, network, resources, software
 from cli.local.diagnosis.host import Host
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node.model import CONTAINER
@@ -50,10 +50,10 @@ def checks(
         wanted = design.slurm.accounting
         found += [
             *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
-            Check("memory", of(limits.memory, here, design, known)),
-            Check("memory", of(limits.sizes, here, known)),
-            Check("processes", of(limits.processes, here, design, known)),
-            Check("files", of(limits.files, here, design)),
+            Check("memory", of(resources.memory, here, design, known)),
+            Check("memory", of(resources.addresses, here, known)),
+            Check("processes", of(resources.processes, here, design, known)),
+            Check("files", of(resources.files, here, design)),
             Check("cores", of(neighbours.found, stack, design, training)),
             Check("machines", of(machines.containers, design)),
             Check("machines", machines.images),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from cli.doctor import condition
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.local import agent_lifecycle, gone_clusters, machine_access
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.runner import embedded
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack

@@ -5,32 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from cli import programs
 
 COMMAND_SECONDS = 15.0
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str]:
     """Run a short command. Returns its exit status (127 if it cannot run) and its output."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        return 127, str(error)
-    except subprocess.TimeoutExpired:
-        return 127, f"no answer within {COMMAND_SECONDS:g} s"
-    return done.returncode, done.stdout.strip()
+    done = programs.capture(argv, seconds=COMMAND_SECONDS, merged=True)
+    status = programs.CANNOT_RUN if done.status == programs.TIMED_OUT else done.status
+    return status, (done.out or done.err).strip()
 
 
 @dataclass(frozen=True, slots=True)

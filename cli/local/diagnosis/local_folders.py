@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
-from cli.local import host_checks, site, training
+from cli.local import host_checks, run_directory, training
 from infra import environments, os_errors
 from infra.program import folders, locations
 from infra.program.stack import Stack
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 COMFORTABLE_RUN_MIB = 500
 """Space for the logs of some days and the outputs of jobs."""
-RUN_INODES, NODE_INODES = 1000, 12
-ENVIRONMENT_INODES = 33_000
 DOWNLOAD = "about 0.6 GB"
 
 
@@ -31,7 +28,9 @@ def user() -> Iterable[Finding]:
     if problem := host_checks.unnamed_user():
         yield from_message("user.name", Severity.STOPS, problem)
     else:
-        yield fine("user.name", f"the cluster is {site.user()}'s, and only this user can run jobs on it")
+        yield fine(
+            "user.name", f"the cluster is {run_directory.user()}'s, and only this user can run jobs on it"
+        )
 
 
 def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
@@ -54,8 +53,6 @@ def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
             f"{path}: {free} MiB are free; logs and the outputs of jobs go there",
             "Make room there.",
         )
-    nodes = sum(partition.max for partition in design.partitions) if design else 0
-    yield from _inodes("run.inodes", path, RUN_INODES + nodes * NODE_INODES, "a running cluster")
     if not unsafe:
         yield fine("run.folder", f"{path}, {free} MiB free")
 
@@ -73,18 +70,6 @@ def _too_long(path: Path, design: ClusterDesign) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _inodes(check: str, path: Path, needed: int, what: str) -> Iterable[Finding]:
-    there, _ = os_errors.nearest(path)
-    facts = os.statvfs(there)
-    # File systems without a fixed number of files report 0 of 0.
-    if facts.f_files and facts.f_favail < needed:
-        yield stops(
-            check,
-            f"{there}: {facts.f_favail} more files can be made, and {what} makes up to {needed}",
-            "Remove files there (`df -i` shows the numbers).",
-        )
 
 
 def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iterable[Finding]:
@@ -110,7 +95,6 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
     if trained.requirements is not None:
         yield fine("training.environment", f"not built yet: `up` makes it once from {trained.requirements}")
         return
-    yield from _inodes("training.inodes", envs, ENVIRONMENT_INODES, "the training environment")
     yield fine(
         "training.environment",
         f"not built yet: `up` downloads {DOWNLOAD} once (TensorFlow); it takes {training.NEEDED_MIB} MiB of "

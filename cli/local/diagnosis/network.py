@@ -11,7 +11,7 @@ from cli.doctor.finding import Finding, Severity, fine, from_message, stops, war
 from cli.local import loopback
 from cli.local import name_support as names_of_nodes
 from cli.local.diagnosis.host import Host
-from cli.local.site import FIRST_PORT, LAST_PORT, RunDirectory
+from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 from infra.errors import UserError
 from localcloud import addresses
 from node import ports

@@ -11,9 +11,9 @@ from cli import pages
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from cli.local import system_packages
 from cli.local.diagnosis.host import Host
-from cli.local.diagnosis.limits import ACCOUNTING_MIB
-from localcloud.nspawn import SEARCH
+from cli.local.diagnosis.resources import ACCOUNTING_MIB
 from node.slurm.version import TRAITS, Version, parse, spell
+from node.subprocesses import SEARCH
 
 ASKED = {
     "slurmctld": ("-V",),

@@ -15,7 +15,6 @@ from infra.config.checks.budget import check_budget
 from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
-from infra.config.checks.gpu import check_gpu
 from infra.config.checks.health import check_health
 from infra.config.checks.instance_types import check_instance_types
 from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
@@ -83,5 +82,4 @@ def check(
         check_amazon(context)
         check_google(context)
         check_topology(context)
-        check_gpu(context)
     return context.mistakes

@@ -72,18 +72,12 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
         **({"containers": [one.sha256 for one in packaged]} if packaged else {}),
-        **({"gdrcopy": [one.sha256 for one in design.gdrcopy]} if design.gdrcopy and _gpus(kind) else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),
         "lustre": any(mount.kind == "fsx_lustre" and kind.role in mount.roles for mount in design.mounts),
         "drivers": [] if kind.partition is None else _drivers(kind.partition),
     }
-
-
-def _gpus(kind: ImageKind) -> bool:
-    accelerator = kind.partition.accelerator if kind.partition is not None else None
-    return accelerator is not None and drivers.has_nvidia(accelerator)
 
 
 def _drivers(partition: Partition) -> list[str]:

@@ -22,7 +22,7 @@ from cli import operate, runner
 from cli.aws.batch import change_check, images, names, shutdown, submit, teardown
 from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
-from cli.changes.check import CheckedChanges
+from cli.changes.decision import CheckedChanges
 from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
 from cli.runner.events import Summary

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.changes import check
+from cli.changes import decision
 from cli.changes.jobs import Job, hold_line, release_line, wait_line
 from cli.clouds import known_clusters, running
 from cli.clouds.kept_storage import KeptStorage
@@ -57,9 +57,9 @@ def test_another_releases_settings_are_said_to_be_unreadable(
     cloud: FakeCloud, provider: FakeProvider
 ) -> None:
     cloud.run("controller")
-    cloud.write("settings/x", b'{"strange": 1}')
+    cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v2"}')
     cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
-    with pytest.raises(UserError, match=r"of cluster c cannot be read: .*strange"):
+    with pytest.raises(UserError, match=r"of cluster c cannot be read: settings of .*/v2"):
         running.published(cloud)
     said: list[str] = []
     provider.check_changes(NOWHERE, made(), outputs, said.append, replace=False)
@@ -108,7 +108,10 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
     assert end.startswith("sudo -n scancel --quiet 7 8_1; end=$(($(date +%s) + 45)); until "), "and bounded"
     assert [target.patience for target, _ in head.targets] == [0, 0], "one attempt"
-    assert [seconds for _, seconds in head.targets] == [check.SECONDS, check.SECONDS + check.END_SECONDS]
+    assert [seconds for _, seconds in head.targets] == [
+        decision.SECONDS,
+        decision.SECONDS + decision.END_SECONDS,
+    ]
     assert said[0] == (
         "no further job starts (should you keep the cluster: `./cluster exec --stack test -- sh -c "
         "'sudo scontrol update PartitionName=cpu State=UP; "
@@ -177,7 +180,7 @@ def test_partitions_are_held_all_or_none_and_a_silent_slurm_is_no_success(
 def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
     monkeypatch: pytest.MonkeyPatch, failures: int, released: bool
 ) -> None:
-    monkeypatch.setattr(check, "RELEASE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(decision, "RELEASE_PAUSE_SECONDS", 0.0)
     asked: list[str] = []
 
     def run(line: str, _seconds: float) -> str:
@@ -186,9 +189,9 @@ def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
             raise UserError("slurmctld does not answer")
         return ""
 
-    assert check.ClusterControl(run).release(["a"]) == released
-    assert len(asked) == (3 if released else check.RELEASE_TRIES)
-    assert check.ClusterControl(run).release([])
+    assert decision.ClusterControl(run).release(["a"]) == released
+    assert len(asked) == (3 if released else decision.RELEASE_TRIES)
+    assert decision.ClusterControl(run).release([])
 
 
 def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:

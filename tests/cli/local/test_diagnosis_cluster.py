@@ -15,7 +15,7 @@ import pytest
 from cli.doctor.finding import Finding
 from cli.local import agent_lifecycle, machine_access
 from cli.local.diagnosis import cluster
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from cli.runner import embedded
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack

@@ -137,24 +137,6 @@ def test_sockets_whose_names_would_be_too_long(project: Path, monkeypatch: pytes
     assert "p" * 40 in found["run.path"].found
 
 
-def test_inodes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.statvfs(tmp_path)
-
-    def free(files: int, total: int = 10**6) -> None:
-        facts = list(real[:10])
-        facts[5], facts[7] = total, files
-        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(facts))
-
-    needed = local_folders.RUN_INODES + 10 * local_folders.NODE_INODES
-    free(needed)
-    assert "run.inodes" not in of_run(project)
-    free(needed - 1)
-    assert of_run(project)["run.inodes"] == "stops"
-    assert seen(local_folders.training_environment(project, TRAINED))["training.inodes"] == "stops"
-    free(0, total=0)
-    assert "run.inodes" not in of_run(project), "a file system without a fixed number"
-
-
 def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(local_folders.training_environment(project, None)) == {"training.environment": "fine"}
     (found,) = local_folders.training_environment(project, TRAINED)

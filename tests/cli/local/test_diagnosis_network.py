@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import site
+from cli.local import run_directory
 from cli.local.diagnosis import network
-from cli.local.site import FIRST_PORT, LAST_PORT, RunDirectory
+from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 from node import ports
 from node.model import Partition
 from node.slurm.addressing import ports_needed
@@ -70,7 +70,7 @@ def test_a_port_that_is_really_taken_is_gone_around(tmp_path: Path, monkeypatch:
     # A name of its own, for the search begins by it: another run of this test may be on this machine.
     run = RunDirectory(tmp_path / secrets.token_hex(5))
     count = 1 + ports_needed(DESIGN)
-    first = site.free_range(count, int(run.path.name, 16))
+    first = run_directory.free_range(count, int(run.path.name, 16))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first))
         taken.listen()

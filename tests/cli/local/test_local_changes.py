@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import former_benchmark
+from cli import benchmark_changes
 from cli.changes import table as changes
-from cli.changes.check import ClusterControl
+from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, refusal
 from cli.console import tables
@@ -21,7 +21,7 @@ from cli.doctor.finding import Finding, Severity
 from cli.local import running
 from cli.local.changes import RULES, TABLE, UNSEEN
 from cli.local.provider import LocalProvider
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra import bundle, config
 from infra.design import design
 from infra.errors import UserError
@@ -162,7 +162,7 @@ def test_a_plan_says_that_the_checkouts_code_is_another(
 
 
 def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(former_benchmark, "planned", lambda *_stack: None)
+    monkeypatch.setattr(benchmark_changes, "planned", lambda *_stack: None)
     runs = Job("7", "ann", FIRST.name, f"{FIRST.name}-[1-2]", "RUNNING", "", "train")
     found = changes.compare(OLD, made(**first(max=2)), RULES)
 
@@ -185,7 +185,7 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
 
     job = {"id": 9, "state": "RUNNING", "nodes": "debug-0"}
     monkeypatch.setattr(
-        former_benchmark, "planned", lambda *_stack: former_benchmark.FormerRun("a/b", None, job)
+        benchmark_changes, "planned", lambda *_stack: benchmark_changes.FormerRun("a/b", None, job)
     )
     (finding,) = told(([], []))
     assert (finding.check, finding.severity) == ("cluster.benchmark", Severity.STOPS)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from cli.local import agent_lifecycle, operations, termination
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
@@ -91,7 +91,7 @@ def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
 ) -> None:
     machine, old = node(local), local.agent()
     kill(old, signal.SIGSTOP)
-    for verb in ("head-down", "sweep", "cloud-down"):
+    for verb in ("head-down", "terminate-nodes", "cloud-down"):
         local.do(verb)
     assert not old.alive()
     assert not machine.alive()

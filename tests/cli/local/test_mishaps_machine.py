@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import host_checks, site
+from cli.local import host_checks, run_directory
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
@@ -53,7 +53,7 @@ def test_a_machine_without_a_problem(home: Path) -> None:
 def test_the_user_is_whom_the_system_knows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("USER", "LOGNAME", "USERNAME"):
         monkeypatch.setenv(variable, "alice")
-    assert site.user() == pwd.getpwuid(os.getuid()).pw_name
+    assert run_directory.user() == pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_a_user_without_a_name_is_told_how_to_get_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cli import shared_cores
 from cli.local import neighbours
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from infra.config import parse
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog

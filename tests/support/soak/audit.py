@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
-from tests.support.soak.journal import Fault, Journal, Run, Task
+from tests.support.soak.journal import Fault, Journal, Run, Span, Task
 
 BEFORE_SECONDS = 2.0
 """A fault is recorded just before it happens, and a job's start a moment after the job has its nodes."""
@@ -18,6 +19,7 @@ SAVING_SECONDS = 7.0
 STARTING_SECONDS = 3.0
 """A slurmd killed this soon after a job's start has not answered slurmctld, which requeues the job."""
 FATAL = ("kill", "freeze", "cut", "preempt")
+NEAR_SECONDS = 30.0
 UNAWARE_SECONDS = 15.0
 """For this long Slurm may start jobs on a machine that has died, or that it does not know to be off."""
 
@@ -87,17 +89,17 @@ def broken_runs(journal: Journal) -> Counter[str]:
             if cause is None:
                 journal.finding(
                     f"a running job was ended and nobody asked for it: {task.key} (job {task.job}) on "
-                    f"{fold(run.nodes)}, from {run.start:.1f} to at most {run.until:.1f}"
+                    f"{fold(run.nodes)}, from {run.start:.1f} to at most {run.until:.1f}; "
+                    f"{describe(task, journal.runs(task))}; faults near it: {_near(journal, run)}"
                 )
     return counted
 
 
 def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
     """Return which of our actions ended a run, or `None`."""
-    since = run.start - BEFORE_SECONDS
-    if any(since <= at <= run.until + BEFORE_SECONDS for at in task.cancelled):
+    if any(_during(span, run) for span in task.cancelled):
         return "cancelled"
-    if any(since <= at <= run.until + BEFORE_SECONDS for at in task.requeued):
+    if any(_during(span, run) for span in task.requeued):
         return "requeued"
     for fault in journal.faults:
         if fault.kind in FATAL and _hits(fault, run):
@@ -125,8 +127,17 @@ def recoveries(journal: Journal) -> list[float]:
 
 
 def _hits(fault: Fault, run: Run) -> bool:
-    overlap = fault.until >= run.start - BEFORE_SECONDS and fault.at <= run.until + BEFORE_SECONDS
-    return fault.node in run.nodes and overlap
+    return fault.node in run.nodes and _during((fault.at, fault.until), run)
+
+
+def _during(span: Span, run: Run) -> bool:
+    began, ended = span
+    return ended >= run.start - BEFORE_SECONDS and began <= run.until + BEFORE_SECONDS
+
+
+def _near(journal: Journal, run: Run) -> str:
+    near = [f for f in journal.faults if _during((f.at - NEAR_SECONDS, f.until + NEAR_SECONDS), run)]
+    return ", ".join(f"{f.at:.1f} {f.kind} {f.node or ''} {f.detail}".strip() for f in near) or "none"
 
 
 def flaps(journal: Journal) -> tuple[int, str]:
@@ -140,8 +151,19 @@ def flaps(journal: Journal) -> tuple[int, str]:
 
 
 def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) -> None:
-    """Check the machines at one moment: never too many, and never two of one node."""
+    """Check the machines at one moment: never too many, and never two of one node.
+
+    A fault of a machine lasts until its node has another machine: before that each job on the node meets it.
+    """
     journal.peak = max(journal.peak, len(machines))
+    now = time.time()
+    for fault in journal.faults:
+        if fault.machine is None:
+            continue
+        if any(m["node"] == fault.node and m["id"] != fault.machine for m in machines):
+            fault.machine = None
+        else:
+            fault.until = max(fault.until, now)
     if len(machines) > most:
         journal.finding(f"{len(machines)} machines at once, more than {most}")
     for node, count in Counter(m["node"] for m in machines).items():

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cli.local.site import RunDirectory
+from cli.local.run_directory import RunDirectory
 from node import rpc
 from node.processes import ProcessId
 from node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered

@@ -149,7 +149,7 @@ class Faults:
         self._journal.write("calm", key=key)
 
     def _befall(self, kind: str) -> None:
-        running = [m["node"] for m in self._cluster.machines() if m["state"] == "running"]
+        running = {m["node"]: m["id"] for m in self._cluster.machines() if m["state"] == "running"}
         if not running:
             self._bag.insert(0, kind)
             return
@@ -162,7 +162,8 @@ class Faults:
             lasts = self._chance.uniform(2, 25)
             self._after(lasts, lambda: self._undo(kind, node))
         # The fault is recorded before it happens, so that what it ends does not seem to have ended by itself.
-        self._journal.fault(kind, node, f"notice {notice:g} s" if more else "", lasts)
+        detail = f"notice {notice:g} s" if more else ""
+        self._journal.fault(kind, node, detail, lasts, machine=None if kind in UNDO else running[node])
         self._cluster.cloud("fault", action=kind, node=node, **more)
 
     def _undo(self, kind: str, node: str) -> None:

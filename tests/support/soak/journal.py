@@ -23,6 +23,9 @@ note end
 """
 
 
+Span = tuple[float, float]
+
+
 @dataclass
 class Task:
     """A job, or one task of an array: what we requested for it, and what was observed.
@@ -30,7 +33,8 @@ class Task:
     Attributes:
         name: the job's name, which is unique.
         accepted: whether sbatch succeeded; if not, the job may exist or not.
-        cancelled, requeued: when we requested it, in seconds since the epoch.
+        cancelled, requeued: when we requested it, as the seconds since the epoch at which the command began
+            and ended. On a busy host slurmctld may take seconds.
         states: every observed change: (when, state).
     """
 
@@ -43,8 +47,8 @@ class Task:
     submitted: float
     accepted: bool = True
     job: int | str | None = None
-    cancelled: list[float] = field(default_factory=list)
-    requeued: list[float] = field(default_factory=list)
+    cancelled: list[Span] = field(default_factory=list)
+    requeued: list[Span] = field(default_factory=list)
     states: list[tuple[float, str]] = field(default_factory=list)
     cause: str | None = None
     reason: str | None = None
@@ -80,7 +84,7 @@ class Run:
     until: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fault:
     """Something that was done to the cluster.
 
@@ -88,6 +92,8 @@ class Fault:
         kind: kill, freeze, preempt, a limit's key, or the name of a daemon that was killed.
         node: the node whose machine was hit.
         until: when it is over: a machine is taken when its notice has run out.
+        machine: the id of the machine that was hit, until the node has another. Slurm may start jobs on the
+            node meanwhile, because it does not know of the machine's end yet.
     """
 
     at: float
@@ -95,6 +101,7 @@ class Fault:
     node: str | None
     detail: str
     until: float
+    machine: str | None = None
 
 
 class Journal:
@@ -122,10 +129,17 @@ class Journal:
         self._file.write(json.dumps(entry) + "\n")
         self._file.flush()
 
-    def fault(self, kind: str, node: str | None = None, detail: str = "", lasts: float = 0.0) -> None:
+    def fault(
+        self,
+        kind: str,
+        node: str | None = None,
+        detail: str = "",
+        lasts: float = 0.0,
+        machine: str | None = None,
+    ) -> None:
         now = time.time()
-        self.faults.append(Fault(now, kind, node, detail, now + lasts))
-        self.write("fault", kind=kind, node=node, detail=detail)
+        self.faults.append(Fault(now, kind, node, detail, now + lasts, machine))
+        self.write("fault", kind=kind, node=node, detail=detail, machine=machine)
 
     def finding(self, text: str) -> None:
         if text not in self.findings:

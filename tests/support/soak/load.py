@@ -89,16 +89,16 @@ class Load:
             return
         task = self._chance.choice(chosen)
         running = task.requeue and task.state == "RUNNING"
-        now = time.time()
+        began = time.time()
         if running and self._chance.random() < 0.5:
-            task.requeued.append(now)
             self._do("requeue", task, "scontrol", "requeue", str(task.job))
+            task.requeued.append((began, time.time()))
             return
+        self._do("cancel", task, "scancel", "--quiet", f"--name={task.name}")
         # The name stands for all tasks that are left of an array.
         for other in self._journal.tasks.values():
             if other.name == task.name:
-                other.cancelled.append(now)
-        self._do("cancel", task, "scancel", "--quiet", f"--name={task.name}")
+                other.cancelled.append((began, time.time()))
 
     def end_ghosts(self) -> None:
         """Cancel jobs that had ended when slurmctld was killed before it wrote that down.

@@ -1,0 +1,65 @@
+"""Writes files whole or not at all, and locks them: the ways of the program and of the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_atomically(
+    path: Path, content: str | bytes, mode: int = 0o666, *, exclusive: bool = False, durable: bool = False
+) -> None:
+    """Write a file so that it is there whole or not at all, also in a folder where others can write.
+
+    The file is a draft beside its place first, which nobody else can have made. A link at `path` is replaced.
+
+    Args:
+        mode: The file's mode, which the umask limits.
+        exclusive: Whether a file at `path` is an error instead of being replaced.
+        durable: Whether the content is on the disk before this returns, so that it survives a power cut.
+
+    Raises:
+        FileExistsError: There is a file, and `exclusive` is given.
+        OSError: The file cannot be written; no draft of it is left.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    # A name that others could foresee may be a link of theirs; O_EXCL follows none.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if exclusive:
+            # A link appears at once and whole. If two start at the same moment, one of them fails.
+            os.link(draft, path)
+            draft.unlink()
+        else:
+            draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder for the body, and wait for it if another process holds it.
+
+    The kernel releases the lock when the process ends in any way. The lock leaves nothing behind.
+
+    Raises:
+        OSError: There is no such file or folder, or it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

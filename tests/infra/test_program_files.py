@@ -1,0 +1,75 @@
+"""Files that are written whole or not at all, and their locks."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from infra.program.files import locked, write_atomically
+
+
+def test_a_file_is_replaced_as_a_whole_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    write_atomically(path, "one")
+    other = tmp_path / "other"
+    os.link(path, other)
+    write_atomically(path, "zwölf", 0o640, durable=True)
+    assert path.read_text(encoding="utf-8") == "zwölf"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert other.read_text() == "one", "who reads the file meanwhile reads its former content to the end"
+    assert {file.name for file in tmp_path.iterdir()} == {"note", "other"}
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    target, path = tmp_path / "target", tmp_path / "note"
+    target.write_text("keep")
+    path.symlink_to(target)
+    write_atomically(path, b"new")
+    assert (target.read_text(), path.read_text(), path.is_symlink()) == ("keep", "new", False)
+
+
+def test_an_exclusive_file_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "owner"
+    write_atomically(path, "first", exclusive=True)
+    with pytest.raises(FileExistsError):
+        write_atomically(path, "second", exclusive=True)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["first"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "note"
+    path.write_text("one")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "two", durable=True)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path: Path) -> None:
+    order: list[str] = []
+    waits = threading.Event()
+
+    def second() -> None:
+        waits.set()
+        with locked(tmp_path):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked(tmp_path):
+        thread.start()
+        assert waits.wait(60)
+        thread.join(0.05)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "missing"):
+        pass
