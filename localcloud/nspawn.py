@@ -73,7 +73,9 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     machine.folder.mkdir(parents=True, exist_ok=True)
     disk = _disk(machine)
     boot_files.write(machine)
-    groups = cgroups.make(group(machine.id), machine.cores)
+    cgroups.make(group(machine.id), machine.cores)
+    # Also those of version 1 for jobs: /proc/PID/cgroup on the machine then has the paths that it mounts.
+    groups = cgroups.of(group(machine.id))
     # The launcher's child is PID 1 of the machine's processes: when it is killed, all of them are.
     apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     apart += ["--mount-proc", "--"]
