@@ -32,7 +32,7 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
-from node.elastic.status import status
+from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
 from node.folders import Folders
@@ -104,6 +104,8 @@ class Elastic:
             return {"over": over}
         if method == "status":
             return self.status()
+        if method == "cost":
+            return cost(self._design, self._ledger, time.time())
         if method == "renew":
             return {"renewed": self.renewal.once(wait=False)}
         if method == "reconfigure":
