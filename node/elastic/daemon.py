@@ -33,6 +33,7 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
+from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.status import status
 from node.elastic.topology import Topology
 from node.elastic.view import log
@@ -74,7 +75,7 @@ class Elastic:
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.renewal = Renewal(settings.design, control, lib)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
-        self.launcher = Launcher(settings.design, control, driver, pools, budget)
+        self.launcher = Launcher(settings.design, control, driver, pools, budget, self._ledger)
         self.capacity_limiter = CapacityLimiter(
             settings.design, control, driver, pools, budget, self.launcher, changed
         )
@@ -83,6 +84,7 @@ class Elastic:
             settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
         )
         self._reconfiguration = Reconfiguration(control, lib)
+        self._requeue_cleanup = RequeueCleanup(settings.design, control, self._reconfiguration, lib)
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
@@ -188,6 +190,7 @@ class Elastic:
             self.renewal.once,
             self._budget_enforcer.enforce,
             self._reconfiguration.once,
+            self._requeue_cleanup.once,
             self._topology.once,
         ):
             try:
