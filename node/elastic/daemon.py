@@ -1,7 +1,7 @@
 """The elastic daemon on the controller: launches and terminates machines for Slurm, and reconciles.
 
-It keeps no state of its own: Slurm knows the nodes, the cloud knows the machines, and after a restart the
-next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
+It keeps no state of its own but the ledger: Slurm knows the nodes, the cloud knows the machines, and after a
+restart the next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
 """
 
 from __future__ import annotations

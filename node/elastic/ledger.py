@@ -156,7 +156,7 @@ class Ledger:
             self._write()
 
     def newest(self) -> dict[str, str]:
-        """Return node -> id of the machine that was launched last for it, unless `forget` was called since."""
+        """Return node -> id of the machine that was launched last for it, unless that was forgotten."""
         with self._lock:
             return dict(self._newest)
 

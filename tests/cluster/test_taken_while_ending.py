@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node import rpc
+from node.slurm.answers import parse_nodes
 from tests.support.checkout import Checkout, until
 from tests.support.soak.audit import leaked
 
@@ -61,4 +62,4 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
     assert [line.split()[1] for line in lines(gpu)] == ["0", "0"], "the same number of GPUs as before"
     until(lambda: not cluster.ask("squeue", "--noheader"), 120, "the end of all")
     assert [line.split()[1] for line in lines(second)] == ["0"], "its first run never began"
-    assert leaked(cluster.ask("scontrol", "show", "nodes", "--details", "--oneliner")) == []
+    assert leaked(parse_nodes(cluster.ask("scontrol", "show", "nodes", "--details", "--oneliner"))) == []

@@ -215,7 +215,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a part is missing": lambda file: file.write_text('{"closed": {}}'),
     "a part is another": lambda file: file.write_text('{"closed": [], "open": {}, "newest": {}}'),
     "no machines": lambda file: file.write_text(json.dumps({**GOOD, "newest": ["m-1"]})),
-    "another version": lambda file: file.write_text('{"closed": {"cheap": 3600.0}, "open": {}, "newest": {}}'),
+    "another version": lambda file: file.write_text(json.dumps({**GOOD, "closed": {"cheap": 3600.0}})),
     "no number": lambda file: file.write_text(json.dumps(GOOD).replace("3600.0", "NaN")),
     "less than nothing": lambda file: file.write_text(json.dumps(GOOD).replace("3600.0", "-3600.0")),
     "a folder": lambda file: file.mkdir(),

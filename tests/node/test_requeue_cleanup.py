@@ -117,7 +117,13 @@ def test_nothing_is_asked_where_slurm_cleans_up_itself(make: Callable[..., Clust
 
 @pytest.mark.parametrize(
     ("release", "expected"),
-    [("slurm-wlm 22.05.8", False), ("24.05.8", False), ("24.11.0", True), ("slurm 25.05.1", True), ("", False)],
+    [
+        ("slurm-wlm 22.05.8", False),
+        ("24.05.8", False),
+        ("24.11.0", True),
+        ("slurm 25.05.1", True),
+        ("", False),
+    ],
 )
 def test_releases(release: str, expected: bool) -> None:
     assert cleans_up_requeued_jobs(release) is expected
