@@ -11,6 +11,7 @@ from pathlib import Path
 
 from node import rpc
 from node.slurm.answers import parse_nodes
+from node.slurm.version import cleans_up_requeued_jobs
 from tests.support.checkout import Checkout, until
 from tests.support.soak.audit import leaked
 
@@ -22,7 +23,7 @@ STACK = """
           - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
           - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
           - {name: lost, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
-        slurm: {suspend_time: 4}
+        slurm: {suspend_time: 4, slurmd_timeout: 30}
 """
 
 
@@ -62,4 +63,6 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
     assert [line.split()[1] for line in lines(gpu)] == ["0", "0"], "the same number of GPUs as before"
     until(lambda: not cluster.ask("squeue", "--noheader"), 120, "the end of all")
     assert [line.split()[1] for line in lines(second)] == ["0"], "its first run never began"
+    log = (cluster.run_directory / "log" / "elastic.log").read_text()
+    assert "whose node is silent" in log or cleans_up_requeued_jobs(cluster.ask("scontrol", "--version"))
     assert leaked(parse_nodes(cluster.ask("scontrol", "show", "nodes", "--details", "--oneliner"))) == []
