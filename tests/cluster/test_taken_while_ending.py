@@ -23,7 +23,7 @@ STACK = """
           - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
           - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
           - {name: lost, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
-        slurm: {suspend_time: 4, slurmd_timeout: 30}
+        slurm: {suspend_time: 4, slurmd_timeout: 25}
 """
 
 
