@@ -167,9 +167,9 @@ class Ledger:
         is killed in the middle of a launch would take the end of the earlier machine for that of the new one.
         """
         with self._lock:
-            for node in nodes:
-                self._newest.pop(node, None)
-            self._write()
+            if known := self._newest.keys() & set(nodes):
+                self._newest = {node: i for node, i in self._newest.items() if node not in known}
+                self._write()
 
     def launched(self, machines: dict[str, str], now: float) -> None:
         """Count machines from their launch on, and not only from the next listing.
