@@ -92,7 +92,7 @@ class RequeueCleanup:
         if due and self._reconfiguration.now():
             names = ", ".join(str(job.spelling) for job in due)
             log(f"Slurm was reconfigured, so that it cleans up after job {names}, whose node is silent")
-            self._epilogs = dict.fromkeys(ending, now)
+            self._epilogs |= {(job.id, job.restarts): now for job in due}
 
     def _count_again(self, unused: set[str]) -> None:
         """Have accelerators counted anew if two calls see some in use on a node that has no job."""
