@@ -171,7 +171,7 @@ class Soak:
         self._answers()
         for line in audit.stuck(self._cluster.control.nodes()):
             self.journal.finding(f"node stuck: {line}")
-        for line in audit.leaked(self._cluster.control.run("scontrol", "show", "nodes", "-d", "--oneliner")):
+        for line in audit.leaked(self._cluster.control.detailed_nodes()):
             self.journal.finding(f"GPUs counted as used without a job: {line}")
         for machine in self._cluster.machines():
             self.journal.finding(f"orphan: machine {machine['id']} of {machine['node']}, {machine['state']}")
