@@ -1,6 +1,6 @@
 """How long commands of this checkout take, beside another checkout's:
 
-    .venv/bin/python -m tests.bench.commands --command --version "plan --stack aws-gpu" --against ../other
+    .venv/bin/python -m tests.bench.commands --command "plan --stack aws-gpu" status --against ../other
 
 Each sample is a process of `./cluster`, as a user runs it; the checkouts take turns. It prints the median,
 the least and the most of the seconds by the clock and of the seconds of CPU time, which a busy machine
@@ -63,10 +63,10 @@ def main() -> int:
             head = command if name == "this" else f"  {name}"
             print(f"{head:<40}{spread(clock, 2):<22}{spread(cpu, 2)}", flush=True)
         if chosen.against:
-            clock, cpu = (
+            factors = [
                 spread(ratios(*both), 2) for both in zip(columns["other"], columns["this"], strict=True)
-            )
-            print(f"{'  other / this':<40}{clock:<22}{cpu}", flush=True)
+            ]
+            print(f"{'  other / this':<40}{factors[0]:<22}{factors[1]}", flush=True)
     return 0
 
 
