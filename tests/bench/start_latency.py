@@ -31,7 +31,9 @@ config:
   slurm-stacks:benchmark: {{enabled: false}}
 """
 PRINTS = (
-    r"^sbatch to script, nodes off: \d+\.\d\d s .*\nlast job's end .*\n\d+ one-node jobs at once: \d+\.\d\d s"
+    r"^sbatch to script, nodes off: \d+\.\d\d .* s\n"
+    r"last job's end to zero nodes: \d+\.\d .* s .*\n"
+    r"\d+ one-node jobs at once: \d+\.\d\d .* s"
 )
 SCRIPT = "#!/bin/sh\ndate +%s.%N > start-$SLURM_JOB_ID\nsrun hostname >/dev/null\n"
 
