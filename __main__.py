@@ -18,8 +18,6 @@ def main() -> None:
     stack = config.parse(engine.values(), pulumi.get_stack())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
-    for sentence in stack.former_keys:
-        pulumi.warn(sentence)
     cluster_design = design(stack, catalog())
     cluster = clusters.create(cluster_design)
     training = benchmark_design(stack, cluster_design)

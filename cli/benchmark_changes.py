@@ -85,8 +85,7 @@ class FormerRun:
             else [
                 {
                     "id": str(job["id"]), "name": "benchmark",
-                    # A cluster of an earlier release does not say these two.
-                    "user": job.get("user", ""), "partition": job.get("partition", ""),
+                    "user": job["user"], "partition": job["partition"],
                     "state": job["state"], "nodes": job["nodes"], "consequence": "ends",
                 }
             ],

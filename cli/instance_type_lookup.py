@@ -108,25 +108,20 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The instance types that a file names but does not describe, each with its partition's first zone."""
-    described = cluster.get("instance_types", cluster.get("machines"))
+    described = cluster.get("instance_types")
     own = described if isinstance(described, dict) else {}
     batch = cluster.get("batch")
     types = batch.get("instance_types") if isinstance(batch, dict) else None
     partitions = cluster.get("partitions")
     sections = [cluster.get("controller"), cluster.get("login")]
     sections += partitions if isinstance(partitions, list) else []
-    said = [(_instance_type(one), one.get("zones")) for one in sections if isinstance(one, dict)]
+    said = [(one.get("instance_type"), one.get("zones")) for one in sections if isinstance(one, dict)]
     said += [(name, None) for name in (types if isinstance(types, list) else [])]
     for name, zones in said:
         facts = own.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and name and not (isinstance(facts, dict) and "vcpus" in facts):
             first = zones[0] if isinstance(zones, list) and zones else None
             yield name, first if isinstance(first, str) else None
-
-
-def _instance_type(section: dict[str, Any]) -> object:
-    """The instance type of a section, by the present key or the former one (`infra.config.former_keys`)."""
-    return section.get("instance_type", section.get("machine"))
 
 
 def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, again: bool) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
-OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
+OURS = "SLURM_STACKS_PROJECT"
 
 
 def replace_process(up: StackUp, argv: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def environment_of(command: Command) -> dict[str, str]:
     kept = {
         name: value
         for name, value in without_job(os.environ).items()
-        if name not in OURS and not name.startswith("PULUMI_")
+        if name != OURS and not name.startswith("PULUMI_")
     }
     return kept | command.env
 

@@ -196,7 +196,7 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
     """
     node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    files["node/__init__.py"] = (node / "__init__.py").read_bytes()
+    files |= {f"node/{name}": (node / name).read_bytes() for name in ("__init__.py", "waiting.py")}
     for folder in ("cloud", provider):
         files |= {f"node/{folder}/{name}": content for name, content in tree(node / folder)}
     return _zip(files)

@@ -49,9 +49,8 @@ class Workload:
         """The digest of names, contents and modes. Times and the file system's order do not count."""
         total = hashlib.sha256()
         for file in self.files:
-            # The mark is only there for executable files, so that digests of earlier versions stay valid.
-            mark = "x\0" if file.executable else ""
-            total.update(f"{file.name}\0{len(file.content)}\0{mark}".encode())
+            mode = "x" if file.executable else "-"
+            total.update(f"{file.name}\0{len(file.content)}\0{mode}\0".encode())
             total.update(file.content)
         return total.hexdigest()
 

@@ -8,7 +8,6 @@ The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -31,14 +30,14 @@ from node import rpc
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
 from node.codec import to_json
+from node.locks import acquire
 from node.model import CONTAINER
+from node.waiting import wait_at_most
 
 WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1
 RENEW_SECONDS = 3600.0
 PID_DIGITS = 10
-FORMER_NAMES = {"room": "available_capacity"}
-"""Earlier names of calls. The controller uses them until `up` publishes this version's code."""
 LOCK_SECONDS = 5.0
 """How long to wait for the lock: on a busy machine the threads of a killed agent take a while to end."""
 
@@ -95,7 +94,6 @@ class Agent:
         self._ended.set()
 
     def _handle(self, method: str, params: dict[str, Any]) -> Any:
-        method = FORMER_NAMES.get(method, method)
         if method in ("launch", "terminate", "list", "available_capacity"):
             if self._concerns_compute(method, params):
                 self._delay_or_refuse(method)
@@ -162,11 +160,8 @@ class AgentLock:
     def __init__(self, run: Path) -> None:
         self._file = run / "cloud" / "agent.lock"
         self._lock = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _locked(self._lock):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"another agent serves {run}")
-            time.sleep(0.02)
+        if not wait_at_most(lambda: acquire(self._lock, wait=False), LOCK_SECONDS):
+            raise SystemExit(f"another agent serves {run}")
         # One write of a fixed length: a reader always finds a whole pid, of an earlier agent or of this one.
         os.pwrite(self._lock, f"{os.getpid():<{PID_DIGITS}}\n".encode(), 0)
         self._folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
@@ -188,20 +183,12 @@ class AgentLock:
         Many systems remove files in /tmp that were not used for days. systemd-tmpfiles skips everything below
         a locked directory; while it inspects this one, it holds the lock itself.
         """
-        self._kept = self._kept or _locked(self._folder)
+        self._kept = self._kept or acquire(self._folder, wait=False)
         # The public note lies outside, so it stays as long as it is new.
         if (now := time.monotonic()) > self._renewed + RENEW_SECONDS:
             self._renewed = now
             with contextlib.suppress(OSError):
                 os.utime(self._note)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _limits(file: Path) -> Limits:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from localcloud.cores import in_words
+from node.waiting import wait_at_most
 
 PREFIX = "slurm-stacks-"
 UNIFIED, SYSTEMD = "unified", "systemd"
@@ -178,15 +178,14 @@ def remove(find: Callable[[], list[Path]]) -> list[Path]:
     Returns:
         The cgroups that cannot be removed.
     """
-    deadline = time.monotonic() + REMOVE_SECONDS
-    while found := find():
+
+    def removed() -> bool:
+        found = find()
         for path in found:
             _remove(path)
-        if time.monotonic() > deadline:
-            return find()
-        if any(path.exists() for path in found):
-            time.sleep(0.02)
-    return []
+        return not any(path.exists() for path in found)
+
+    return [] if wait_at_most(removed, REMOVE_SECONDS) else find()
 
 
 def _remove(top: Path) -> None:

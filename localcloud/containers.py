@@ -16,6 +16,7 @@ from localcloud.container_machine import Bind, Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from localcloud.nspawn import remove_folder
+from node import subprocesses
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
 from node.bootstrap.vm import cloud_local
@@ -78,7 +79,7 @@ class ContainerRuntime:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._network = Network(
-            run / "cloud", environment={"PATH": nspawn.SEARCH, CLUSTER_VARIABLE: str(run)}
+            run / "cloud", environment={"PATH": subprocesses.SEARCH, CLUSTER_VARIABLE: str(run)}
         )
         self._children: list[subprocess.Popen[bytes]] = []
         # A child that `start` adds while `reap` replaces the list would be lost.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from localcloud.addresses import claim_name, claimed_names
 from node.processes import ProcessId
+from node.waiting import wait_at_most
 
 TAG = "cpus"
 """The tag of a machine with the number of its type's cores. A machine without it runs on any core."""
@@ -193,12 +193,16 @@ def _one_at_a_time() -> Iterator[None]:
     An agent that holds the lock and stands still must not keep machines from starting, so the wait has a
     limit; two agents may then choose the same core, and the next look for moves sets it right.
     """
-    deadline = time.monotonic() + LOCK_SECONDS
-    while (held := claim_name(_LOCK)) is None and time.monotonic() < deadline:
-        if _LOCK not in claimed_names():
+    held = None
+
+    def taken() -> bool:
+        nonlocal held
+        if (held := claim_name(_LOCK)) is None and _LOCK not in claimed_names():
             held = claim_name(_LOCK)  # it was just given back, or this host allows no such names
-            break
-        time.sleep(0.002)
+            return True
+        return held is not None
+
+    wait_at_most(taken, LOCK_SECONDS, 0.002)
     try:
         yield
     finally:

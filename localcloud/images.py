@@ -13,16 +13,17 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from localcloud import layers
 from localcloud.layers import ImageError, Say
-from localcloud.nspawn import SEARCH
+from node import subprocesses
+from node.subprocesses import SEARCH
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
@@ -262,33 +263,26 @@ def _run(command: Sequence[str], draft: Path, say: Say) -> None:
         ImageError: the program failed; the message has its last lines.
     """
     log = draft / "log"
-    with log.open("w") as output:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            env={
-                **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                "PATH": SEARCH,
-                "HOME": "/root",
-                "LC_ALL": "C",
-                "DEBIAN_FRONTEND": "noninteractive",
-                "DPKG_FORCE": "unsafe-io",
-            },
-        )
+    with log.open("wb") as output:
+        env = {
+            **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+            "PATH": SEARCH,
+            "HOME": "/root",
+            "LC_ALL": "C",
+            "DEBIAN_FRONTEND": "noninteractive",
+            "DPKG_FORCE": "unsafe-io",
+        }
+        child = subprocesses.start(command, env, output)
     began = time.monotonic()
     try:
         while child.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeoutExpired):
                 child.wait(HEARTBEAT_SECONDS)
                 break
             line = (_end_of(log, 1) or [""])[0]
             say(f"  {time.monotonic() - began:.0f} s so far: {line[:100]}")
     except BaseException:
-        child.kill()
-        child.wait()
+        subprocesses.kill(child)
         raise
     if status := child.returncode:
         lines = "\n".join(f"  {line}" for line in _end_of(log, LAST_LINES))
@@ -327,7 +321,9 @@ def _own_suite() -> str:
 
 def _ask(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": SEARCH})
-    except (OSError, subprocess.CalledProcessError) as error:
+        ended = subprocesses.run(command, {"PATH": SEARCH})
+    except OSError as error:
         raise ImageError(f"{' '.join(command[:2])}: {error}") from error
-    return done.stdout
+    if ended.status:
+        raise ImageError(f"{' '.join(command[:2])}: status {ended.status}: {ended.last_line()}")
+    return ended.output

@@ -7,12 +7,13 @@ name. Every change of this project makes new layers, so layers that were not use
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+
+from node.locks import locked
 
 NEEDED_MIB = 3000
 """Free space that is needed to make an image: the image, and the packages that are downloaded for it."""
@@ -41,7 +42,8 @@ def ensure(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> P
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(_lock(target), lambda: say("waiting for another command that makes the same image")):
+    waiting = "waiting for another command that makes the same image"
+    with locked(_lock(target), busy=lambda: say(waiting)):
         draft = folder / f".{name}{DRAFT}"
         # A process that was killed may have left its draft.
         _remove(draft)
@@ -123,15 +125,14 @@ def _text(file: Path) -> str:
 
 def _take(path: Path, layer: Path | None = None) -> bool:
     """Remove a layer or its draft, unless a process is making it now."""
-    with _lock(layer or path).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        # Rename the layer first: a half-removed layer must not look complete.
-        draft = path.with_name(f".{path.name.strip('.').removesuffix(DRAFT)}{DRAFT}")
-        path.rename(draft)
-        _remove(draft)
+    try:
+        with locked(_lock(layer or path), wait=False):
+            # Rename the layer first: a half-removed layer must not look complete.
+            draft = path.with_name(f".{path.name.strip('.').removesuffix(DRAFT)}{DRAFT}")
+            path.rename(draft)
+            _remove(draft)
+    except BlockingIOError:
+        return False
     return True
 
 
@@ -152,22 +153,6 @@ def check_free_space(folder: Path) -> None:
             f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "
             "make room, or have XDG_CACHE_HOME name a folder on a larger disk"
         )
-
-
-@contextlib.contextmanager
-def exclusive(file: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a file for the body.
-
-    Args:
-        busy: called before waiting if another process holds the lock.
-    """
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _remove(folder: Path) -> None:

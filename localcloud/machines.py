@@ -17,6 +17,7 @@ from typing import Protocol
 from localcloud.cores import move, running_on
 from localcloud.errors import CloudError
 from localcloud.hosts_namespace import SLURM
+from node import subprocesses
 from node.bootstrap import files
 from node.processes import (
     ProcessId,
@@ -138,20 +139,16 @@ class ProcessRuntime:
         arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
         # The machine has its cores from its first moment on, so that a later move finds all of it on them.
         with log.open("ab") as output, self._lock, running_on(boot.cores):
-            child = subprocess.Popen(
+            child = subprocesses.start(
                 [*self._program(boot), *(arguments if boot.registers else ())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                env={
-                    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                {
+                    "PATH": subprocesses.SEARCH,
                     "HOME": os.environ.get("HOME", "/"),
                     "LANG": "C.UTF-8",
                     MACHINE_VARIABLE: boot.id,
                     CLUSTER_VARIABLE: str(self._run),
                 },
-                start_new_session=True,
+                output,
             )
             self._children.append(child)
         process = ProcessId.of(child.pid)

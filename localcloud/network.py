@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from localcloud.errors import CloudError
+from node import subprocesses
 from node.bootstrap import files
 from node.model import ClusterDesign
 from node.processes import ProcessId
@@ -107,22 +109,13 @@ class Network:
             self._child = None
 
     def _ip(self, command: str) -> None:
-        done = subprocess.run(
-            [*self.enter(), "ip", *command.split()], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise CloudError("InvalidRequest", f"ip {command}: {done.stderr.strip()}")
+        ended = subprocesses.run([*self.enter(), "ip", *command.split()], os.environ)
+        if ended.status:
+            raise CloudError("InvalidRequest", f"ip {command}: {ended.errors.strip()}")
 
     def _make(self) -> int:
-        child = subprocess.Popen(
-            ["unshare", "--net", "--", "sh", "-c", "echo; exec sleep infinity"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._environment,
-            cwd="/",
-            start_new_session=True,
-        )
+        command = ["unshare", "--net", "--", "sh", "-c", "echo; exec sleep infinity"]
+        child = subprocesses.start(command, self._environment, subprocess.PIPE, errors=subprocess.DEVNULL)
         assert child.stdout is not None
         with child.stdout as output:
             ready = output.readline()
@@ -137,15 +130,10 @@ class Network:
             f"link set {BRIDGE} up",
             "link set lo up",
         ]
-        done = subprocess.run(
-            ["nsenter", f"--target={child.pid}", "--net", "--", "ip", "-batch", "-"],
-            input="\n".join(commands),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
+        batch = ["nsenter", f"--target={child.pid}", "--net", "--", "ip", "-batch", "-"]
+        ended = subprocesses.run(batch, os.environ, stdin="\n".join(commands))
+        if ended.status:
             child.kill()
-            raise OSError(f"the cloud's network cannot be made: {done.stderr.strip()}")
+            raise OSError(f"the cloud's network cannot be made: {ended.errors.strip()}")
         files.write(self._file, json.dumps(asdict(process)).encode())
         return child.pid

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from localcloud import boot_files, cgroups, cores
 from localcloud.container_machine import Machine
-from node import foreign
+from node import foreign, subprocesses
 from node.processes import ProcessId, descendants, with_descendants
+from node.subprocesses import SEARCH
+from node.waiting import wait_at_most
 
-SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POWER_OFF = signal.SIGRTMIN + 4
 """The signal that means `systemctl poweroff` to systemd as a first process."""
 AGAIN_SECONDS = 1.0
@@ -72,7 +73,9 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     machine.folder.mkdir(parents=True, exist_ok=True)
     disk = _disk(machine)
     boot_files.write(machine)
-    groups = cgroups.make(group(machine.id), machine.cores)
+    cgroups.make(group(machine.id), machine.cores)
+    # Also those of version 1 for jobs: /proc/PID/cgroup on the machine then has the paths that it mounts.
+    groups = cgroups.of(group(machine.id))
     # The launcher's child is PID 1 of the machine's processes: when it is killed, all of them are.
     apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     apart += ["--mount-proc", "--"]
@@ -91,22 +94,9 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
         *_nspawn(machine),
     ]
     # The folder is a user's of the machine, who could have put a link to a file of this host there.
+    env = {"PATH": SEARCH, "HOME": "/root", "LANG": "C.UTF-8", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
     with foreign.log(machine.console) as console:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=console,
-            cwd="/",
-            env={
-                "PATH": SEARCH,
-                "HOME": "/root",
-                "LANG": "C.UTF-8",
-                "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
-                **machine.environment,
-            },
-            start_new_session=True,
-        )
+        return subprocesses.start(command, {**env, **machine.environment}, console)
 
 
 def _disk(machine: Machine) -> Path:
@@ -180,37 +170,38 @@ def enter(pid: int, environment: Sequence[str], folder: str = "/") -> list[str]:
     return ["nsenter", f"--target={pid}", *kinds, "--", "env", "-i", "-C", folder, *environment]
 
 
-def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subprocesses.Ran:
     """Run a command on a machine, as root.
 
     Raises:
-        OSError: the machine is not on.
+        OSError: the machine is not on, or the command is not done in time.
     """
     pid = leader(launcher)
     if pid is None:
         raise ProcessLookupError("the machine is not on")
-    return subprocess.run(
-        [*enter(pid, [f"PATH={SEARCH}", "HOME=/root", "LANG=C.UTF-8"]), *command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-    )
+    prefix = enter(pid, [f"PATH={SEARCH}", "HOME=/root", "LANG=C.UTF-8"])
+    ended = subprocesses.run([*prefix, *command], {"PATH": SEARCH}, seconds)
+    if ended.status is None:
+        raise TimeoutError(f"{' '.join(command)}: not done after {seconds:g} s")
+    return ended
 
 
 def power_off(identity: str, launcher: ProcessId, seconds: float) -> bool:
     """Shut a machine down. Returns False if it is still on after `seconds`."""
-    deadline = time.monotonic() + seconds
     asked = 0.0
-    while launcher.alive() and time.monotonic() < deadline and not cgroups.frozen(group(identity)):
+
+    def is_over() -> bool:
+        nonlocal asked
+        if not launcher.alive() or cgroups.frozen(group(identity)):
+            return True
         if time.monotonic() - asked > AGAIN_SECONDS and (pid := leader(launcher)) is not None:
             # The signal is repeated, because a machine that has just begun to boot ignores it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, POWER_OFF)
             asked = time.monotonic()
-        time.sleep(0.02)
+        return False
+
+    wait_at_most(is_over, seconds)
     return not launcher.alive()
 
 
@@ -221,9 +212,8 @@ def kill(identity: str, launcher: ProcessId | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher.pid, signal.SIGKILL)
     cgroups.kill(group(identity))
-    deadline = time.monotonic() + ENDING_SECONDS
-    while launcher is not None and launcher.alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    if launcher is not None:
+        wait_at_most(lambda: not launcher.alive(), ENDING_SECONDS, 0.01)
 
 
 def move(identity: str, launcher: ProcessId, before: Sequence[int], after: Sequence[int]) -> None:
@@ -274,10 +264,8 @@ def wait_for(launcher: ProcessId, console: Path, seconds: float = START_SECONDS)
     Raises:
         OSError: the machine did not start; the message has the end of its console output.
     """
-    deadline = time.monotonic() + seconds
-    while (pid := leader(launcher)) is None:
-        if not launcher.alive() or time.monotonic() > deadline:
-            output = console.read_text(errors="replace").splitlines()[-5:] if console.exists() else []
-            raise OSError(f"{'; '.join(output) or 'it ended at once'} (its console: {console})")
-        time.sleep(0.02)
+    wait_at_most(lambda: leader(launcher) or not launcher.alive(), seconds)
+    if (pid := leader(launcher)) is None:
+        output = console.read_text(errors="replace").splitlines()[-5:] if console.exists() else []
+        raise OSError(f"{'; '.join(output) or 'it ended at once'} (its console: {console})")
     return pid

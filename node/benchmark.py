@@ -9,17 +9,16 @@ user's is shown as that user's, and whatever it holds is read as what a stranger
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from node import foreign
+from node import foreign, locks, subprocesses
+from node.bootstrap import files
 from node.folders import Folders
 from node.model import Settings
 from node.slurm import environment
@@ -207,14 +206,10 @@ class Run:
                     yield None
                     return
                 # From here on nobody else can exchange what is in the folder, nor the folder itself.
-                lock = os.open(".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644, dir_fd=handle)
+                with locks.locked(Path(".lock"), folder=handle) as lock:
+                    yield lock
         except foreign.UnusableError as error:
             raise RuntimeError(f"{error}: remove it, and run the command again") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield lock
-        finally:
-            os.close(lock)
 
     def _job_id(self, jobs: Jobs) -> int | None:
         """The id from the run's folder, or from Slurm if a submit was interrupted before it wrote the id."""
@@ -254,9 +249,7 @@ class Run:
         return state is not None and not state.is_over
 
     def _note(self, job: int) -> None:
-        draft = self.folder / f".{JOB_FILE}"
-        draft.write_text(f"{job}\n")
-        draft.replace(self.folder / JOB_FILE)
+        files.write(self.folder / JOB_FILE, f"{job}\n".encode())
 
     def _attic(self, job: int) -> Path:
         return self.folder / f"job-{job}"
@@ -279,22 +272,14 @@ class Run:
         options = ["--parsable", f"--comment={self._comment}"]
         if after:
             options.append(f"--dependency=afterany:{':'.join(map(str, after))}")
-        result = subprocess.run(
-            ["/usr/bin/sbatch", *options, SCRIPT],
-            cwd=self.folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            # sbatch holds the lock: if this process is killed, the next submit waits for sbatch's end.
-            pass_fds=(lock,),
-        )
-        if result.returncode:
-            if is_unanswered(result.stderr):
-                raise SlurmDown(["sbatch"], result.returncode, result.stderr)
-            raise RuntimeError(result.stderr.strip() or f"sbatch: exit status {result.returncode}")
-        return int(result.stdout.strip().split(";")[0])
+        # sbatch holds the lock: if this process is killed, the next submit waits for sbatch's end.
+        command = ["/usr/bin/sbatch", *options, SCRIPT]
+        ended = subprocesses.run(command, env, folder=self.folder, handles=[lock])
+        if ended.status:
+            if is_unanswered(ended.errors):
+                raise SlurmDown(["sbatch"], ended.status, ended.errors)
+            raise RuntimeError(ended.errors.strip() or f"sbatch: exit status {ended.status}")
+        return int(ended.output.strip().split(";")[0])
 
     def _progress(self) -> Any:
         """The state that the batch script or the training has written; for a user's program, with `values`:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from node.aws import s3
@@ -138,18 +137,6 @@ def import_from(folder: Path) -> None:
         del sys.modules[name]
 
 
-def fetched_bootstrap() -> Any:
-    """The bootstrap function of the fetched code."""
-    try:
-        from node.bootstrap.main import bootstrap
-    except ModuleNotFoundError as error:
-        if error.name not in ("node", "node.bootstrap", "node.bootstrap.main"):
-            raise
-        # The loader is published before the code. Until then the code may have the former package's name.
-        return importlib.import_module("infra.node.bootstrap.main").bootstrap
-    return bootstrap
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bucket", required=True)
@@ -161,10 +148,15 @@ def main() -> None:
     code = Path(arguments.code)
     import_from(install_or_reuse(arguments.bucket, code, IMAGE if arguments.role == "image" else CURRENT))
 
-    bootstrap = fetched_bootstrap()
-    # The code of an earlier boot may not know this argument yet.
-    more = {"power_off": True} if arguments.power_off else {}
-    bootstrap(code / "settings.json", arguments.role, arguments.host, arguments.bucket, **more)
+    from node.bootstrap.main import bootstrap
+
+    bootstrap(
+        code / "settings.json",
+        arguments.role,
+        arguments.host,
+        arguments.bucket,
+        power_off=arguments.power_off,
+    )
 
 
 if __name__ == "__main__":

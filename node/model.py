@@ -17,7 +17,7 @@ from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.storage import Gp3 as Gp3  # noqa: PLC0414
 from node.storage import Mount as Mount  # noqa: PLC0414
 
-SETTINGS_VERSION = "slurm-stacks/settings/v3"  # `node.published` reads versions 1 and 2, too.
+SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
 PROCESS, CONTAINER = "process", "container"
 """How the local stack isolates machines (`ClusterDesign.isolation`)."""

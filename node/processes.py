@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from node.waiting import wait_at_most
+
 BECOMING_SECONDS = 0.5
 """The longest wait for the environment of a process that is just starting another program (execve)."""
 FILLING_SECONDS = 0.01
@@ -115,9 +117,7 @@ def end_tree(root: ProcessId, grace: float) -> bool:
     if root.alive():
         with contextlib.suppress(ProcessLookupError):
             os.kill(root.pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while root.alive() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_at_most(lambda: not root.alive(), grace)
     return kill_tree(root)
 
 
@@ -127,15 +127,16 @@ def kill_tree(root: ProcessId) -> bool:
     Returns:
         False if a process survived SIGKILL for five seconds (it is stuck in the kernel).
     """
-    deadline = time.monotonic() + 5
-    while root.alive():
+
+    def killed() -> bool:
+        if not root.alive():
+            return True
         # A running init would restart the services that die.
         _signal([root.pid], signal.SIGSTOP)
         _signal(descendants(root.pid) or [root.pid], signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+        return False
+
+    return wait_at_most(killed, 5)
 
 
 def freeze_tree(root: ProcessId) -> None:
@@ -172,16 +173,16 @@ def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
     Returns:
         The pids that are left after `seconds`.
     """
-    deadline = time.monotonic() + seconds
     empty = 0
-    while empty < 2:
+
+    def ended() -> bool:
+        nonlocal empty
         pids = find()
-        empty = 0 if pids else empty + 1
-        if pids and time.monotonic() > deadline:
-            return pids
         kill_together(pids)
-        time.sleep(0.02)
-    return []
+        empty = 0 if pids else empty + 1
+        return empty == 2
+
+    return [] if wait_at_most(ended, seconds) else find()
 
 
 def kill_together(pids: list[int]) -> None:
@@ -194,9 +195,7 @@ def kill_together(pids: list[int]) -> None:
     """
     _signal(pids, signal.SIGSTOP)
     # One thread takes the signal. Until that thread gets a processor, the other threads go on.
-    deadline = time.monotonic() + STOPPING_SECONDS
-    while not all(map(_stands_still, pids)) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_at_most(lambda: all(map(_stands_still, pids)), STOPPING_SECONDS, 0.001)
     _signal(list(reversed(pids)), signal.SIGKILL)
 
 

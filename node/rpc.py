@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from node.waiting import pauses_for, retry
+
 Handler = Callable[[str, dict[str, Any]], Any]
 MAX_LINE = 64 * 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
@@ -86,16 +88,8 @@ def _connect(connection: socket.socket, path: str, timeout: float) -> None:
     Raises:
         OSError: There is no server, or its queue was full until the timeout.
     """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            with _short_path(path) as name:
-                connection.connect(name)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(FULL_SECONDS)
+    with _short_path(path) as name:
+        retry(lambda: connection.connect(name), BlockingIOError, pauses_for(timeout, FULL_SECONDS))
 
 
 class Server:

@@ -69,9 +69,4 @@ class LocalSite:
     provider: Literal["local"] = "local"
 
 
-def is_on_loopback_only(cloud: object) -> bool:
-    """Whether the controller's daemons listen on 127.0.0.1 alone: on process machines of the local cloud."""
-    return isinstance(cloud, LocalSite) and cloud.loopback_only
-
-
 CloudSite = TypeVar("CloudSite", AwsSite, GcpSite, LocalSite)

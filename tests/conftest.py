@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,10 +21,16 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support import coverage, signals  # noqa: E402
 
 pytest_plugins = ["tests.support.accounts", "tests.support.left_clusters"]
-# This comes before any import of the code that is measured.
+# This comes before any import of the code that is measured, and so before the next line.
 coverage.keep_probes()
+from tests.support import caller  # noqa: E402
+
 # Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.
 signals.reset()
+# A worker of pytest-xdist has what is left of it, and what plugins have added.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    caller.forget(os.environ)
+    sys.dont_write_bytecode = False
 # moto would make its hundreds of images anew for every test of a cloud, and no test needs them.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.
@@ -37,16 +44,16 @@ def _fsync(fd: Any) -> None:
 
 
 os.fsync = _fsync
-# The environment of the user who runs the tests must not change how output looks.
-for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-    os.environ.pop(name, None)
-os.environ["TERM"] = "xterm"
 # The time to make an example depends on the machine, so it has no limit.
 hypothesis.settings.register_profile(
     "slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 # CI tries the same examples each time (Hypothesis' own profile); all other runs try new ones.
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-snapshots", action="store_true", help="write files of expected text anew")
 
 
 def pytest_collection_finish() -> None:

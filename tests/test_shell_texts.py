@@ -68,7 +68,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
     yield "unpack", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64)
     yield "submit", "sh", lines.submit(PLACE, "0123abcd/4567")
     yield "cancel", "sh", lines.cancel(PLACE, "0123abcd/4567")
-    for verb in ("sweep", "wait"):
+    for verb in ("terminate-nodes", "wait"):
         yield f"operation-{verb}", "sh", line(operations.__name__, verb, design)
     google = gcp_design()
     for role, host in (("controller", "controller"), ("compute", None)):

@@ -44,6 +44,8 @@ ODD_WORDS = {
     "wish": "request",
 }
 """A word that nobody searches for -> words of the field."""
+RESOURCE_WORDS = {**ODD_WORDS, "end": "termination, cleanup", "seat": "address", "sweep": "termination"}
+"""The same for the types and names of resources, where a sweep is no series of measurements."""
 FIELD_FOLDERS = ("infra", "cli", "node", "localcloud")
 """The folders whose names must have none of these words."""
 
@@ -155,6 +157,18 @@ def test_modules_classes_and_functions_have_words_of_the_field() -> None:
         for word in re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
         if word in ODD_WORDS
     ]
+    assert found == []
+
+
+def test_types_and_names_of_resources_have_words_of_the_field() -> None:
+    listed = (ROOT / "tests/infra/contract/resource_names.txt").read_text().splitlines()
+    found = [
+        f"{line}: say {RESOURCE_WORDS[word]}"
+        for line in listed
+        for word in re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", line).lower())
+        if word in RESOURCE_WORDS
+    ]
+    assert listed
     assert found == []
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from workload.loop import Epoch, Position, State
+from workload import files
+from workload.loop import Position, State
+from workload.result import Epoch
 
 FOLDER = ".checkpoint"
 _META = "meta"
@@ -74,21 +74,12 @@ class Store:
         Raises:
             OSError: the file cannot be written, for example on a full disk; the last one is still there.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.stem}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, **_arrays(checkpoint, self._identity))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with files.replacing(self.path) as file:
+            np.savez(file, **_arrays(checkpoint, self._identity))
 
     def remove(self) -> None:
         """Remove the checkpoint, and the file that a killed save has left."""
-        for path in (self.path, *self.path.parent.glob(f".{self.path.stem}.*")):
+        for path in (self.path, *self.path.parent.glob(f".{self.path.name}.*")):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder may hold another run's checkpoint
             self.path.parent.rmdir()

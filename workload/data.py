@@ -12,19 +12,18 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import tempfile
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from workload import digits
+from workload import digits, files
 from workload.errors import WorkloadError
+from workload.waiting import wait_at_most
 
 MNIST, SYNTHETIC = "mnist", "digits-synthetic"
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
@@ -188,14 +187,8 @@ def _digest(arrays: digits.Arrays) -> str:
 
 def _write_atomically(path: Path, arrays: digits.Arrays) -> None:
     x_train, y_train, x_test, y_test = arrays
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with files.replacing(path) as file:
+        np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 
 
 @contextlib.contextmanager
@@ -206,7 +199,6 @@ def _lock(path: Path) -> Iterator[None]:
     work, which is harmless because the file is replaced in one step.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + LOCK_SECONDS
     try:
         # Any user may have put a link or a pipe there.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -214,14 +206,14 @@ def _lock(path: Path) -> Iterator[None]:
         yield
         return
     with os.fdopen(handle, "wb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    break
-                time.sleep(0.1)
-            except OSError:
-                break
+        with contextlib.suppress(OSError):
+            wait_at_most(lambda: _acquire(file), LOCK_SECONDS)
         yield
+
+
+def _acquire(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

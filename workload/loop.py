@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from workload.data import Data
 from workload.errors import WorkloadError
+from workload.result import Epoch
 
 if TYPE_CHECKING:
     from workload.ring import Ring
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One epoch of training, over the examples of all workers."""
-
-    epoch: int
-    """The number of the epoch, from 1."""
-    loss: float
-    accuracy: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from typing import Literal
 
 from workload.errors import WorkloadError
 from workload.rendezvous import Rendezvous
+from workload.waiting import wait_at_most
 
 STATUS = 75
 """The chief's exit status when the job should be queued again: EX_TEMPFAIL, "try again later"."""
@@ -124,12 +125,9 @@ class Preemption:
 
     def _follow(self) -> int:
         """Wait for the chief, because srun ends all tasks as soon as one fails. Return the exit status."""
-        end = time.monotonic() + LOST_SECONDS
         with contextlib.suppress(FileNotFoundError):
-            while not self._rendezvous.any(OVER):
-                if time.monotonic() > end:
-                    return STATUS
-                time.sleep(0.1)
+            if not wait_at_most(lambda: self._rendezvous.any(OVER), LOST_SECONDS):
+                return STATUS
             self._rendezvous.publish(LEFT, {})
         return 0
 

@@ -7,6 +7,7 @@ FILES = "files"
 LAUNCHER = frozenset(
     {
         *("__init__.py", "errors.py", "slurm.py", "rendezvous.py", "result.py", "options.py"),
+        *("files.py", "waiting.py"),
         *("program.py", "cores.py", "ports.py", "launch.py", "program_record.py", "conclude.py"),
     }
 )

@@ -15,16 +15,12 @@ from workload import result
 
 API_VERSION = "slurm-stacks/program-result/v1"
 
-_NUMBER = (int, float)
-_OPTIONAL_NUMBER = (int, float, type(None))
-_OPTIONAL_TEXT = (str, type(None))
-
 KEYS: Mapping[str, tuple[type, ...]] = {
     "apiVersion": (str,),
-    "stack": _OPTIONAL_TEXT,
-    "job_id": _OPTIONAL_TEXT,
-    "partition": _OPTIONAL_TEXT,
-    "machine": _OPTIONAL_TEXT,
+    "stack": result.OPTIONAL_TEXT,
+    "job_id": result.OPTIONAL_TEXT,
+    "partition": result.OPTIONAL_TEXT,
+    "machine": result.OPTIONAL_TEXT,
     "nodes": (int,),
     "workers": (int,),
     "gpus_per_node": (int,),
@@ -33,21 +29,18 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "script": (str,),
     "arguments": (list,),
     "exit_status": (int,),
-    "seconds_total": _NUMBER,
-    "start_latency_seconds": _OPTIONAL_NUMBER,
+    "seconds_total": result.NUMBER,
+    "start_latency_seconds": result.OPTIONAL_NUMBER,
     "restarts": (int,),
-    "digest": _OPTIONAL_TEXT,
+    "digest": result.OPTIONAL_TEXT,
     "environment": (str,),
     "versions": (dict,),
-    "cost_usd": _OPTIONAL_NUMBER,
+    "cost_usd": result.OPTIONAL_NUMBER,
     "values": (dict,),
     "history": (list,),
     "notes": (list,),
 }
 """Every key of a record, and the types its value may have. None means not known."""
-
-LATER = ("cores", "cores_shared")
-"""Keys that records of earlier versions lack."""
 
 SECONDS = "seconds_train"
 """The name of the value with the training's time. If a program writes it, the report compares that time."""
@@ -62,7 +55,7 @@ SCALARS = (str, int, float, bool, type(None))
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = result.check_object(record, KEYS, "result", LATER)
+    found = result.check_object(record, KEYS, "result")
     if found:
         return found
     found += result.job_id_mistakes(record)

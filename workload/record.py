@@ -14,7 +14,7 @@ from workload.slurm import Step
 
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint
-    from workload.loop import Epoch
+    from workload.result import Epoch
 
 
 class Progress:

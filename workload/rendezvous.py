@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -25,11 +26,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workload import files
 from workload.errors import WorkloadError
 from workload.slurm import Step
+from workload.waiting import wait_at_most
 
 FOLDER = ".rendezvous"
-POLL_SECONDS = 0.1
 LOOPBACK = "127.0.0.1"
 
 
@@ -81,9 +83,8 @@ class Rendezvous:
             old.unlink()  # happens only without Slurm, when every run has the same key
 
     def publish(self, topic: str, note: Mapping[str, Any]) -> None:
-        temporary = self.folder / f".{topic}-{self.step.rank}.tmp"
-        temporary.write_text(json.dumps(note), encoding="utf-8")
-        temporary.replace(self._path(topic, self.step.rank))
+        with files.replacing(self._path(topic, self.step.rank)) as file:
+            file.write(json.dumps(note).encode())
 
     def any(self, topic: str) -> bool:
         """Return whether any task has left a note of this topic.
@@ -122,25 +123,32 @@ class Rendezvous:
         Raises:
             WorkloadError: `limit` seconds are over, or a task failed.
         """
-        end = time.monotonic() + limit
         found: dict[int, dict[str, Any]] = {}
+        looks = itertools.count()
         spoken = time.monotonic()
-        while True:
+
+        def missing() -> str:
+            return ", ".join(f"{rank} ({self.step.nodes[rank]})" for rank in ranks if rank not in found)
+
+        def complete() -> bool:
+            nonlocal spoken
+            if next(looks):
+                self._refresh()
             for rank in ranks:
                 if rank not in found and self._path(topic, rank).exists():
                     found[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
             if len(found) == len(ranks):
-                return [found[rank] for rank in ranks]
+                return True
             if failed := sorted(self.folder.glob("failed-*.json")):
                 raise WorkloadError(json.loads(failed[0].read_text(encoding="utf-8"))["message"])
-            missing = ", ".join(f"{r} ({self.step.nodes[r]})" for r in ranks if r not in found)
-            if time.monotonic() > end:
-                raise WorkloadError(f"no {what} from task {missing} within {limit:.0f} s")
             if time.monotonic() - spoken > 10:
-                print(f"waiting for the {what} of task {missing}", flush=True)
+                print(f"waiting for the {what} of task {missing()}", flush=True)
                 spoken = time.monotonic()
-            time.sleep(POLL_SECONDS)
-            self._refresh()
+            return False
+
+        if not wait_at_most(complete, limit):
+            raise WorkloadError(f"no {what} from task {missing()} within {limit:.0f} s")
+        return [found[rank] for rank in ranks]
 
     def close(self) -> None:
         """Remove the notes. The last task of the step calls this."""

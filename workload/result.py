@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import reprlib
-import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workload import files
+
 API_VERSION = "slurm-stacks/result/v1"
 
-_NUMBER = (int, float)
-_OPTIONAL_NUMBER = (int, float, type(None))
-_OPTIONAL_TEXT = (str, type(None))
+NUMBER = (int, float)
+OPTIONAL_NUMBER = (int, float, type(None))
+OPTIONAL_TEXT = (str, type(None))
 
 KEYS: Mapping[str, tuple[type, ...]] = {
     "apiVersion": (str,),
-    "stack": _OPTIONAL_TEXT,
-    "job_id": _OPTIONAL_TEXT,
-    "partition": _OPTIONAL_TEXT,
-    "machine": _OPTIONAL_TEXT,
+    "stack": OPTIONAL_TEXT,
+    "job_id": OPTIONAL_TEXT,
+    "partition": OPTIONAL_TEXT,
+    "machine": OPTIONAL_TEXT,
     "nodes": (int,),
     "workers": (int,),
     "gpus_per_node": (int,),
@@ -38,26 +39,26 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "data": (str,),
     "epochs": (int,),
     "global_batch": (int,),
-    "seconds_total": _NUMBER,
-    "seconds_train": _NUMBER,
-    "images_per_second": _NUMBER,
-    "loss": _NUMBER,
-    "accuracy": _NUMBER,
-    "test_accuracy": _NUMBER,
+    "seconds_total": NUMBER,
+    "seconds_train": NUMBER,
+    "images_per_second": NUMBER,
+    "loss": NUMBER,
+    "accuracy": NUMBER,
+    "test_accuracy": NUMBER,
     "history": (list,),
-    "start_latency_seconds": _OPTIONAL_NUMBER,
+    "start_latency_seconds": OPTIONAL_NUMBER,
     "restarts": (int,),
-    "digest": _OPTIONAL_TEXT,
+    "digest": OPTIONAL_TEXT,
     "versions": (dict,),
-    "cost_usd": _OPTIONAL_NUMBER,
+    "cost_usd": OPTIONAL_NUMBER,
     "seed": (int,),
-    "learning_rate": _NUMBER,
+    "learning_rate": NUMBER,
     "average_every": (int, type(None)),
     "cores": (int,),
     "cores_shared": (bool,),
-    "cores_others": _OPTIONAL_NUMBER,
-    "step_seconds": _OPTIONAL_NUMBER,
-    "exchange_seconds": _OPTIONAL_NUMBER,
+    "cores_others": OPTIONAL_NUMBER,
+    "step_seconds": OPTIONAL_NUMBER,
+    "exchange_seconds": OPTIONAL_NUMBER,
     "phases": (dict,),
 }
 """Every key of a record, and the types its value may have. None means not known."""
@@ -72,18 +73,28 @@ MOST_ENTRIES = 100_000
 """The most entries of a list or an object. The history has one for each epoch, the devices one for each."""
 MOST_MISTAKES = 20
 """The most mistakes of one object that are named."""
-LATER = (
-    *("seed", "learning_rate", "average_every", "cores", "cores_shared", "cores_others"),
-    *("step_seconds", "exchange_seconds", "phases"),
-)
-"""Keys that records of earlier versions lack."""
 
 HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "epoch": (int,),
-    "loss": _NUMBER,
-    "accuracy": _NUMBER,
-    "seconds": _NUMBER,
+    "loss": NUMBER,
+    "accuracy": NUMBER,
+    "seconds": NUMBER,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of training, over the examples of all workers: an entry of the history.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+
 
 _CHOICES = {
     "apiVersion": (API_VERSION,),
@@ -94,7 +105,7 @@ _CHOICES = {
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = check_object(record, KEYS, "result", LATER)
+    found = check_object(record, KEYS, "result")
     if found:
         return found
     found += job_id_mistakes(record)
@@ -102,7 +113,7 @@ def mistakes(record: Any) -> list[str]:
         if record[key] not in choices:
             found.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
     for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
-        if record.get(key) is not None and record[key] < 1:
+        if record[key] is not None and record[key] < 1:
             found.append(f"result.{key}: {record[key]} is less than 1")
     for key in (
         "gpus_per_node",
@@ -114,20 +125,20 @@ def mistakes(record: Any) -> list[str]:
         "step_seconds",
         "exchange_seconds",
     ):
-        if record.get(key) is not None and record[key] < 0:
+        if record[key] is not None and record[key] < 0:
             found.append(f"result.{key}: {record[key]} is negative")
     for key in ("accuracy", "test_accuracy", "cores_others"):
-        if record.get(key) is not None and not 0 <= record[key] <= 1:
+        if record[key] is not None and not 0 <= record[key] <= 1:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
-    for name, seconds in record.get("phases", {}).items():
-        if isinstance(seconds, bool) or not isinstance(seconds, _NUMBER) or not 0 <= seconds < math.inf:
+    for name, seconds in record["phases"].items():
+        if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
             found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
         found.append("result.devices: the names of at least one device are expected")
     else:
         found += list_mistakes(record["devices"], "result.devices")
     found += version_mistakes(record["versions"])
-    for name in record.get("phases", {}):
+    for name in record["phases"]:
         found += text_mistakes(name, "result.phases")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
@@ -139,22 +150,23 @@ def mistakes(record: Any) -> list[str]:
             break
     if len(record["history"]) != record["epochs"]:
         found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
+    # Every number of seconds is rounded to a thousandth.
+    rounded = 0.001 * (record["epochs"] + 1)
+    if not found and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
+        found.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
     return found
 
 
-def check_object(
-    value: Any, keys: Mapping[str, tuple[type, ...]], path: str, later: Collection[str] = ()
-) -> list[str]:
+def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
     """Return the mistakes in an object's keys and their values' types, each with its path.
 
     Args:
         keys: Key -> the types that its value may have.
         path: The object's path, for messages.
-        later: Keys that may be missing.
     """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
-    found = [f"{path}.{key}: missing" for key in keys if key not in value and key not in later]
+    found = [f"{path}.{key}: missing" for key in keys if key not in value]
     found += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
@@ -163,7 +175,7 @@ def check_object(
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
             found.append(f"{path}.{key}: {short(item)} is no {names}")
-        elif isinstance(item, _NUMBER):
+        elif isinstance(item, NUMBER):
             found += number_mistakes(item, f"{path}.{key}")
         elif isinstance(item, str):
             found += text_mistakes(item, f"{path}.{key}")
@@ -263,10 +275,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the record is not valid.
     """
-    found = mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]
-    if not found and waited(record):
-        found = [f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds"]
-    if found:
+    if found := mistakes(dict(record)):
         raise ValueError("; ".join(found))
     write_json(path, {key: record[key] for key in KEYS})
 
@@ -274,16 +283,6 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
 def epoch_seconds(record: Mapping[str, Any]) -> float:
     """Return what the epochs took together, in seconds: the definition of `seconds_train`."""
     return float(sum(entry["seconds"] for entry in record["history"]))
-
-
-def waited(record: Mapping[str, Any]) -> bool:
-    """Whether `seconds_train` counts more than the epochs, as records of earlier versions do.
-
-    They count also the time before the first epoch, and in `published` a wait after the last one.
-    """
-    # Every number of seconds is rounded to a thousandth.
-    rounded = 0.001 * (record["epochs"] + 1)
-    return bool(abs(record["seconds_train"] - epoch_seconds(record)) > rounded)
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:
@@ -297,16 +296,6 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON atomically, because other tasks may read the file meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with files.replacing(path) as file:
+        file.write(f"{text}\n".encode())

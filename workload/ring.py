@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from workload.errors import PeerLostError, WorkloadError
+from workload.waiting import wait_at_most
 
 Floats = Any
 """An array of float32."""
@@ -36,7 +37,6 @@ SMALL = 16 * 1024
 """Arrays with fewer numbers are sent together."""
 GREETING_SECONDS = 10.0
 """How long a new connection may take to identify itself."""
-POLL_SECONDS = 0.1
 
 
 class Ring:
@@ -189,13 +189,19 @@ def join(listening: socket.socket, addresses: Sequence[str], rank: int, key: str
 
 def _connect(address: str, end: float) -> socket.socket:
     host, _, port = address.rpartition(":")
-    while True:
+    refused = OSError("no time is left")
+
+    def connected() -> socket.socket | None:
+        nonlocal refused
         try:
             return socket.create_connection((host, int(port)), timeout=max(0.1, end - time.monotonic()))
         except OSError as error:  # it may not listen yet
-            if time.monotonic() > end:
-                raise WorkloadError(f"the worker at {address} cannot be reached: {error}") from error
-        time.sleep(POLL_SECONDS)
+            refused = error
+            return None
+
+    if (connection := wait_at_most(connected, end - time.monotonic())) is None:
+        raise WorkloadError(f"the worker at {address} cannot be reached: {refused}") from refused
+    return connection
 
 
 def _greeting(key: str, rank: int) -> bytes:

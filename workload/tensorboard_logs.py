@@ -11,7 +11,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from workload.loop import Epoch, Report
+from workload.loop import Report
+from workload.result import Epoch
 
 FOLDER = "tensorboard"
 

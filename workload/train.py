@@ -31,8 +31,8 @@ from workload.slurm import Step, read_step
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint, Store
     from workload.data import Data
-    from workload.loop import Epoch
     from workload.record import Phases, Progress
+    from workload.result import Epoch
     from workload.workers import Connection
 
 END_SECONDS = 300.0

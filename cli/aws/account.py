@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cli import packages
 from infra.errors import EXIT_REFUSED, UserError
 
 CONNECT_SECONDS = 10.0
@@ -39,14 +41,14 @@ def session() -> Any:
     Raises:
         UserError: Exit 3; there is no boto3, or there are no credentials.
     """
+    packages.provide("aws")
     try:
         import boto3
         import botocore.exceptions
     except ModuleNotFoundError:
         raise UserError(
-            "boto3, the client library of AWS, is not in this Python environment. `./cluster` installs it "
-            "for a stack on AWS; else run `.venv/bin/uv sync --frozen --inexact --group aws` in the "
-            "project's folder, then the command again",
+            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Add it "
+            "there (pyproject.toml has it in the group aws), then run the command again",
             EXIT_REFUSED,
         ) from None
     try:

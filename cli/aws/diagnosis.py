@@ -15,6 +15,7 @@ from typing import Any
 from cli import pages
 from cli.aws import account
 from cli.clouds import diagnosis, keys
+from cli.clouds.quotas import QUOTAS
 from cli.doctor.finding import Check, Finding, fine, warns
 from infra.config import placeholders
 from infra.errors import UserError
@@ -30,12 +31,12 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     found = [Check("credentials", credentials)]
     if design is not None and design.batch is not None:
         found += [
-            Check("quotas", functools.partial(limits, design)),
+            Check(QUOTAS, functools.partial(limits, design)),
             Check("docker", functools.partial(docker, design)),
         ]
     elif design is not None:
         found += [
-            Check("quotas", functools.partial(limits, design)),
+            Check(QUOTAS, functools.partial(limits, design)),
             Check("key", functools.partial(pair, design)),
             Check("image", functools.partial(images, design)),
             Check("storage", functools.partial(storage, design)),
@@ -65,10 +66,11 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:
-    """EC2's quotas of vCPUs; no finding without credentials, which another check reports."""
+    """The quotas of vCPUs, addresses and volumes; no finding without credentials, which another check
+    reports."""
     from cli.aws import quotas
 
-    yield from _asked(design, "quotas", lambda ec2, service: quotas.findings(service, ec2, design))
+    yield from _asked(design, QUOTAS, lambda client: quotas.findings(client, design))
 
 
 def pair(design: ClusterDesign) -> Iterable[Finding]:
@@ -78,7 +80,7 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
     name, region = design.access.key, str(design.region)
     if name is not None and not placeholders.is_placeholder(name):
         yield from _asked(
-            design, "key", lambda ec2, _service: [quotas.key_pair(ec2, name, region, keys.agent_keys())]
+            design, "key", lambda client: [quotas.key_pair(client("ec2"), name, region, keys.agent_keys())]
         )
 
 
@@ -87,7 +89,7 @@ def images(design: ClusterDesign) -> Iterable[Finding]:
     from cli.aws import own_images
 
     if own_images.wanted(design):
-        yield from _asked(design, "image", lambda ec2, _service: own_images.findings(ec2, design))
+        yield from _asked(design, "image", lambda client: own_images.findings(client("ec2"), design))
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:
@@ -97,6 +99,18 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
     if not any(mount.existing or mount.restore for mount in design.mounts):
         return
 
+    yield from _asked(design, "storage", lambda client: lookup.findings(client, design))
+
+
+def _asked(
+    design: ClusterDesign, check: str, ask: Callable[[Callable[[str], Any]], Iterable[Finding]]
+) -> Iterable[Finding]:
+    """The findings from AWS's answer; a warning if it does not answer, nothing without credentials.
+
+    Args:
+        ask: Gets what gives the boto3 client of a service in the cluster's region.
+    """
+
     def client(service: str) -> Any:
         return account.clients(str(design.region), service, patient=False)[0]
 
@@ -105,22 +119,8 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
     except UserError:
         return
     try:
-        yield from list(lookup.findings(client, design))
-    except UserError as error:
-        yield warns("storage", f"could not be asked for: {error}", "Nothing is known about it.")
-
-
-def _asked(
-    design: ClusterDesign, check: str, ask: Callable[[Any, Any], Iterable[Finding]]
-) -> Iterable[Finding]:
-    """The findings from AWS's answer; a warning if it does not answer, nothing without credentials."""
-    try:
-        ec2, service = account.clients(str(design.region), "ec2", "service-quotas", patient=False)
-    except UserError:
-        return
-    try:
         with account.explained():
-            yield from list(ask(ec2, service))
+            yield from list(ask(client))
     except UserError as error:
         yield warns(check, f"could not be asked for: {error}", "Nothing is known about it.")
 

@@ -1,13 +1,15 @@
-"""Compares an account's quotas of EC2 vCPUs with what a design can use, and checks the key pair."""
+"""Asks for an account's quotas of vCPUs, addresses and volumes, and checks the key pair."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.doctor.finding import Finding, fine, stops, warns
+from cli.clouds.quotas import Quota, Wanted
+from cli.clouds.quotas import findings as compare
+from cli.doctor.finding import Finding, fine, stops
 from infra.aws.tags import CLUSTER
 from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
@@ -29,24 +31,10 @@ SPOT = {
     "Inf": "L-B5D1601B", "P": "L-7212CCBC", "Trn": "L-6B0D517C", "X": "L-E3A00192",
 }  # fmt: skip
 """The codes of the quotas by family (source: EC2's page on its limits, and Service Quotas' own list)."""
+ADDRESSES = "L-0263D0A3"
+GP3 = "L-7A658B76"
 MISSING = {"NoSuchResourceException"}
 LIVING = ["pending", "running"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The vCPUs that a cluster uses of one quota.
-
-    Attributes:
-        always: The number while the cluster is up.
-        most: The number with every node up.
-    """
-
-    always: int = 0
-    most: int = 0
-
-    def __add__(self, other: Wanted) -> Wanted:
-        return Wanted(self.always + other.always, self.most + other.most)
 
 
 Pool = tuple[str, bool]
@@ -60,7 +48,7 @@ def family(machine: str) -> str:
     return FAMILIES.get(stem, STANDARD)
 
 
-def code(pool: Pool) -> str | None:
+def code_of(pool: Pool) -> str | None:
     """The code of the quota; `None` if EC2 has no quota for it."""
     return (SPOT if pool[1] else ON_DEMAND).get(pool[0])
 
@@ -82,26 +70,80 @@ def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
     return found
 
 
-def findings(quotas: Any, ec2: Any, design: ClusterDesign) -> Iterator[Finding]:
+def addresses(design: ClusterDesign) -> Wanted:
+    """The Elastic IP addresses of the hosts and of the cluster's own NAT gateway."""
+    network = design.network
+    hosts = sum("public" in host.tags or not network.nat for host in design.hosts)
+    count = hosts + (network.nat and network.vpc is None)
+    return Wanted(count, count)
+
+
+def volumes(design: ClusterDesign) -> Wanted:
+    """The GiB of gp3 volumes: the machines' disks, and the file systems that the controller serves."""
+    mounts = [m for m in design.mounts if m.served_by == "controller" and m.existing is None]
+    always = sum(host.disk_gib for host in design.hosts) + sum(mount.size_gib or 0 for mount in mounts)
+    nodes = [Wanted(p.disk_gib, p.disk_gib).times(p.min, p.max) for p in design.partitions]
+    return sum(nodes, Wanted(always, always))
+
+
+def findings(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Finding]:
     """The quotas that are too small.
 
     Args:
-        quotas: The boto3 client of Service Quotas in the cluster's region.
-        ec2: The boto3 client of EC2 in that region.
+        client: Gives the boto3 client of a service in the cluster's region.
 
     Raises:
         ClientError, BotoCoreError: AWS refuses, or does not answer.
     """
-    used = _used(ec2, design.name)
-    short: list[Finding] = []
-    for pool, wants in wanted(design).items():
-        its = code(pool)
-        limit = _limit(quotas, its) if its is not None else None
-        if its is not None and limit is not None:
-            short += _short(pool, its, limit, used[pool], wants, str(design.region))
-    yield from short
-    if not short:
-        yield fine("quotas", "EC2's vCPUs are enough for every node")
+    yield from compare(
+        _quotas(client, design), "EC2's vCPUs, addresses and volumes are enough for every node"
+    )
+
+
+def _quotas(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Quota]:
+    quotas, ec2, region = client("service-quotas"), client("ec2"), str(design.region)
+
+    def quota(
+        service: str, code: str, name: str, wanted: Wanted, used: Callable[[], int], unit: int = 1
+    ) -> Iterator[Quota]:
+        def increase(number: int) -> str:
+            return (
+                f"`aws service-quotas request-service-quota-increase --service-code {service} --quota-code "
+                f"{code} --desired-value {math.ceil(number / unit)} --region {region}`"
+            )
+
+        if wanted.most and (limit := _limit(quotas, service, code)) is not None:
+            yield Quota(f"{name} in {region}", code, limit * unit, used(), wanted, increase)
+
+    pools = wanted(design)
+    others = _used(ec2, design.name) if pools else Counter()
+    for pool, vcpus in pools.items():
+        if code := code_of(pool):
+            kind = "spot" if pool[1] else "on demand"
+            name = f"vCPUs {kind} of the family {pool[0]}"
+            yield from quota("ec2", code, name, vcpus, lambda pool=pool: others[pool])  # type: ignore[misc]
+    yield from quota(
+        "ec2",
+        ADDRESSES,
+        "Elastic IP addresses",
+        addresses(design),
+        lambda: sum(not _is_of(address, design.name) for address in ec2.describe_addresses()["Addresses"]),
+    )
+    pages = ec2.get_paginator("describe_volumes")
+    gp3 = [{"Name": "volume-type", "Values": ["gp3"]}]
+    yield from quota(
+        "ebs",
+        GP3,
+        "GiB of gp3 volumes",
+        volumes(design),
+        lambda: sum(
+            volume["Size"]
+            for page in pages.paginate(Filters=gp3)
+            for volume in page["Volumes"]
+            if not _is_of(volume, design.name)
+        ),
+        unit=1024,
+    )
 
 
 def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Finding:
@@ -133,32 +175,13 @@ def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Findin
     return fine("key", f"there is an EC2 key pair {name} in {region}, and your SSH agent has its key")
 
 
-def _short(pool: Pool, its: str, limit: float, used: int, wants: Wanted, region: str) -> Iterator[Finding]:
-    free = limit - used
-    if wants.most <= free:
-        return
-    kind = "spot" if pool[1] else "on demand"
-    line = (
-        f"aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {its} "
-        f"--desired-value {wants.most + used} --region {region}"
-    )
-    found = f"vCPUs {kind} of the family {pool[0]} in {region}: {limit:g} ({its}), {used} of them used"
-    if wants.always > free:
-        yield stops(
-            "quotas", f"{found}; the cluster has {wants.always} all the time", f"Ask for more: `{line}`."
-        )
-    else:
-        found = f"{found}; every node up needs {wants.most}"
-        yield warns("quotas", found, f"Until you have more, jobs beyond it wait: `{line}`.")
-
-
-def _limit(quotas: Any, its: str) -> float | None:
+def _limit(quotas: Any, service: str, code: str) -> float | None:
     """The account's quota, or AWS's default; `None` if Service Quotas knows none in this region."""
     from botocore.exceptions import ClientError
 
     for ask in (quotas.get_service_quota, quotas.get_aws_default_service_quota):
         try:
-            return float(ask(ServiceCode="ec2", QuotaCode=its)["Quota"]["Value"])
+            return float(ask(ServiceCode=service, QuotaCode=code)["Quota"]["Value"])
         except ClientError as error:
             if error.response["Error"]["Code"] not in MISSING:
                 raise
@@ -172,12 +195,15 @@ def _used(ec2: Any, cluster: str) -> Counter[Pool]:
         Filters=[{"Name": "instance-state-name", "Values": LIVING}]
     )
     for machine in (one for page in pages for group in page["Reservations"] for one in group["Instances"]):
-        tags = {tag["Key"]: tag["Value"] for tag in machine.get("Tags", [])}
         cpus = machine.get("CpuOptions", {})
-        if tags.get(CLUSTER) != cluster:
+        if not _is_of(machine, cluster):
             spot = machine.get("InstanceLifecycle") == "spot"
             kind = machine["InstanceType"]
             facts = catalog().instance_type(kind)
             known = facts.vcpus if facts is not None else 0
             found[family(kind), spot] += cpus.get("CoreCount", 0) * cpus.get("ThreadsPerCore", 1) or known
     return found
+
+
+def _is_of(resource: Mapping[str, Any], cluster: str) -> bool:
+    return any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in resource.get("Tags", []))

@@ -41,7 +41,6 @@ SHARED: dict[str, Row] = {
     "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
     "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
     "storage.buckets": Row(Kind.NODES, (), "it and its objects stay; the controller has it at once"),
-    "image.cuda": Row(Kind.NOTHING),
     "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
     "containers": Row(
         Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"

@@ -55,15 +55,14 @@ def verbs(opened: Open) -> dict[str, Verb]:
         request = WaitRequest.parse(sys.stdin.read())
         return boot.Waiter(request, opened(request.place), say).facts()
 
-    # Clusters that are up keep the verb `sweep` in their state, as the command of their destroy.
-    return {"sweep": terminate_nodes, "wait": wait}
+    return {"terminate-nodes": terminate_nodes, "wait": wait}
 
 
 def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.ArgumentParser]]:
     """The parser for those verbs, and a function that adds a provider's own verb."""
     made = argparse.ArgumentParser()
     kinds = made.add_subparsers(dest="verb", required=True)
-    terminating, waiting = kinds.add_parser("sweep"), kinds.add_parser("wait")
+    terminating, waiting = kinds.add_parser("terminate-nodes"), kinds.add_parser("wait")
     terminating.add_argument("--seconds", type=float, default=termination.SECONDS)
     for verb in (terminating, waiting):
         # This option is for readers of the resource; no verb uses it.

@@ -15,7 +15,7 @@ from cli.clouds.cloud import Cloud
 from cli.hints import hint
 from cli.provider import Command, Files, Outputs, StackUp
 from infra.clouds.commands import ClusterRef
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from node.model import BenchmarkDesign, ClusterDesign, Settings
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change, Rules
+    from cli.clouds.listing import Listed
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
@@ -53,6 +54,14 @@ class CloudProvider(abc.ABC):
     @abc.abstractmethod
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
         """What the cloud reports about instance types.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        """The clusters that have machines in a region, by their tags.
 
         Raises:
             UserError: There are no credentials, or the cloud refuses or does not answer.
@@ -153,8 +162,7 @@ class CloudProvider(abc.ABC):
     ) -> CheckedChanges:
         from cli.clouds import known_clusters, same_name
 
-        self._check_existing_storage(design)
-        self._reachable(design)
+        self._check_account(design, say)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         same_name.refuse_taken(self, stack, design, known, say)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
@@ -186,34 +194,40 @@ class CloudProvider(abc.ABC):
         """Always `None`: a plan needs no credentials and asks no cloud."""
         return None
 
-    def _check_existing_storage(self, design: ClusterDesign) -> None:
-        """Refuse an `up` whose stack file names disks or file systems that it could not use.
+    def _check_account(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        """Refuse an `up` that the account or this machine could not carry out, with all reasons at once.
+
+        Nodes beyond a quota wait for it, so that is only said; so is a quota that may not be read.
 
         Raises:
-            UserError: Exit 3; the message says what is missing of which one, and the cure.
+            UserError: Each line says what is missing, and the cure. Exit 2 if the stack is larger than a
+                quota, otherwise 3.
         """
-        if lines := self._stopping(design, STORAGE):
-            raise UserError(f"nothing was changed: this storage cannot be used\n{lines}", EXIT_REFUSED)
-
-    def _stopping(self, design: ClusterDesign, name: str) -> str:
-        """The findings of a check that would stop `up`, a line for each."""
+        from cli.clouds.quotas import QUOTAS
         from cli.doctor.finding import Severity
 
-        found = [finding for check in self.checks(design) if check.name == name for finding in check.look()]
-        stop = [finding for finding in found if finding.severity is Severity.STOPS]
-        return "\n".join(f"  {one.found.rstrip('.')}. {one.cure}" for one in stop)
-
-    def _reachable(self, design: ClusterDesign) -> None:
-        """Refuse an `up` whose benchmark could not be submitted from here a quarter of an hour later.
-
-        Raises:
-            UserError: Exit 3; the message says what SSH access lacks, and the cure.
-        """
-        if design.trains and (lines := self._stopping(design, SSH)):
-            raise UserError(
-                f"nothing was changed: the login machine could not be reached from here\n{lines}",
-                EXIT_REFUSED,
-            )
+        headings = {
+            STORAGE: "this storage cannot be used",
+            QUOTAS: "the account's quotas are too small for what is up all the time",
+            SSH: "the login machine could not be reached from here",
+        }
+        if not design.trains:
+            del headings[SSH]
+        checks = [check for check in self.checks(design) if check.name in headings]
+        found = {check.name: list(check.look()) for check in checks}
+        lines: list[str] = []
+        for name, heading in headings.items():
+            stopping = [one for one in found.get(name, []) if one.severity is Severity.STOPS]
+            if name == QUOTAS:
+                stopping = [one for one in stopping if one.group == QUOTAS]
+            if stopping:
+                lines += [heading, *(f"  {one.found.rstrip('.')}. {one.cure}" for one in stopping)]
+        for one in found.get(QUOTAS, []):
+            if one.group == QUOTAS and one.severity is Severity.WARNS:
+                say(f"quotas: {one.found}. {one.cure}")
+        if lines:
+            code = EXIT_USAGE if headings[QUOTAS] in lines else EXIT_REFUSED
+            raise UserError("nothing was changed: " + "\n".join(lines), code)
 
     def _compare(
         self,

@@ -85,10 +85,9 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
 def _show_spent(status: Mapping[str, Any]) -> None:
     cost: Mapping[str, Any] = status["cost"]
     put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")
-    # A cluster of an older version does not report the rest.
-    if damaged := cost.get("damaged"):
+    if damaged := cost["damaged"]:
         put(f"  and what is in {cell(', '.join(damaged))}, which could not be read")
-    if (budget := cost.get("budget")) is None:
+    if (budget := cost["budget"]) is None:
         return
     left = [
         f"{budget[f'left_{key}']:.2f} of {budget[f'max_{key}']:.2f} {unit}"
@@ -104,8 +103,6 @@ def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> st
     """Return the sum. If a price is not known, return the least sum and the machines without a price."""
     if cost["usd"] is not None:
         return f"{cost['usd']:.2f} USD"
-    if "at_least_usd" not in cost:  # a cluster of an older version
-        return "no price known"
     machines = {p["name"]: p["machine"] for p in partitions}
     unknown = dict.fromkeys(machines.get(name) or f"partition {name}" for name in cost["unknown"])
     return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
@@ -164,19 +161,16 @@ def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
         return
     table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
     # By the ids that are shown: Slurm gives an array's tasks ids of their own, and the last one the array's.
-    ordered = sorted(
-        jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job.get("slurm_id", job["id"])))
-    )
+    ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job["slurm_id"])))
     for job in ordered[:MOST_JOBS]:
         why = {"PENDING": in_words(job["cause"], job.get("advice")), "CONFIGURING": "its nodes are starting"}
-        # A cluster of an older version does not report all of these.
         row = (
-            job.get("slurm_id", job["id"]),
+            job["slurm_id"],
             job["name"],
-            job.get("user"),
-            job.get("partition"),
+            job["user"],
+            job["partition"],
             job["state"].lower(),
-            _elapsed(job.get("elapsed_seconds")),
+            _elapsed(job["elapsed_seconds"]),
             job["nodes"],
             why.get(job["state"]),
         )
@@ -236,7 +230,7 @@ def show_result(result: dict[str, Any], owner: str | None = None, console: Conso
 
 
 def _cores(result: Mapping[str, Any]) -> str | None:
-    """Say which cores the workers had. `None` where a result does not tell, as those of earlier versions."""
+    """Say which cores the workers had."""
     if result.get("cores") is None:
         return None
     cores, workers = plurals.count(result["cores"], "core"), plurals.count(result["workers"], "worker")

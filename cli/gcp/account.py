@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from cli import packages
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, UserError
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email")
@@ -314,15 +316,16 @@ def _read(content: bytes) -> tuple[str, str, dict[str, str]]:
 
 
 def _credentials(project: str | None) -> Any:
+    packages.provide("gcp")
     try:
         import google.auth
         import google.auth.exceptions
         import google.auth.transport.requests  # needs `requests`
     except ImportError:
         raise UserError(
-            "google-auth, a client library of Google Cloud, is not in this Python environment. `./cluster` "
-            "installs it for a stack on Google Cloud; else run `.venv/bin/uv sync --frozen --inexact --group "
-            "gcp` in the project's folder, then the command again",
+            f"google-auth, a client library of Google Cloud, is not in the Python environment {sys.prefix}. "
+            "Add it and requests there (pyproject.toml has both in the group gcp), then run the command "
+            "again",
             EXIT_REFUSED,
         ) from None
     if not _at_google():

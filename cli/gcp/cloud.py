@@ -15,7 +15,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
-from node.elastic.drivers.gce.names import HOST, value
+from node.elastic.drivers.gce.names import value
 from node.model import Access
 
 AGAIN_SECONDS = 120.0
@@ -33,7 +33,6 @@ class GcpCloud:
     place: ClusterRef
     open: Callable[[str], Account] = field(default_factory=lambda: account.of)
     _account: Account | None = None
-    _bucket: str | None = None
     _user: str | None = None
     _asked: dict[str, float] = field(default_factory=dict)
 
@@ -61,11 +60,7 @@ class GcpCloud:
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         """The machines in every zone. Google Cloud does not list deleted ones in any state."""
         cluster = self.place.cluster
-        found = machines.listed(self.account, cluster, **labels)
-        hosts = [one for one in found if HOST in one.get("labels", {})]
-        if self._bucket is None and any(machines.bucket_of(one) is None for one in hosts):
-            self._bucket = leftovers.bucket(self.account, cluster)
-        there = [machines.machine(one, cluster, self._bucket) for one in found]
+        there = [machines.machine(one, cluster) for one in machines.listed(self.account, cluster, **labels)]
         return [one for one in there if not states or one.state in states]
 
     def start(self, stopped: Sequence[Machine]) -> None:

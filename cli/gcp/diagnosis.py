@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from cli import pages
 from cli.clouds import diagnosis
+from cli.clouds.quotas import QUOTAS
 from cli.doctor.finding import Check, Finding, fine, stops, warns
 from cli.gcp import account
 from infra.errors import UserError
@@ -28,7 +29,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     if design is not None:
         found += [
             Check("project", functools.partial(project, design)),
-            Check("quotas", functools.partial(limits, design)),
+            Check(QUOTAS, functools.partial(limits, design)),
             Check("storage", functools.partial(storage, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
@@ -64,7 +65,7 @@ def limits(design: ClusterDesign) -> Iterable[Finding]:
     try:
         yield from quotas.findings(there, design)
     except UserError as error:
-        yield warns("quotas", f"could not be asked for: {error}", "Nothing is known about them.")
+        yield warns(QUOTAS, f"could not be asked for: {error}", "Nothing is known about them.")
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:

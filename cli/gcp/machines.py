@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from cli.clouds.cloud import Machine
+from cli.clouds.listing import TaggedMachine
 from cli.gcp.account import Account, GoogleError
 from cli.gcp.leftovers import matching
 from infra.errors import UserError
 from node import plurals
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import BUCKET, COMPUTE, HOST, ROLE, STACK, node_of, short
+from node.elastic.drivers.gce.names import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK, node_of, short
 
 STATES = {
     "PENDING": "pending",
@@ -51,15 +52,41 @@ def listed(account: Account, cluster: str, **labels: str) -> list[dict[str, Any]
     return list(account.pages("compute", path, "items", filter=matching(cluster, **labels)))
 
 
-def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> Machine:
-    """The `Machine` for an instance.
+def tagged(account: Account) -> list[TaggedMachine]:
+    """The instances of all clusters in the account's region that have not ended.
 
-    Args:
-        bucket: The cluster's bucket, for an instance whose metadata does not name it.
+    Raises:
+        UserError: Google Cloud refuses, or a zone of the region does not answer.
     """
+    path = "projects/{project}/aggregated/instances"
+    found = account.pages("compute", path, "items", filter=f"labels.{CLUSTER}:*")
+    machines = []
+    for instance in found:
+        labels, state = instance["labels"], STATES.get(str(instance["status"]), "running")
+        zone = short(str(instance["zone"]))
+        if state == "ending" or zone.rpartition("-")[0] != account.region:
+            continue
+        gpus = next(iter(instance.get("guestAccelerators", [])), None)
+        machines.append(
+            TaggedMachine(
+                cluster=labels[CLUSTER],
+                stack=labels.get(STACK),
+                node=labels.get(ROLE) == COMPUTE,
+                running=state in ("pending", "running"),
+                instance_type=short(str(instance["machineType"])),
+                launched=seconds(instance.get("lastStartTimestamp") or instance["creationTimestamp"]),
+                accelerator=gpus and (short(str(gpus["acceleratorType"])), int(gpus["acceleratorCount"])),
+            )
+        )
+    return machines
+
+
+def machine(found: dict[str, Any], cluster: str) -> Machine:
+    """Return the `Machine` for an instance."""
     labels = found.get("labels", {})
     interface: dict[str, Any] = next(iter(found.get("networkInterfaces", [])), {})
     public = (access.get("natIP") for access in interface.get("accessConfigs", []))
+    items = found.get("metadata", {}).get("items", [])
     name = str(found["name"])
     return Machine(
         id=name,
@@ -69,16 +96,10 @@ def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> M
         launched=seconds(found.get("lastStartTimestamp") or found["creationTimestamp"]),
         private=interface.get("networkIP"),
         public=next((address for address in public if address), None),
-        bucket=bucket_of(found) or bucket if HOST in labels else None,
+        bucket=next((str(item["value"]) for item in items if item.get("key") == BUCKET), None),
         zone=short(str(found["zone"])),
         stack=labels.get(STACK),
     )
-
-
-def bucket_of(found: dict[str, Any]) -> str | None:
-    """The cluster's bucket from an instance's metadata; `None` for nodes and hosts of an earlier release."""
-    items = found.get("metadata", {}).get("items", [])
-    return next((str(item["value"]) for item in items if item.get("key") == BUCKET), None)
 
 
 def start(account: Account, machines: Sequence[Machine]) -> None:

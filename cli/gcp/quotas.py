@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.clouds.quotas import QUOTAS, Quota, Wanted
+from cli.clouds.quotas import findings as compare
+from cli.doctor.finding import Finding, Severity, fine, from_message, stops
+from cli.gcp import machines
 from cli.gcp.account import Account, GoogleError
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign, Partition
+from node.model import ClusterDesign, Host, Partition
 
 EVERYWHERE = {"CPUS": "CPUS_ALL_REGIONS", "GPUS": "GPUS_ALL_REGIONS"}
 """The quotas of the whole project; those of a region exist besides."""
+ADDRESSES = "STATIC_ADDRESSES"
 DISKS = "SSD_TOTAL_GB"
 """The quota of SSDs, which also counts balanced disks."""
 OWN_CPUS = {"n2", "n2d", "c2", "c2d", "c3", "m1", "m2", "a2"}
@@ -36,70 +42,102 @@ def gpu(partition: Partition) -> str | None:
     return found.name if found is not None else BUILT_IN.get(partition.accelerator.type)
 
 
-def wanted(design: ClusterDesign) -> tuple[dict[str, int], dict[str, int]]:
-    """What the cluster uses with every node up, by quota of its region and by quota of its project."""
-    here: Counter[str] = Counter()
-    everywhere: Counter[str] = Counter()
-    # Facts that only the stack file gives are in the design for nodes alone; such hosts are not counted.
-    facts = catalog().machines
-    machines = [
-        (host.instance_type, facts[host.instance_type].vcpus, 1)
-        for host in design.hosts
-        if host.instance_type in facts
-    ]
-    machines += [(partition.instance_type, partition.cpus, partition.max) for partition in design.partitions]
-    for machine, vcpus, count in machines:
-        family = machine.partition("-")[0]
-        here[f"{family.upper()}_CPUS" if family in OWN_CPUS else "CPUS"] += vcpus * count
-        everywhere[EVERYWHERE["CPUS"]] += vcpus * count
-    here[DISKS] += sum(host.disk_gib for host in design.hosts)
-    here[DISKS] += sum(partition.disk_gib * partition.max for partition in design.partitions)
-    # An existing disk counts already.
+def of_machine(kind: str, vcpus: int, disk_gib: int, devices: str = "", count: int = 0) -> Counter[str]:
+    """What one machine uses of each quota.
+
+    Args:
+        devices: The name of its GPUs in quotas.
+        count: The number of its GPUs.
+    """
+    family = kind.partition("-")[0]
+    used = Counter({f"{family.upper()}_CPUS" if family in OWN_CPUS else "CPUS": vcpus})
+    used += Counter({EVERYWHERE["CPUS"]: vcpus, DISKS: disk_gib})
+    return used + Counter({devices: count, EVERYWHERE["GPUS"]: count} if devices else {})
+
+
+def of_host(host: Host) -> Counter[str]:
+    """What a host uses. Facts that only the stack file gives are in the design for nodes alone, so the vCPUs
+    of such a host are not counted."""
+    facts = catalog().machines.get(host.instance_type)
+    public = Counter({ADDRESSES: int("public" in host.tags)})
+    return of_machine(host.instance_type, facts.vcpus if facts else 0, host.disk_gib) + public
+
+
+def of_node(partition: Partition) -> Counter[str]:
+    """What a node of a partition uses."""
+    name, devices, count = gpu(partition), "", 0
+    if name is not None and partition.accelerator is not None:
+        model = name.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
+        devices = f"{'PREEMPTIBLE_' if partition.spot else ''}NVIDIA_{model}_GPUS"
+        count = partition.accelerator.count
+    return of_machine(partition.instance_type, partition.cpus, partition.disk_gib, devices, count)
+
+
+def _served(design: ClusterDesign) -> int:
+    """The GiB of the controller's file systems. An existing disk counts already."""
     own = [mount for mount in design.mounts if mount.served_by == "controller" and mount.existing is None]
-    here[DISKS] += sum(mount.size_gib or 0 for mount in own)
-    for partition in design.partitions:
-        name = gpu(partition)
-        if name is not None and partition.accelerator is not None:
-            model = name.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
-            spot = "PREEMPTIBLE_" if partition.spot else ""
-            here[f"{spot}NVIDIA_{model}_GPUS"] += partition.accelerator.count * partition.max
-            everywhere[EVERYWHERE["GPUS"]] += partition.accelerator.count * partition.max
-    return dict(here), dict(everywhere)
+    return sum(mount.size_gib or 0 for mount in own)
+
+
+def wanted(design: ClusterDesign) -> dict[str, Wanted]:
+    """What the cluster uses of each quota of its region and of its project."""
+    found: dict[str, Wanted] = {DISKS: Wanted(_served(design), _served(design))}
+    machines = [(of_host(host), 1, 1) for host in design.hosts]
+    machines += [(of_node(partition), partition.min, partition.max) for partition in design.partitions]
+    for uses, always, most in machines:
+        for metric, count in uses.items():
+            found[metric] = found.get(metric, Wanted()) + Wanted(count * always, count * most)
+    return {metric: count for metric, count in found.items() if count.most}
 
 
 def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
     """The quotas that are too small, and zones without the wanted GPUs. All calls are read-only.
 
     Raises:
-        UserError: Google Cloud does not answer.
+        UserError: Google Cloud does not answer, or refuses.
     """
-    here, everywhere = wanted(design)
     try:
         region = account.call("GET", "compute", f"projects/{{project}}/regions/{design.region}")
         project = account.call("GET", "compute", "projects/{project}")
+        own = _own(account, design)
     except GoogleError as error:
-        yield from_message("quotas", Severity.STOPS, str(error))
+        if error.reason != "SERVICE_DISABLED":
+            raise
+        yield from_message(QUOTAS, Severity.STOPS, str(error))
         return
-    short = [*_short(here, region.get("quotas", []), f"in {design.region}")]
-    short += _short(everywhere, project.get("quotas", []), "for the whole project")
-    yield from short
-    if not short:
-        yield fine("quotas", "they are enough for every node")
+    yield from compare(_quotas(design, region, project, own), "they are enough for every node")
     for partition in design.partitions:
         yield from _gpus(account, design, partition)
 
 
-def _short(wants: Mapping[str, int], quotas: Iterable[Mapping[str, object]], where: str) -> Iterator[Finding]:
-    limits = {str(one.get("metric")): one for one in quotas}
-    for metric, count in sorted(wants.items()):
-        known = limits.get(metric)
+def _quotas(
+    design: ClusterDesign, region: Mapping[str, Any], project: Mapping[str, Any], own: Counter[str]
+) -> Iterator[Quota]:
+    limits = {str(quota.get("metric")): quota for quota in region.get("quotas", [])}
+    everywhere = {str(quota.get("metric")): quota for quota in project.get("quotas", [])}
+    for metric, count in sorted(wanted(design).items()):
+        of_project = metric in EVERYWHERE.values()
+        known = (everywhere if of_project else limits).get(metric)
         if known is None:
             continue
         limit, usage = (float(str(known.get(key, 0))) for key in ("limit", "usage"))
-        if count > limit - usage:
-            found = f"{metric} {where} is {limit:g}, {usage:g} of it used; every node up needs {count}"
-            cure = "Ask for more in the console (IAM & Admin, Quotas); until then jobs beyond it wait."
-            yield warns(f"quotas.{metric.lower()}", found, cure)
+        where = "for the whole project" if of_project else f"in {design.region}"
+        increase = functools.partial("{1} of {0} in the console under IAM & Admin, Quotas".format, metric)
+        yield Quota(f"{metric} {where}", "", limit, max(0.0, usage - own[metric]), count, increase)
+
+
+def _own(account: Account, design: ClusterDesign) -> Counter[str]:
+    """What the cluster uses already, if it is up: Google counts that as used, too."""
+    used: Counter[str] = Counter()
+    hosts = {host.name: host for host in design.hosts}
+    for found in machines.listed(account, design.name):
+        name = machines.machine(found, design.name).name
+        if name in hosts:
+            used += of_host(hosts[name])
+            used[DISKS] += _served(design) if hosts[name].role == "controller" else 0
+        elif (partition := design.partition_of(name)) is not None:
+            used += of_node(partition)
+    return used
 
 
 def _gpus(account: Account, design: ClusterDesign, partition: Partition) -> Iterator[Finding]:

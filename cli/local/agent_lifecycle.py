@@ -26,8 +26,6 @@ from node import rpc
 from node.processes import ProcessId, end_all
 
 AGENT = "localcloud.agent"
-FORMER_AGENT = "infra.local.cloud.agent"
-"""The agent's module in an earlier version. Its files are gone, so such an agent must be replaced."""
 AGENT_START_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 """Seconds for the shortest call, after which an agent counts as hanging."""
@@ -43,7 +41,6 @@ def start_agent(project: Path, run: RunDirectory) -> None:
     Raises:
         UserError: the agent does not start.
     """
-    end_former_agent(run)
     log = run.cloud / "agent.log"
     mine: subprocess.Popen[bytes] | None = None
     known: ProcessId | None = None
@@ -92,18 +89,8 @@ def agent_process(run: RunDirectory) -> ProcessId | None:
     except (OSError, ValueError):
         return None
     process = ProcessId.of(pid)
-    ours = os.fsencode(run.path) in command and (
-        AGENT.encode() in command or FORMER_AGENT.encode() in command
-    )
+    ours = os.fsencode(run.path) in command and AGENT.encode() in command
     return process if ours and process is not None and process.alive() else None
-
-
-def end_former_agent(run: RunDirectory) -> None:
-    """End an agent of a version with other paths. A new agent follows; machines outlive both."""
-    process = agent_process(run)
-    with contextlib.suppress(OSError):  # it has just ended
-        if process is not None and FORMER_AGENT.encode() in _words(process.pid):
-            _kill(process)
 
 
 def _words(pid: int) -> list[bytes]:

@@ -136,7 +136,7 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
             _steps(launcher, kind, bucket, say)
         if not nspawn.power_off(machine.id, launcher, OFF_SECONDS):
             raise layers.ImageError("the image's machine does not switch itself off")
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise layers.ImageError(f"the machines' image cannot be made: {error}") from error
     finally:
         nspawn.kill(machine.id, launcher)
@@ -160,8 +160,8 @@ def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -
         steps = json.loads(report.read_text())["steps"]
     for step in steps:
         say(f"  {kind.name}, {step['name']}: {step.get('note', '')}"[:150])
-    if done.returncode:
-        tail = steps[-1].get("tail", []) if steps else done.stderr.splitlines()[-8:]
+    if done.status:
+        tail = steps[-1].get("tail", []) if steps else done.errors.splitlines()[-8:]
         lines = [f"the machines' image cannot be made: its steps for {kind.name} failed"]
         raise layers.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.ARCHIVE_HINT]))
 

@@ -24,8 +24,6 @@ from cli.local.agent_lifecycle import (
     agent_answers,
     controller_is_dead,
     end_cluster,
-    end_former_agent,
-    end_hung_agent,
     explain_wait,
     say,
     start_agent,
@@ -208,10 +206,6 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
             f"`./cluster down --stack {stack.name}` and then `./cluster up --stack {stack.name}` make a new "
             "cluster."
         )
-    if not run.containers and not (run.cloud / "view.py").exists():
-        # This agent is of a version without hosts namespaces. Machines outlive it.
-        end_hung_agent(run)
-    end_former_agent(run)
     if not agent_answers(run):
         say("the local cloud's agent has ended: it is started again")
         start_agent(stack.project, run)
@@ -245,7 +239,7 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     if run.containers:
         return settings, revision
     old, moved = settings.site, run.settings(settings.design)
-    # A cluster without addresses is of an earlier version, whose code does not know them.
+    # A cluster without addresses of its own has none that another could have taken.
     ours = old.first_address in (None, moved.site.first_address)
     if not ours or moved.site.slurmctld_port != old.slurmctld_port:
         print(
@@ -319,8 +313,7 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "publish": publish,
     "head-up": head_up,
     "head-down": head_down,
-    # Clusters that are up keep this verb in their state, as the command of their destroy.
-    "sweep": terminate_nodes,
+    "terminate-nodes": terminate_nodes,
     "stage": stage,
     "environment": environment,
 }
@@ -331,7 +324,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=[*VERBS, *PASSING])
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--machines", dest="kind", help="cloud-up: process | container")
+    parser.add_argument("--isolation", dest="kind", help="cloud-up: process | container")
     parser.add_argument("--cluster", help="the cluster's name; another one that is up is left alone")
     parser.add_argument("--requirements", help="environment: the user's requirements file")
     options, rest = parser.parse_known_args()

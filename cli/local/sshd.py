@@ -19,8 +19,9 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh.target import Target
-from localcloud.nspawn import SEARCH, enter
+from localcloud.nspawn import enter
 from node.bootstrap.sshd import PORT
+from node.subprocesses import SEARCH
 
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "

@@ -38,7 +38,7 @@ NEEDED = {
         "iproute2": "/*bin/ip",
     },
     # A real sshd, a controller's firewall and name server, MPI's ranks on several machines, and non-GNU
-    # programs for the shim.
+    # programs for `./cluster`.
     TESTS: {
         "openssh-server": "/usr/sbin/sshd",
         "nftables": "/usr/sbin/nft",

@@ -12,9 +12,9 @@ from pathlib import Path
 from infra import environments, os_errors
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
-from localcloud.layers import exclusive
 from localcloud.machines import base_python
 from node.bootstrap.vm.training import COMPLETE
+from node.locks import locked
 
 HEARTBEAT_SECONDS = 10.0
 NEEDED_MIB = 2000
@@ -79,7 +79,8 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
     if problem := os_errors.unwritable(envs):
         raise UserError(problem, EXIT_REFUSED)
     waiting = "waiting for another build of the same training environment"
-    with exclusive(envs / f".{target.name}.lock", lambda: print(waiting, file=sys.stderr, flush=True)):
+    lock = envs / f".{target.name}.lock"
+    with locked(lock, busy=lambda: print(waiting, file=sys.stderr, flush=True)):
         have = set(complete.read_text().split("\n")) if complete.exists() else set()
         # The environment links to the machine's interpreter, which an upgrade may have removed.
         if wanted <= have and (target / "bin" / "python").exists():

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cli.report import statements, words
-from cli.report.runs import Epoch, Run
+from cli.report.runs import Run
 from cli.report.series import Point, Series, Spread, ranked
+from workload.result import Epoch
 
 MOST_OURS = 4
 """The most series of ours in one plot. Further ones are in the tables only."""

@@ -202,7 +202,7 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
     if any(run.checkout_label for run in runs):
         said.append(
             "Several checkouts have a stack of this name: each series, run and line of report.csv names its "
-            "checkout. Results that an older version has kept do not have it: unknown checkout."
+            "checkout."
         )
     if any(len(point.runs) > 1 for one in ours for point in one.points):
         said.append(
@@ -249,12 +249,6 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
     if unplotted:
         names = "; ".join(f"{one.key.stack}: {words.recipe(one)}{words.code(one)}" for one in unplotted)
         said.append(f"In the tables but not in the plots, which show four series at most: {names}.")
-    if corrected := [run for run in runs if run.recorded_seconds is not None]:
-        said.append(
-            "The time of training is the sum of the epochs’ times. Records of an earlier version, of which "
-            f"this page has {len(corrected):,}, count more: a wait before the first and after the last "
-            "epoch. Shown is the sum; report.csv has both."
-        )
     if any(run.restarts for run in runs):
         said.append(
             "The time of a restarted run includes all its starts, but not the training after the last "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cli.results import Kept
-from workload import result
+from workload.result import Epoch
 from workload.scaling import Measured
 
 LARGEST = 1e12
@@ -18,7 +18,7 @@ SYNC, LOCAL_SGD = "sync", "local-sgd"
 MNIST = "mnist"
 SYNTHETIC = "digits-synthetic"
 UNKNOWN_CHECKOUT = "unknown checkout"
-"""The name in results of an older version, which did not note the checkout."""
+"""The name in results that do not say their checkout."""
 _TEXTS = ("job_id", "partition", "machine", "profile", "data", "digest")
 _NUMBERS = (
     *("nodes", "workers", "gpus_per_node", "epochs", "global_batch", "seconds_total", "seconds_train"),
@@ -31,29 +31,15 @@ _NUMBERS = (
         "restarts",
         "cost_usd",
     ),
-)
-COMPARABLE_PROFILES = ("published", "sync")
-"""Profiles whose every step uses the whole batch, as in the articles."""
-_LATER = (
     *("seed", "learning_rate", "average_every", "cores", "cores_shared", "cores_others"),
     *("step_seconds", "exchange_seconds"),
 )
-"""Keys that results of earlier versions lack."""
-
+COMPARABLE_PROFILES = ("published", "sync")
+"""Profiles whose every step uses the whole batch, as in the articles."""
 
 MUCH = 0.1
 """The part of its cores' time from which on other programs have made a run slow: no other run's time tells
 how much faster it was. On a quiet machine it is some hundredths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One epoch of a run's history."""
-
-    epoch: int
-    loss: float
-    accuracy: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +100,6 @@ class Run:
     """Mean time in which the workers exchange the weights, with the wait for the slowest of them."""
     phases: tuple[tuple[str, float], ...] = ()
     """The parts of the run in order, each with its seconds."""
-    recorded_seconds: float | None = None
-    """`seconds_train` of the record, if it counts more than the epochs, which an earlier version did. `Run`
-    has the epochs' seconds instead."""
 
     @property
     def scaling(self) -> Measured | None:
@@ -195,19 +178,11 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
         ValueError: A number is larger than any training can have. The message names the key.
     """
     record: Mapping[str, Any] = kept.record
-    values = {key: record[key] for key in _NUMBERS} | {key: record.get(key) for key in _LATER}
+    values = {key: record[key] for key in _NUMBERS}
     numbers = [*values.items(), *(item for epoch in record["history"] for item in epoch.items())]
     if found := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
         raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
     values |= {key: None if record[key] is None else printable(record[key]) for key in _TEXTS}
-    seconds, epochs = float(record["seconds_train"]), result.epoch_seconds(record)
-    if result.waited(record):
-        rate = record["images_per_second"] * seconds / epochs if epochs > 0 else 0.0
-        values |= {
-            "seconds_train": round(epochs, 3),
-            "images_per_second": round(rate, 1),
-            "recorded_seconds": seconds,
-        }
     return Run(
         origin="ours",
         source=printable(kept.path.name),
@@ -222,7 +197,7 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
         accelerator=None,
         devices=tuple(printable(name) for name in record["devices"]),
         history=tuple(Epoch(e["epoch"], e["loss"], e["accuracy"], e["seconds"]) for e in record["history"]),
-        phases=tuple((printable(name), seconds) for name, seconds in record.get("phases", {}).items()),
+        phases=tuple((printable(name), seconds) for name, seconds in record["phases"].items()),
         versions=tuple((printable(name), printable(value)) for name, value in record["versions"].items()),
         **values,
     )

@@ -49,10 +49,6 @@ COLUMNS: Mapping[str, Column] = {
         lambda r: r.seconds_train,
         "the sum of the epochs’ seconds; for published rows their code execution time",
     ),
-    "recorded_seconds": Column(
-        lambda r: r.recorded_seconds,
-        "seconds_train in the record of an earlier version, where it counts more than the epochs",
-    ),
     "seconds_per_epoch": Column(lambda r: _rounded(r.seconds_per_epoch), "seconds_train / epochs"),
     "images_per_second": Column(lambda r: r.images_per_second, "images trained on a second, all workers"),
     "learning_rate": Column(lambda r: r.learning_rate, "for a batch of 64; sync and local-sgd scale it"),

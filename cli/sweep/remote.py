@@ -51,16 +51,7 @@ class Remote:
         return list(self._ask("cancel", [run.folder for run in runs])) if runs else []
 
     def _ask(self, action: str, question: Any) -> Any:
-        try:
-            text = login_machine.tool(self._up, "sweep", action, text=json.dumps(question))
-        except UserError as error:
-            if "invalid choice: 'sweep'" not in str(error):
-                raise
-            stack = self._up.stack.name
-            raise UserError(
-                f"the cluster of stack {stack} runs an older release, which has no sweeps. "
-                f"Bring it up to date with `./cluster up --stack {stack}`; jobs go on."
-            ) from None
+        text = login_machine.tool(self._up, "sweep", action, text=json.dumps(question))
         try:
             return foreign.parse(text)
         except ValueError:

@@ -2,7 +2,7 @@
 
     .venv/bin/python docs/pictures/record.py [SCENE …]
 
-`./cluster test` makes an environment with all that it needs. The local stack must not be up. The pictures are
+`uv sync` makes an environment with all that it needs. The local stack must not be up. The pictures are
 written beside this file, one `<scene>.svg` each; every line in them was printed by a real run, with the
 checkout's folder shown as ~/slurm-stacks and the user's as ~.
 """

@@ -38,7 +38,7 @@ class AwsAddresses(pulumi.ComponentResource):
         routes: Sequence[pulumi.Resource] = (),
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsSeats", name, None, opts)
+        super().__init__("slurm-stacks:index:AwsAddresses", name, None, opts)
         own = pulumi.ResourceOptions(parent=self)
         self.interfaces: dict[str, pulumi.Output[str]] = {}
         self.private: dict[str, pulumi.Output[str]] = {}

@@ -67,7 +67,7 @@ exec /usr/bin/python3 {code}/start.py {arguments}
 """
 
 
-class AwsBake(pulumi.ComponentResource):
+class AwsImages(pulumi.ComponentResource):
     """The images, and what builds them.
 
     Attributes:
@@ -89,7 +89,7 @@ class AwsBake(pulumi.ComponentResource):
         more: Mapping[str, pulumi.Input[str]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
+        super().__init__("slurm-stacks:index:AwsImages", name, None, opts)
         self._more: Mapping[str, pulumi.Input[str]] = more or {}
         self._name = name
         self._design = design
@@ -112,7 +112,7 @@ class AwsBake(pulumi.ComponentResource):
         done."""
         design, image_build = self._design, self._image_build
         return aws.imagebuilder.InfrastructureConfiguration(
-            f"{self._name}-machines",
+            f"{self._name}-infrastructure",
             name=f"{design.name}-images",
             instance_profile_name=image_build.profile,
             instance_types=instance_types(design),
@@ -165,7 +165,7 @@ class AwsBake(pulumi.ComponentResource):
         """
         design = self._design
         return command.local.Command(
-            f"{self._name}-{kind}-end",
+            f"{self._name}-{kind}-cleanup",
             create="true",
             delete=name.apply(
                 lambda known: commands.line(
@@ -210,7 +210,7 @@ class AwsBake(pulumi.ComponentResource):
     ) -> aws.imagebuilder.ImageRecipe:
         design, own = self._design, f"{self._name}-{recipe.kind.name}"
         component = aws.imagebuilder.Component(
-            f"{own}-steps",
+            f"{own}-component",
             name=name,
             version=VERSION,
             platform="Linux",
@@ -250,7 +250,7 @@ class AwsBake(pulumi.ComponentResource):
         """The image's name and tags. The image is published in this region and account, and nowhere else."""
         design = self._design
         return aws.imagebuilder.DistributionConfiguration(
-            f"{self._name}-{kind}-tags",
+            f"{self._name}-{kind}-distribution",
             name=f"{design.name}-{kind}",
             distributions=[
                 {

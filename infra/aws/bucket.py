@@ -31,7 +31,7 @@ class AwsBucket(pulumi.ComponentResource):
             f"{name}-store", force_destroy=True, tags=tags(design, f"{design.name}-bucket"), opts=own
         )
         access = aws.s3.BucketPublicAccessBlock(
-            f"{name}-access",
+            f"{name}-public-access-block",
             bucket=store.id,
             block_public_acls=True,
             block_public_policy=True,
@@ -40,7 +40,7 @@ class AwsBucket(pulumi.ComponentResource):
             opts=own,
         )
         owner = aws.s3.BucketOwnershipControls(
-            f"{name}-owner", bucket=store.id, rule={"object_ownership": "BucketOwnerEnforced"}, opts=own
+            f"{name}-ownership", bucket=store.id, rule={"object_ownership": "BucketOwnerEnforced"}, opts=own
         )
         encryption = aws.s3.BucketServerSideEncryptionConfiguration(
             f"{name}-encryption",

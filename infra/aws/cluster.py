@@ -33,7 +33,7 @@ from node.model import ClusterDesign, Host
 from node.sites import AwsSite
 
 if TYPE_CHECKING:
-    from infra.aws.bake import AwsBake
+    from infra.aws.bake import AwsImages
 
 
 class AwsCluster(pulumi.ComponentResource):
@@ -58,11 +58,13 @@ class AwsCluster(pulumi.ComponentResource):
             bucket.arn, secrets.munge, logs.arn, list(network.subnets.values()), [network.groups["compute"]]
         )
         identity = AwsIdentity(f"{name}-identity", design, targets, own)
-        published = Bundle(f"{name}-bundle", "slurm-stacks:index:AwsBundle", design, bucket, own)
+        published = Bundle(f"{name}-bundle", design, bucket, own)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
-        addresses = AwsAddresses(f"{name}-seats", design, resources_by_role, network.routes, own)
-        launch_templates = AwsLaunchTemplates(f"{name}-fleets", design, resources_by_role["compute"], own)
+        addresses = AwsAddresses(f"{name}-addresses", design, resources_by_role, network.routes, own)
+        launch_templates = AwsLaunchTemplates(
+            f"{name}-launch-templates", design, resources_by_role["compute"], own
+        )
         known_site = site(
             addresses.private,
             bucket.bucket,
@@ -76,7 +78,7 @@ class AwsCluster(pulumi.ComponentResource):
         parts = [network, bucket, secrets, logs, storage, identity, addresses, launch_templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
         termination = terminate_on_destroy(
-            f"{name}-sweep", access.OPERATIONS, design, network.identity, dependencies, self
+            f"{name}-termination", access.OPERATIONS, design, network.identity, dependencies, self
         )
         needed = [published.current, *identity.grants, *network.routes]
         self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, termination, needed, own)
@@ -124,7 +126,7 @@ class AwsCluster(pulumi.ComponentResource):
 
     def _bake(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, published: Bundle
-    ) -> AwsBake:
+    ) -> AwsImages:
         # This import is here because few stacks build images.
         from infra.aws import bake
         from node.bootstrap.vm.images import ROLE
@@ -133,7 +135,7 @@ class AwsCluster(pulumi.ComponentResource):
         image_build = bake.image_build_for(design, network, identity.profiles[ROLE], bucket.bucket)
         needed = [*published.images, *identity.grants, *network.routes, *network.rules[ROLE]]
         own = pulumi.ResourceOptions(parent=self)
-        return bake.AwsBake(f"{self._name}-bake", design, image_build, needed, opts=own)
+        return bake.AwsImages(f"{self._name}-images", design, image_build, needed, opts=own)
 
     def _role_resources(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages

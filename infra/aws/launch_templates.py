@@ -54,7 +54,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         resources: RoleResources,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsFleets", name, None, opts)
+        super().__init__("slurm-stacks:index:AwsLaunchTemplates", name, None, opts)
         self._name = name
         self._design = design
         self._user_data = pulumi.Output.from_input(resources.bucket).apply(
@@ -119,7 +119,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             return aws.ec2.LaunchTemplatePlacementArgs(group_name=partition.placement_group)
         design = self._design
         group = aws.ec2.PlacementGroup(
-            f"{self._name}-{partition.name}-group",
+            f"{self._name}-{partition.name}-placement-group",
             name=f"{design.name}-{partition.name}",
             strategy="cluster",
             tags=tags(design, f"{design.name}-{partition.name}", partition=partition.name),

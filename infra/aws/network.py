@@ -111,7 +111,7 @@ class AwsNetwork(pulumi.ComponentResource):
             f"{name}-default", vpc_id=vpc.id, ingress=[], egress=[], tags=self._tags("default"), opts=opts
         )
         gateway = aws.ec2.InternetGateway(
-            f"{name}-internet", vpc_id=vpc.id, tags=self._tags("internet"), opts=opts
+            f"{name}-internet-gateway", vpc_id=vpc.id, tags=self._tags("internet"), opts=opts
         )
         public = self._subnet("public", vpc, self.zones.head, str(network.public_cidr))
         self.public = public.id
@@ -130,7 +130,7 @@ class AwsNetwork(pulumi.ComponentResource):
         # The endpoint is free, and what nodes fetch from S3 then bypasses the NAT gateway, which costs by the
         # byte.
         store = aws.ec2.VpcEndpoint(
-            f"{name}-s3",
+            f"{name}-s3-endpoint",
             vpc_id=vpc.id,
             vpc_endpoint_type="Gateway",
             service_name=f"com.amazonaws.{self._design.region}.s3",
@@ -179,7 +179,9 @@ class AwsNetwork(pulumi.ComponentResource):
         """
         name, opts = self._name, pulumi.ResourceOptions(parent=self)
         label = labels(list(subnets))
-        table = aws.ec2.RouteTable(f"{name}-{part}-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts)
+        table = aws.ec2.RouteTable(
+            f"{name}-{part}-route-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts
+        )
         made: list[pulumi.Resource] = [
             aws.ec2.RouteTableAssociation(
                 f"{name}-{part}-{label[zone]}-routes",

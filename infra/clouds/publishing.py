@@ -55,9 +55,6 @@ class Bundle(pulumi.ComponentResource):
         images: What must be there before a machine becomes an image. It is empty where no image is baked.
         current: The object that names the others, made last: whoever sees it sees the others as well.
         content: The text of that object.
-
-    Args:
-        type_token: The component's type, which the state of running stacks has.
     """
 
     current: pulumi.Resource
@@ -66,12 +63,11 @@ class Bundle(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        type_token: str,
         design: ClusterDesign,
         bucket: Bucket,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__(type_token, name, None, opts)
+        super().__init__("slurm-stacks:index:Bundle", name, None, opts)
         self._name = name
         self._design = design
         self._bucket = bucket

@@ -43,7 +43,7 @@ def terminate_on_destroy(
     return command.local.Command(
         name,
         create="true",
-        delete=commands.line(module, "sweep", design, *arguments),
+        delete=commands.line(module, "terminate-nodes", design, *arguments),
         # A cluster that moves leaves nodes where it was. An update would not end those, so a move replaces
         # this.
         triggers=[*arguments, *network],

@@ -50,11 +50,6 @@ def warnings(
     """
     facts = config.catalog(facts)
     found = [*_partitions(config, design, facts)]
-    if "cuda" in config.cluster.image.model_fields_set:
-        found.append(
-            "cluster.image.cuda: it has no effect, remove it: nodes have NVIDIA's driver 580, which runs "
-            "CUDA 13 and older, and programs bring their own CUDA"
-        )
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
     if not design.network.nat:

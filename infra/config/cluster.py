@@ -74,12 +74,6 @@ class ImageConfig(Section):
         description="Build images from `source` or `id` first, with the nodes' software, so that nodes start "
         "faster.",
     )
-    cuda: str | float | None = Field(
-        None,
-        deprecated=True,
-        description="Has no effect: remove it. Nodes have NVIDIA's driver 580, which runs CUDA 13 and older; "
-        "programs bring their own CUDA, as the training does.",
-    )
 
 
 class OwnImageConfig(Section):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import foreign_keys, former_keys, placeholders, stack_file
+from infra.config import foreign_keys, placeholders, stack_file
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
@@ -71,8 +71,6 @@ class StackConfig(BaseModel):
     """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
     """Values that the user still has to fill in: such a stack can be planned but not brought up."""
-    former_keys: tuple[str, ...] = ()
-    """Sentences on keys that have a new name, for a plan's warnings."""
 
     @property
     def provider(self) -> str:
@@ -101,14 +99,12 @@ def parse(
     """
     mistakes: list[Mistake] = _unknown_keys(values)
     broken: set[Location] = set()
-    cluster, renamed = None, former_keys.Renamed()
+    cluster = None
     misspelt = CLUSTER not in values and any(m.advice == f"did you mean {CLUSTER}?" for m in mistakes)
     raw_cluster = None if misspelt else _section(values, CLUSTER, mistakes, broken)
     if raw_cluster is not None:
         named = "name" in raw_cluster
         raw_cluster.setdefault("name", stack)
-        renamed = former_keys.rename(raw_cluster, (CLUSTER,))
-        mistakes += renamed.mistakes
         cluster = _validated(ClusterConfig, raw_cluster, (CLUSTER,), mistakes, broken)
         if not named:
             fits = fitting(stack) or "…"
@@ -128,7 +124,7 @@ def parse(
         unfilled += placeholders.in_cluster(cluster, (CLUSTER,))
     if mistakes or cluster is None:
         mistakes += placeholders.words(unfilled)
-        raise ConfigError(subject or f"the configuration of stack {stack}", renamed.as_written(mistakes))
+        raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
     return StackConfig(
         stack=stack,
         cluster=cluster,
@@ -137,7 +133,6 @@ def parse(
         zone=location.zone if cluster.provider == "gcp" else None,
         project=location.project if cluster.provider == "gcp" else None,
         placeholders=unfilled,
-        former_keys=renamed.sentences(),
     )
 
 

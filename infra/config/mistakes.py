@@ -28,9 +28,9 @@ LONGEST_VALUE = 80
 MOST_IN_FULL = 20
 """Up to this number each mistake has a paragraph; if there are more, each has one line."""
 
-OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type", "machines": "isolation"}
-"""What users write for a key, such as its former name or a cloud's -> the key. What only other tools call so
-is in `infra.config.foreign_words`."""
+OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type"}
+"""What users write for a key, such as a cloud's word -> the key. What only other tools call so is in
+`infra.config.foreign_words`."""
 MOST_PLACES = 4
 """A key that is known at more places than these is not pointed to."""
 

@@ -13,7 +13,6 @@ from pydantic.json_schema import models_json_schema
 
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.cluster import ClusterConfig
-from infra.config.former_keys import EACH, KEYS
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.stack_file import NAMESPACE
 
@@ -24,7 +23,6 @@ def schema() -> dict[str, Any]:
     """The schema of a whole stack file."""
     _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
     definitions = made["$defs"]
-    _add_former_keys(definitions)
     # Without a name the cluster has the stack's.
     definitions["ClusterConfig"]["required"].remove("name")
     settings = {
@@ -60,31 +58,6 @@ def schema() -> dict[str, Any]:
         },
         "$defs": definitions,
     }
-
-
-def _add_former_keys(definitions: dict[str, Any]) -> None:
-    """Let editors take the former names of keys, too, and mark them as deprecated."""
-    for key in KEYS:
-        owner = definitions["ClusterConfig"]
-        for part in key.section:
-            if part != EACH:
-                owner = definitions[_name_of_section(owner["properties"][part])]
-        present = owner["properties"][key.new]
-        description = f"The former name of {key.new}."
-        owner["properties"][key.old] = {**present, "deprecated": True, "description": description}
-        if key.new in owner.get("required", ()):
-            owner["required"].remove(key.new)
-            owner["oneOf"] = [{"required": [key.new]}, {"required": [key.old]}]
-        else:
-            owner["not"] = {"required": [key.new, key.old]}
-
-
-def _name_of_section(value: Any) -> str:
-    """The definition that a property refers to: directly, in a list, or as one of its alternatives."""
-    for inner in (value, value.get("items", {}), *value.get("anyOf", ())):
-        if "$ref" in inner:
-            return str(inner["$ref"]).rpartition("/")[2]
-    raise ValueError(f"no section: {value}")
 
 
 def text() -> str:

@@ -29,7 +29,7 @@ class GcpAddresses(pulumi.ComponentResource):
         resources_by_role: ResourcesByRole,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:GcpSeats", name, None, opts)
+        super().__init__("slurm-stacks:index:GcpAddresses", name, None, opts)
         own = pulumi.ResourceOptions(parent=self)
         self.private: dict[str, pulumi.Output[str]] = {}
         self.public: dict[str, pulumi.Output[str]] = {}

@@ -32,7 +32,7 @@ smaller than the image that it starts from."""
 BUILD = "2h"
 
 
-class GcpBake(pulumi.ComponentResource):
+class GcpImages(pulumi.ComponentResource):
     """The machines that become images, and the images.
 
     A machine stays, switched off, as long as its image does. It costs only its disk, and the engine does not
@@ -54,7 +54,7 @@ class GcpBake(pulumi.ComponentResource):
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:GcpBake", name, None, opts)
+        super().__init__("slurm-stacks:index:GcpImages", name, None, opts)
         self._name = name
         self._design = design
         self._resources = resources

@@ -31,7 +31,7 @@ from node.model import ClusterDesign, Host, Site
 from node.sites import GcpSite
 
 if TYPE_CHECKING:
-    from infra.gcp.bake import GcpBake
+    from infra.gcp.bake import GcpImages
 
 
 class GcpCluster(pulumi.ComponentResource):
@@ -54,16 +54,18 @@ class GcpCluster(pulumi.ComponentResource):
         storage = GcpStorage(f"{name}-storage", design, network, own)
         targets = AccessTargets(bucket.bucket, secrets.munge, network.subnetwork)
         identity = GcpIdentity(f"{name}-identity", design, accounts, targets, own)
-        published = Bundle(f"{name}-bundle", "slurm-stacks:index:GcpBundle", design, bucket, own)
+        published = Bundle(f"{name}-bundle", design, bucket, own)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
-        addresses = GcpAddresses(f"{name}-seats", design, resources_by_role, own)
-        templates = GcpInstanceTemplates(f"{name}-fleets", design, resources_by_role["compute"], own)
+        addresses = GcpAddresses(f"{name}-addresses", design, resources_by_role, own)
+        templates = GcpInstanceTemplates(
+            f"{name}-instance-templates", design, resources_by_role["compute"], own
+        )
         published.publish(self._site(addresses, templates, bucket, secrets, storage))
         parts = [accounts, network, bucket, secrets, storage, identity, addresses, templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
         termination = terminate_on_destroy(
-            f"{name}-sweep", access.OPERATIONS, design, [network.subnetwork], dependencies, self
+            f"{name}-termination", access.OPERATIONS, design, [network.subnetwork], dependencies, self
         )
         needed = [published.current, *identity.grants, *network.routes]
         disks = storage.attached()
@@ -119,14 +121,14 @@ class GcpCluster(pulumi.ComponentResource):
 
     def _bake(
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, published: Bundle
-    ) -> GcpBake:
+    ) -> GcpImages:
         # This import is here because few stacks build images.
-        from infra.gcp.bake import GcpBake
+        from infra.gcp.bake import GcpImages
 
         resources = self._role_resources(network, identity, bucket, {})[IMAGE]
         needed = [*published.images, *identity.grants, *network.routes]
         own = pulumi.ResourceOptions(parent=self)
-        return GcpBake(f"{self._name}-images", self._design, resources, needed, own)
+        return GcpImages(f"{self._name}-images", self._design, resources, needed, own)
 
     def _role_resources(
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, baked_images: BakedImages

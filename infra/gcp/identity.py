@@ -91,7 +91,7 @@ class GcpIdentity(pulumi.ComponentResource):
         ]
 
     def _secret(self, secret: pulumi.Input[str]) -> list[pulumi.Resource]:
-        wanted = {"key": policies.READ_SECRET, "new-key": policies.WRITE_SECRET}
+        wanted = {"munge-read": policies.READ_SECRET, "munge-write": policies.WRITE_SECRET}
         return [
             gcp.secretmanager.SecretIamMember(
                 f"{self._name}-controller-{part}",
@@ -165,7 +165,7 @@ class GcpIdentity(pulumi.ComponentResource):
             launcher,
             self._on_project(
                 "controller",
-                "launches",
+                "launcher",
                 role=launcher.name,
                 condition=gcp.projects.IAMMemberConditionArgs(
                     title=nodes_only.title, expression=nodes_only.expression

@@ -44,7 +44,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         resources: RoleResources,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:GcpFleets", name, None, opts)
+        super().__init__("slurm-stacks:index:GcpInstanceTemplates", name, None, opts)
         self._name = name
         self._design = design
         self._metadata = metadata(design, resources, "compute")

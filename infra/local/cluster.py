@@ -81,11 +81,7 @@ class LocalCluster(pulumi.ComponentResource):
         cloud = self._command(
             "cloud",
             "cloud-up",
-            rest=[
-                # The option keeps its former name: its name is an input of the resource, which would change.
-                *([] if design.isolation == PROCESS else ["--machines", design.isolation]),
-                *("--cluster", name),
-            ],
+            rest=["--isolation", design.isolation, "--cluster", name],
             delete="cloud-down",
             stdin=json.dumps(to_json(design.local), sort_keys=True),
         )
@@ -98,7 +94,7 @@ class LocalCluster(pulumi.ComponentResource):
             environment={"NODE_CODE": bundle.digest(bundle.node_archive(design))},
             after=[cloud],
         )
-        termination = self._command("sweep", None, delete="sweep", after=[cloud])
+        termination = self._command("termination", None, delete="terminate-nodes", after=[cloud])
         self.head = self._command(
             "head",
             "head-up",

@@ -13,6 +13,7 @@ from node.aws.sigv4 import Credentials
 from node.cloud.call import Answer, call
 from node.cloud.errors import MissingError, ServiceError
 from node.cloud.notice import Notice
+from node.waiting import wait_at_most
 
 ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -138,12 +139,10 @@ class Metadata:
         return self._credentials
 
     def _role_credentials(self) -> Credentials:
-        deadline = time.monotonic() + ROLE_SECONDS
         folder = "meta-data/iam/security-credentials/"
-        while not (role := (self.find(folder) or "").strip()):
-            if time.monotonic() > deadline:
-                raise MissingError("this instance has no role (instance profile): it can ask AWS for nothing")
-            time.sleep(1.0)
+        role = (wait_at_most(lambda: self.find(folder), ROLE_SECONDS, 1.0) or "").strip()
+        if not role:
+            raise MissingError("this instance has no role (instance profile): it can ask AWS for nothing")
         found = json.loads(self.get(folder + role.splitlines()[0]))
         if found.get("Code", "Success") != "Success":
             raise ServiceError(

@@ -11,6 +11,7 @@ import time
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
+from node.waiting import wait_at_most
 
 MUNGE_SECONDS = 300.0
 """The lifetime of munge's credentials, which is also the largest difference of clocks that it tolerates."""
@@ -21,13 +22,13 @@ SYNC_SECONDS = 60.0
 PAUSE_SECONDS = 2.0
 
 
-def remember(context: Context, controller: float | None) -> None:
+def remember(context: Context, controller: float) -> None:
     """Remembers the controller's time. A later change of this machine's clock does not affect that.
 
     Args:
-        controller: seconds since the epoch. `None` means that the controller did not say.
+        controller: seconds since the epoch.
     """
-    context.controller_clock = None if controller is None else controller - time.monotonic()
+    context.controller_clock = controller - time.monotonic()
     ahead = _ahead(context)
     if abs(ahead) > TOLERANCE_SECONDS:
         context.report.correct(ahead)
@@ -39,15 +40,22 @@ def check(context: Context) -> None:
     Raises:
         OSError: munge would refuse this machine's messages.
     """
-    deadline = time.monotonic() + SYNC_SECONDS
-    while abs(ahead := _ahead(context)) > TOLERANCE_SECONDS:
-        if not _step(context) or time.monotonic() > deadline:
-            raise OSError(
-                f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the "
-                f"controller's, and munge refuses messages that are {MUNGE_SECONDS:.0f} s off: see which of "
-                "the two is wrong (date -u), and what its chrony says (chronyc tracking)"
-            )
-        time.sleep(PAUSE_SECONDS)
+
+    def over() -> bool:
+        return _is_right(context) or not _step(context)
+
+    wait_at_most(over, SYNC_SECONDS, PAUSE_SECONDS)
+    if not _is_right(context):
+        ahead = _ahead(context)
+        raise OSError(
+            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the "
+            f"controller's, and munge refuses messages that are {MUNGE_SECONDS:.0f} s off: see which of "
+            "the two is wrong (date -u), and what its chrony says (chronyc tracking)"
+        )
+
+
+def _is_right(context: Context) -> bool:
+    return abs(_ahead(context)) <= TOLERANCE_SECONDS
 
 
 def _ahead(context: Context) -> float:

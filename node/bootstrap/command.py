@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from node import subprocesses, waiting
 from node.slurm.environment import without_slurm
 
 TAIL_LINES = 15
@@ -66,15 +64,16 @@ def run(
     Raises:
         CommandError: The command is not installed, did not end in time, or ended with another status.
     """
-    for left in reversed(range(attempts)):
-        try:
-            return _once(argv, timeout, env, stdin, allow)
-        except CommandError as error:
-            if not left or error.status == 127:
-                raise
+
+    def again(error: CommandError) -> bool:
+        if error.status != 127:
             print(f"trying again in {pause:g} s: {error}", file=sys.stderr, flush=True)
-            time.sleep(pause)
-    raise AssertionError("attempts is at least 1")
+        return error.status != 127
+
+    def once() -> str:
+        return _once(argv, timeout, env, stdin, allow)
+
+    return waiting.retry(once, CommandError, itertools.repeat(pause, attempts - 1), again)
 
 
 def _once(
@@ -84,40 +83,15 @@ def _once(
     stdin: str,
     allow: Collection[int],
 ) -> str:
+    try:
+        ended = subprocesses.run(argv, {**without_slurm(os.environ), **(env or {})}, timeout, stdin=stdin)
+    except FileNotFoundError:
+        raise CommandError(f"{argv[0]} is not installed on this machine", 127) from None
+    if ended.status in allow:
+        return ended.output
     # Imported late to save time: the boot of a process machine runs no command.
     import shlex
-    import tempfile
 
-    # Files are used instead of pipes, because a daemon that the command starts would keep a pipe open.
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given.write(stdin.encode())
-        given.seek(0)
-        try:
-            child = subprocess.Popen(
-                argv, stdin=given, stdout=out, stderr=err, env={**without_slurm(os.environ), **(env or {})},
-                cwd="/", start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError:
-            raise CommandError(f"{argv[0]} is not installed on this machine", 127) from None
-        try:
-            status: int | None = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            status = None
-            _kill(child)
-        except BaseException:  # the time limit of the boot's step
-            _kill(child)
-            raise
-        out.seek(0)
-        err.seek(0)
-        output, errors = (file.read().decode(errors="replace") for file in (out, err))
-    if status in allow:
-        return output
-    ended = f"not done after {timeout:g} s" if status is None else f"exit status {status}"
-    tail = (errors.strip() or output.strip()).splitlines()[-TAIL_LINES:]
-    raise CommandError("\n".join([f"{shlex.join(argv)}: {ended}", *tail]), status)
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    how = f"not done after {timeout:g} s" if ended.status is None else f"exit status {ended.status}"
+    tail = (ended.errors.strip() or ended.output.strip()).splitlines()[-TAIL_LINES:]
+    raise CommandError("\n".join([f"{shlex.join(argv)}: {how}", *tail]), ended.status)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from node import ports, rpc
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.processes import ProcessId
+from node.waiting import wait_at_most
 
 LOG_LINES = 10
 PORT_SECONDS = 3.0
@@ -101,11 +102,9 @@ def _renew(context: Context) -> None:
     if record is None or not record.kept(context.settings.design):
         return
     print("waiting for slurmctld to know the new hardware of nodes", file=sys.stderr, flush=True)
-    deadline = time.monotonic() + RENEW_SECONDS
     with contextlib.suppress(rpc.RpcError, rpc.RpcUnavailableError):
         rpc.call(str(context.folders.daemon_socket), "renew", RENEW_SECONDS)
-    while not settled() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_at_most(settled, RENEW_SECONDS, 0.1)
 
 
 def reconfigure(context: Context) -> str:
@@ -124,16 +123,14 @@ def reconfigure(context: Context) -> str:
 def check_port(context: Context, port: int) -> None:
     """Raises OSError if another program has the port, because the daemon would end and restart for ever."""
     # A machine that has just ended, such as this node's last one, releases the port within a moment.
-    deadline = time.monotonic() + PORT_SECONDS
-    while not ports.free(port):
-        if time.monotonic() > deadline:
-            taken = f"port {port} of {context.host} is taken by {ports.holder(port)}"
-            if not context.process:
-                raise OSError(f"{taken}: end it, and see that nothing starts it at boot")
-            if context.role == "controller":
-                raise OSError(f"{taken}; `up` chooses others when it runs again")
-            raise OSError(f"{taken}: end it; or `down` and `up` choose other ports")
-        time.sleep(0.05)
+    if wait_at_most(lambda: ports.free(port), PORT_SECONDS, 0.05):
+        return
+    taken = f"port {port} of {context.host} is taken by {ports.holder(port)}"
+    if not context.process:
+        raise OSError(f"{taken}: end it, and see that nothing starts it at boot")
+    if context.role == "controller":
+        raise OSError(f"{taken}; `up` chooses others when it runs again")
+    raise OSError(f"{taken}: end it; or `down` and `up` choose other ports")
 
 
 def wait(what: str, there: Callable[[], bool], log: Path, pid: int | None = None) -> None:
@@ -146,11 +143,16 @@ def wait(what: str, there: Callable[[], bool], log: Path, pid: int | None = None
     """
     print(f"waiting for {what} (log: {log})", file=sys.stderr, flush=True)
     process = ProcessId.of(pid) if pid is not None else None
+
+    def works() -> bool:
+        if there():
+            return True
+        if process is not None and not process.alive():
+            raise RuntimeError(f"{what} ended as it started")
+        return False
+
     try:
-        while not there():
-            if process is not None and not process.alive():
-                raise RuntimeError(f"{what} ended as it started")
-            time.sleep(0.02)
+        wait_at_most(works, math.inf)
     except Exception as error:
         error.add_note("\n".join([f"waited for {what}; the end of {log}:", *end_of(log)]))
         raise

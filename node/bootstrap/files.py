@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from node import foreign
 from node.bootstrap import accounts
@@ -60,34 +62,60 @@ def _made(path: Path) -> int:
     raise AssertionError("the last attempt returns or raises")
 
 
-def write(path: Path, content: bytes, mode: int = 0o644, user: str | None = None) -> bool:
+def write(
+    path: Path, content: bytes, mode: int = 0o644, user: str | None = None, *, durable: bool = False
+) -> bool:
     """Writes a file atomically, with this mode and owner. Returns whether the content was written.
 
-    A link at `path` is replaced by the file.
+    Content that is there already stays. The other arguments are those of `replacing`.
     """
     owner = None if user is None else accounts.ids(user)
     with contextlib.suppress(FileNotFoundError, foreign.UnusableError), foreign.opened(path) as handle:
         if _is(handle, content):
             _give(handle, mode, owner)
             return False
+    with replacing(path, mode, user, durable=durable) as stream:
+        stream.write(content)
+    return True
+
+
+@contextlib.contextmanager
+def replacing(
+    path: Path, mode: int = 0o644, user: str | None = None, *, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """Gives a draft to write, which takes the place of a file when the body ends without an error.
+
+    The draft is in the file's folder, is private, and can be read back; its path is `Path(stream.name)`. A
+    link at `path` is replaced.
+
+    Args:
+        path: The file.
+        mode: The file's mode.
+        user: The file's owner. `None` means the user of this process.
+        durable: Whether the content is on the disk before the file has its name. Otherwise a power failure
+            may leave an empty file.
+    """
+    owner = None if user is None else accounts.ids(user)
     draft = _draft(path)
     # The draft is private from its first moment.
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+        with draft.open("r+b") as stream:
+            yield stream
             stream.flush()
-            _give(handle, mode, owner)
+            if durable:
+                os.fsync(stream.fileno())
+            _give(stream.fileno(), mode, owner)
         draft.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-    return True
 
 
 def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}")
 
 
 def _is(handle: int, content: bytes) -> bool:
@@ -98,10 +126,16 @@ def _is(handle: int, content: bytes) -> bool:
 
 
 def _give(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
-    """Sets the owner and the mode of an open file. A new owner takes away some bits of the mode."""
-    if owner is not None:
+    """Sets the owner and the mode of an open file, where they differ: another user's file may be right.
+
+    A new owner takes away some bits of the mode.
+    """
+    status = os.fstat(handle)
+    if owner is not None and owner != (status.st_uid, status.st_gid):
         os.fchown(handle, *owner)
-    os.fchmod(handle, mode)
+        status = os.fstat(handle)
+    if stat.S_IMODE(status.st_mode) != mode:
+        os.fchmod(handle, mode)
 
 
 def with_part(text: str, part: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import time
 from pathlib import Path
 
-from node import foreign
+from node import foreign, subprocesses
 from node.bootstrap import files
 from node.bootstrap.context import Context, StepFailedError
 from node.bootstrap.daemons import end_of
@@ -34,21 +33,10 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    # A file is used instead of a pipe, because a service that the hook starts would keep a pipe open.
     with foreign.log(log, anew=True) as output:
-        try:
-            status = subprocess.run(
-                [str(script), *hook.args],
-                stdout=output,
-                stderr=output,
-                timeout=hook.timeout,
-                stdin=subprocess.DEVNULL,
-                check=False,
-                env={**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host},
-            ).returncode
-            ended = f"ended with status {status}"
-        except subprocess.TimeoutExpired:
-            status, ended = None, f"was not done after {hook.timeout} s"
+        env = {**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host}
+        status = subprocesses.run([str(script), *hook.args], env, hook.timeout, output=output).status
+    ended = f"was not done after {hook.timeout} s" if status is None else f"ended with status {status}"
     # The number is the one in the name of its log.
     name = f"hook {number} ({hook.source})"
     if status != 0:

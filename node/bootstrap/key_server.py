@@ -29,6 +29,7 @@ PORT = 816
 KEY_BYTES = 1024
 TIME = struct.Struct(">d")
 """The controller's clock, in seconds since the epoch."""
+ANSWER_BYTES = KEY_BYTES + TIME.size
 SECONDS = 5.0
 """The time limit of one connection."""
 BACKLOG = 1024
@@ -42,11 +43,11 @@ class Given(NamedTuple):
     """What the controller gives.
 
     Attributes:
-        time: the controller's clock, in seconds since the epoch. `None`: it runs code that does not say.
+        time: the controller's clock, in seconds since the epoch.
     """
 
     key: bytes
-    time: float | None
+    time: float
 
 
 def fetch(address: str, port: int = PORT) -> Given:
@@ -65,15 +66,13 @@ def fetch(address: str, port: int = PORT) -> Given:
     with contextlib.closing(connection):
         given = b""
         try:
-            while part := connection.recv(KEY_BYTES + TIME.size + 1):
+            while part := connection.recv(ANSWER_BYTES + 1):
                 given += part
         except OSError as error:
             raise KeyUnavailableError(f"{address}, port {port}: {error}") from error
-    # While `up` brings a new release, a new node may ask a controller that still runs the former one.
-    if len(given) not in (KEY_BYTES, KEY_BYTES + TIME.size):
-        raise KeyUnavailableError(f"{address}, port {port}: sent {len(given)} of {KEY_BYTES} bytes")
-    key, clock = given[:KEY_BYTES], given[KEY_BYTES:]
-    return Given(key, TIME.unpack(clock)[0] if clock else None)
+    if len(given) != ANSWER_BYTES:
+        raise KeyUnavailableError(f"{address}, port {port}: sent {len(given)} of {ANSWER_BYTES} bytes")
+    return Given(given[:KEY_BYTES], *TIME.unpack(given[KEY_BYTES:]))
 
 
 def service(python: str, code: object, key_file: object, log: Path) -> Service:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 
 from node import ports
 from node.bootstrap import clock, daemons, files
+from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
@@ -15,7 +14,6 @@ from node.bootstrap.vm import clouds, motd, pyxis
 from node.containers import oci
 from node.health import programs as node_programs
 from node.slurm import version
-from node.slurm.environment import without_slurm
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
@@ -73,11 +71,11 @@ def _release(context: Context) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
             conf.write(ENOUGH)
             conf.flush()
-            env = {**without_slurm(os.environ), "SLURM_CONF": conf.name}
-            done = subprocess.run([program, "-V"], env=env, capture_output=True, text=True, check=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{program} is not installed on this machine") from None
-    release = done.stdout.strip()
+            release = context.run(program, "-V", env={"SLURM_CONF": conf.name}).strip()
+    except CommandError as error:
+        if error.status == 127:
+            raise FileNotFoundError(str(error)) from None
+        raise
     context.report.content["facts"]["slurm"] = release
     return release
 

@@ -6,10 +6,10 @@ import os
 import pwd
 import socket
 import stat
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from node import waiting
 from node.bootstrap import accounts, clock, files, key_server, report_server, sshd
 from node.bootstrap.context import Context
 from node.bootstrap.machine_slurm import ready, slurm
@@ -114,21 +114,17 @@ def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
 
 def _key_from_controller(context: Context) -> bytes:
     longest = KEY_SECONDS[context.role]
-    deadline = time.monotonic() + longest
-    while True:
-        try:
-            given = key_server.fetch(context.settings.site.controller_address)
-        except key_server.KeyUnavailableError as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"the controller has given no munge key for {longest:g} s ({error}): "
-                    "see what its boot came to "
-                    f"(./cluster logs --stack {context.settings.design.stack} controller)"
-                ) from error
-        else:
-            clock.remember(context, given.time)
-            return given.key
-        time.sleep(KEY_PAUSE_SECONDS)
+    pauses = waiting.pauses_for(longest, KEY_PAUSE_SECONDS)
+    address = context.settings.site.controller_address
+    try:
+        given = waiting.retry(lambda: key_server.fetch(address), key_server.KeyUnavailableError, pauses)
+    except key_server.KeyUnavailableError as error:
+        raise TimeoutError(
+            f"the controller has given no munge key for {longest:g} s ({error}): see what its boot came to "
+            f"(./cluster logs --stack {context.settings.design.stack} controller)"
+        ) from error
+    clock.remember(context, given.time)
+    return given.key
 
 
 def mounts(context: Context) -> str:

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 from node.bootstrap import daemons
@@ -14,7 +13,7 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
 from node.elastic import programs
-from node.sites import is_on_loopback_only
+from node.sites import LocalSite
 from node.slurm import version
 
 VERSION_FILE = "version"
@@ -43,12 +42,10 @@ def secrets(context: Context) -> str:
         return "the munge key is there"
     if context.role != "controller":
         raise FileNotFoundError(f"{key}: the controller makes it before any other machine starts")
-    draft = key.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(os.urandom(1024))
-    draft.replace(key)
+    # Imported late, because only the controller's first boot makes a key.
+    from node.bootstrap import files
+
+    files.write(key, os.urandom(1024), 0o400)
     return "made the munge key"
 
 
@@ -71,7 +68,7 @@ def slurm(context: Context) -> str:
         from node.health import programs as node_programs
         from node.slurm.configure import configure
 
-        text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        text = context.run("slurmctld", "-V").strip()
         context.report.content["facts"]["slurm"] = text
         for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
             context.path(folder).mkdir(parents=True, exist_ok=True)
@@ -94,7 +91,8 @@ def ready(context: Context) -> str:
 
 
 def _controller(context: Context) -> str:
-    if is_on_loopback_only(context.settings.site.cloud) and socket.gethostname() != "localhost":
+    cloud = context.settings.site.cloud
+    if isinstance(cloud, LocalSite) and cloud.loopback_only and socket.gethostname() != "localhost":
         raise OSError(
             "the controller has no namespace, in which it would listen on the loopback alone; the end of its "
             "log says why; `up` brings it up without when it runs again"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from node import subprocesses, waiting
 from node.bootstrap.accounts import start_as
 from node.processes import descendants
 from node.slurm.environment import without_slurm
@@ -61,11 +62,8 @@ class Services(Protocol):
 
 
 def _run_before(program: str, log: Path) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired), log.open("ab") as output:
-        subprocess.run(
-            [program], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-            timeout=BEFORE_SECONDS, check=False,
-        )  # fmt: skip
+    with contextlib.suppress(OSError), log.open("ab") as output:
+        subprocesses.run([program], os.environ, BEFORE_SECONDS, output=output)
 
 
 class InitServices:
@@ -91,18 +89,9 @@ class InitServices:
         self._starting = True
         try:
             with service.log.open("ab") as output:
-                child = subprocess.Popen(
-                    service.argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    # No variable of Slurm's but the service's own: slurmctld and slurmd read some, too.
-                    env={**without_slurm(os.environ), **service.env},
-                    cwd="/",
-                    # A signal to the init's process group must not reach the service.
-                    start_new_session=True,
-                    **identity,
-                )
+                # No variable of Slurm's but the service's own: slurmctld and slurmd read some, too.
+                env = {**without_slurm(os.environ), **service.env}
+                child = subprocesses.start(service.argv, env, output, identity=identity)
             self._running[child.pid] = service
             if service.name not in self._names:
                 self._names.append(service.name)
@@ -154,10 +143,7 @@ class InitServices:
             # A service may have ended meanwhile. Its pid may then be another process's.
             if pid in self._running:
                 os.kill(pid, signal.SIGTERM)
-            deadline = time.monotonic() + STOP_SECONDS
-            while pid in self._running and time.monotonic() < deadline:
-                self._reap(os.WNOHANG)
-                time.sleep(0.01)
+            waiting.wait_at_most(functools.partial(self._has_ended, pid), STOP_SECONDS, 0.01)
         # Background processes of jobs end with the machine, as on a real one. They are killed here, because
         # nobody knows what belonged to the tree when its first process has ended.
         while below := descendants(os.getpid()):
@@ -168,6 +154,10 @@ class InitServices:
             time.sleep(0.01)
         # The last children are collected too, because a container's first process may never do that.
         self._reap(os.WNOHANG)
+
+    def _has_ended(self, pid: int) -> bool:
+        self._reap(os.WNOHANG)
+        return pid not in self._running
 
     def _reap(self, options: int) -> None:
         """Collects all ended children: services, and orphans that the machine's init has inherited."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from node.bootstrap.context import Context
@@ -21,5 +20,5 @@ def host_keys(context: Context) -> list[str]:
         return []
     folder = context.at("etc/ssh")
     if not list(folder.glob("ssh_host_*_key.pub")):
-        subprocess.run(["ssh-keygen", "-A"], check=True, capture_output=True, text=True)
+        context.run("ssh-keygen", "-A")
     return [path.read_text().strip() for path in sorted(folder.glob("ssh_host_*_key.pub"))]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from node.cloud.errors import UnreachableError
+from node.waiting import doubling_pauses, retry
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
 """The time limit for a connection, and for each wait for data."""
@@ -54,25 +57,40 @@ def call(
     """
     handler = urllib.request.ProxyHandler(None if proxies is None else dict(proxies))
     opener = urllib.request.build_opener(handler, _NoRedirects())
-    pause, last = FIRST_PAUSE_SECONDS, ""
-    for attempt in range(attempts):
-        if attempt:
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def once() -> Answer:
         request = urllib.request.Request(url, data=body, headers=dict(headers()), method=method)
-        try:
-            with opener.open(request, timeout=timeout) as response:
-                content = response.read()
-                return Answer(response.status, content, _lower(response.headers.items()))
-        except urllib.error.HTTPError as error:
-            answer = Answer(error.code, error.read(), _lower(error.headers.items()))
-            if error.code not in PASSING or attempt == attempts - 1:
-                return answer
-        except (OSError, http.client.HTTPException) as error:
-            last = str(getattr(error, "reason", error)) or repr(error)
-    place = urllib.parse.urlsplit(url).netloc
-    tries = "once" if attempts == 1 else f"{attempts} times"
-    raise UnreachableError(f"{place} did not answer (tried {tries}): {last}")
+        with opener.open(request, timeout=timeout) as response:
+            return Answer(response.status, response.read(), _lower(response.headers.items()))
+
+    try:
+        return retried(once, attempts)
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.read(), _lower(error.headers.items()))
+    except (OSError, http.client.HTTPException) as error:
+        place = urllib.parse.urlsplit(url).netloc
+        tries = "once" if attempts == 1 else f"{attempts} times"
+        raise UnreachableError(f"{place} did not answer (tried {tries}): {reason(error)}") from error
+
+
+def retried(once: Callable[[], T], attempts: int = ATTEMPTS) -> T:
+    """Returns the result of a request, which is repeated after errors that pass by themselves.
+
+    Raises:
+        urllib.error.HTTPError: The last response has another status than success.
+        OSError, http.client.HTTPException: The last attempt got no response, or only a part of one.
+    """
+    pauses = doubling_pauses(attempts - 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    return retry(once, (OSError, http.client.HTTPException), pauses, _passes)
+
+
+def _passes(error: Exception) -> bool:
+    return not isinstance(error, urllib.error.HTTPError) or error.code in PASSING
+
+
+def reason(error: Exception) -> str:
+    """Returns why a request got no response."""
+    return str(getattr(error, "reason", error)) or repr(error)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

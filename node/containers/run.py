@@ -15,7 +15,6 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -265,7 +264,10 @@ def driver(libraries: str) -> list[dict[str, Any]]:
 
 
 def _libraries() -> str:
-    return subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    # Imported late, because only tasks with GPUs need it.
+    from node import subprocesses
+
+    return subprocesses.run(["/sbin/ldconfig", "-p"], os.environ).output
 
 
 def _with_driver(variables: Iterable[str]) -> list[str]:

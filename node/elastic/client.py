@@ -58,6 +58,7 @@ def _spool(requests: str, request: dict[str, object]) -> None:
 
     The file appears whole or not at all.
     """
+    # Not by `files.write`: hundreds of these programs may run at once, and its imports take longer than this.
     draft = os.path.join(requests, f".{request['id']}")
     with open(draft, "w") as stream:
         json.dump(request, stream)

@@ -6,7 +6,6 @@ next reconcile pass finds what was under way. Nothing that slurmctld waits for c
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import queue
@@ -33,10 +32,11 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
-from node.elastic.status import status
+from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
 from node.folders import Folders
+from node.locks import locked
 from node.model import ClusterDesign, Settings
 from node.published import read_settings
 from node.slurm.control import Control, Slurm, SlurmError
@@ -104,6 +104,8 @@ class Elastic:
             return {"over": over}
         if method == "status":
             return self.status()
+        if method == "cost":
+            return cost(self._design, self._ledger, time.time())
         if method == "renew":
             return {"renewed": self.renewal.once(wait=False)}
         if method == "reconfigure":
@@ -214,12 +216,11 @@ def main(settings_file: str) -> None:
     settings = read_settings(Path(settings_file))
     folders = Folders(settings)
     # The lock is held until the process ends, however it ends.
-    lock = os.open(str(folders.lib / "elastic.lock"), os.O_CREAT | os.O_WRONLY, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    control = Control(str(folders.slurm_conf))
-    changed = _changed(Path(settings_file))
-    elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)), changed)
-    server = rpc.Server(str(folders.daemon_socket), elastic.handle)
-    threading.Thread(target=server.serve, daemon=True).start()
-    log(f"the elastic daemon serves {settings.design.name}")
-    elastic.run()
+    with locked(Path(str(folders.lib / "elastic.lock")), mode=0o600):
+        control = Control(str(folders.slurm_conf))
+        changed = _changed(Path(settings_file))
+        elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)), changed)
+        server = rpc.Server(str(folders.daemon_socket), elastic.handle)
+        threading.Thread(target=server.serve, daemon=True).start()
+        log(f"the elastic daemon serves {settings.design.name}")
+        elastic.run()

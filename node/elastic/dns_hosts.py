@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from node.folders import Folders
 from node.model import Settings
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.states import NodeState
+from node.waiting import wait_at_most
 
 FILE = "nodes-"
 """The prefix of the files' names.
@@ -136,12 +136,8 @@ class DnsHosts:
 
     def _is_served(self, name: str, address: str) -> bool:
         """Return whether the name server has read this name with this address."""
-        deadline = time.monotonic() + SERVED_SECONDS
-        while self._served(f"{name}.{self._suffix}") != address:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(PAUSE_SECONDS)
-        return True
+        whole = f"{name}.{self._suffix}"
+        return wait_at_most(lambda: self._served(whole) == address, SERVED_SECONDS, PAUSE_SECONDS)
 
 
 def addresses(nodes: Mapping[str, NodeState]) -> dict[str, str]:

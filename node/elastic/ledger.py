@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node.bootstrap import files
 from node.elastic.driver import Machine
 from node.elastic.view import log
 from node.model import ClusterDesign
@@ -233,14 +233,8 @@ class Ledger:
         content = self._content()
         if content == self._written:
             return
-        draft = self._file.with_suffix(".new")
         try:
-            with draft.open("w") as file:
-                file.write(json.dumps(content))
-                file.flush()
-                # Without fsync, a power failure may leave the new name with an empty file.
-                os.fsync(file.fileno())
-            draft.replace(self._file)
+            files.write(self._file, json.dumps(content).encode(), durable=True)
         except OSError as error:  # a full disk must not end the pass; the next pass writes again
             log(f"{self._file} cannot be written: {error}")
             return

@@ -30,7 +30,7 @@ from node.elastic.rules import (
     Rule,
     Verb,
 )
-from node.elastic.view import REASON_PREFIX
+from node.elastic.view import REASON_PREFIX, RESUME_TIMEOUT
 
 Pair = tuple[NodePhase, MachinePhase]
 """What Slurm and the cloud say of one node."""
@@ -39,6 +39,7 @@ OWN_HEALTH = f"{REASON_PREFIX}{HEALTH}"
 SCRIPT_ERRORS = ("Prolog error", "Epilog error")
 _REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
 """The pairs in which an outdated machine is replaced."""
+_OFF = (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
 BOOT_JITTER_SECONDS = 3.0
 """How much the boot time that Slurm reports may differ between two registrations of the same machine."""
 
@@ -77,7 +78,9 @@ class NodeView:
         name: The node's name.
         phase: Slurm's state of the node.
         admin_disabled: Whether an administrator took the node out of service (DRAIN, or DOWN with their own
-            reason). Such a node is left alone.
+            reason). Such a node is left alone, but for `Verb.KEEP_OUT`.
+        drained: Whether the node takes no jobs, whoever asked for that.
+        admin_reason: Whether its reason is an administrator's, whatever its state is.
         static: Whether the node is up as long as the cluster is.
         capacity_drain: Whether the node is off and we drained it so that Slurm does not launch it now.
         boot: When the machine that registered last had booted. It tells one machine of the node from the
@@ -88,6 +91,8 @@ class NodeView:
     name: str
     phase: NodePhase
     admin_disabled: bool = False
+    drained: bool = False
+    admin_reason: bool = False
     static: bool = False
     capacity_drain: bool = False
     boot: float | None = None
@@ -127,6 +132,9 @@ class NodeMemory:
         alive: The machine that was last seen alive since the node was last powered up.
         boot: When that machine booted, as Slurm reports it.
         replaced: Whether the node's first machine ended while it started, so that another was launched.
+        admin_reason: Why an administrator has taken the node out of service. Slurm forgets that itself: it
+            takes a DOWN node back when its slurmd answers (ReturnToService), and undrains each node that it
+            powers down (idle_on_node_suspend).
     """
 
     pair: Pair
@@ -135,6 +143,7 @@ class NodeMemory:
     alive: str | None = None
     boot: float | None = None
     replaced: bool = False
+    admin_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +202,9 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
         launched, own = observation.launched.get(name), observation.own.get(name)
         remembered = _look(view, mine, memory.nodes.get(name), launched, own, passed, observation.utc)
         nodes[name] = remembered
+        if remembered.admin_reason is not None and not view.drained:
+            actions.append(Action(Verb.KEEP_OUT, name, None, remembered.admin_reason))
+            continue
         if name in observation.busy:
             nodes[name] = replace(remembered, age=0.0)
             continue
@@ -270,7 +282,7 @@ def _look(
     living = [m for m in machines if m.state.alive]
     # The life of a node's machine is over when the node is off or on its way there. It has not begun while
     # the node powers up.
-    lives = view.phase not in (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
+    lives = view.phase not in _OFF
     boot = None if view.phase is NodePhase.POWERING_UP else view.boot
     alive = before.alive if before is not None and lives and _same_life(before.boot, boot) else None
     if living and lives:
@@ -289,7 +301,23 @@ def _look(
         alive,
         boot,
         before is not None and before.replaced and view.phase is NodePhase.POWERING_UP,
+        _admin_reason(view, before),
     )
+
+
+def _admin_reason(view: NodeView, before: NodeMemory | None) -> str | None:
+    """Return why an administrator has taken the node out of service; `None` if it is in service.
+
+    A node that Slurm has undrained while powering it down keeps its reason. An administrator's RESUME
+    removes it.
+    """
+    if view.admin_disabled:
+        return view.reason
+    if view.phase not in _OFF:
+        return None
+    if before is None:  # the daemon has just started: who gave the node this reason while it was up?
+        return view.reason if view.admin_reason else None
+    return before.admin_reason if view.reason in (before.admin_reason, RESUME_TIMEOUT) else None
 
 
 def _same_life(before: float | None, boot: float | None) -> bool:

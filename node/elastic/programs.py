@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from node.bootstrap import files
 from node.bootstrap.services import Service
 from node.folders import Folders
 from node.model import Settings
@@ -83,10 +84,7 @@ def place_python(settings: Settings, name: str, module: str, call: str) -> Path:
 
 def _place(program: Path, text: str) -> Path:
     program.parent.mkdir(exist_ok=True)
-    draft = program.with_name(f".{program.name}.new")
-    draft.write_text(text)
-    draft.chmod(0o755)
-    draft.replace(program)
+    files.write(program, text.encode(), 0o755)
     return program
 
 

@@ -14,7 +14,14 @@ from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
 from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, NodePhase, Verb
-from node.elastic.view import REASON_PREFIX, has_capacity_drain, is_admin_disabled, log, phase
+from node.elastic.view import (
+    REASON_PREFIX,
+    has_admin_reason,
+    has_capacity_drain,
+    is_admin_disabled,
+    log,
+    phase,
+)
 from node.model import ClusterDesign, SlurmSettings
 from node.slurm.control import Slurm, SlurmDown
 from node.slurm.states import NodeState
@@ -147,6 +154,7 @@ class Reconciler:
         yield of[Verb.EVACUATE], partial(self._requeue.evacuate, nodes=before)
         yield of[Verb.TERMINATE], self._terminate
         for verb, step in (
+            (Verb.KEEP_OUT, self._keep_out),
             (Verb.POWER_DOWN, self._power_down),
             (Verb.DRAIN, self._drain),
             (Verb.RETIRE, self._retire),
@@ -161,6 +169,8 @@ class Reconciler:
             state.name,
             phase(state),
             admin_disabled=is_admin_disabled(state),
+            drained=state.is_drained,
+            admin_reason=has_admin_reason(state),
             # A static node with an outdated line stays off until it has the new one.
             static=state.name in self._static and state.name not in outdated_nodes,
             capacity_drain=has_capacity_drain(state),
@@ -206,6 +216,9 @@ class Reconciler:
         reason = REASON_PREFIX + actions[0].reason
         self._control.update_node(_names(actions), state="DRAIN", reason=reason)
 
+    def _keep_out(self, actions: list[Action]) -> None:
+        self._control.update_node(_names(actions), state="DRAIN", reason=actions[0].reason)
+
     def _retire(self, actions: list[Action]) -> None:
         reason = REASON_PREFIX + actions[0].reason
         self._control.update_node(_names(actions), state="POWER_DOWN_ASAP", reason=reason)
@@ -229,12 +242,17 @@ class Reconciler:
 def _still_due(
     actions: list[Action], before: dict[str, NodeState], now: dict[str, NodeState]
 ) -> list[Action]:
-    """Return the actions whose node is unchanged. Slurm may have given a node a job in the meantime."""
+    """Return the actions whose node is unchanged. Slurm may have given a node a job in the meantime.
 
-    def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
-        return phase(nodes[name]) if name in nodes else None
+    An administrator may have said RESUME, which removes the reason.
+    """
 
-    return [a for a in actions if seen(now, a.node) is seen(before, a.node)]
+    def seen(nodes: dict[str, NodeState], action: Action) -> tuple[NodePhase, str | None] | None:
+        if (state := nodes.get(action.node or "")) is None:
+            return None
+        return phase(state), state.reason if action.verb is Verb.KEEP_OUT else None
+
+    return [a for a in actions if seen(now, a) == seen(before, a)]
 
 
 def _names(actions: list[Action]) -> list[str]:

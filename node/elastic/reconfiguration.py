@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from node.bootstrap import files
 from node.elastic.view import log
 from node.slurm import hardware, version
 from node.slurm.control import Slurm, SlurmError
@@ -125,9 +126,7 @@ class Reconfiguration:
         return version.reconfigure_survives_scripts(self._release())
 
     def _remember(self, closed: Sequence[str]) -> None:
-        draft = self._lib / f".{CLOSED}.new"
-        draft.write_text(json.dumps(list(closed)))
-        draft.replace(self._lib / CLOSED)
+        files.write(self._lib / CLOSED, json.dumps(list(closed)).encode())
 
     def _reopen(self) -> None:
         """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them."""

@@ -15,6 +15,7 @@ from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
 from node.slurm.version import ResumeRequest
+from node.waiting import wait_at_most
 
 PAUSE_SECONDS = 15.0
 """Seconds between two restarts of slurmctld.
@@ -133,14 +134,12 @@ class Renewal:
 
     def _wait(self) -> None:
         """Wait until the new slurmctld answers, or START_SECONDS have passed."""
-        deadline = self._clock() + START_SECONDS
-        while self._clock() < deadline:
-            # The file disappears when slurmctld's start has read the request.
-            if not (self._lib / hardware.RENEWAL).exists() and self._answers():
-                return
-            self._sleep(POLL_SECONDS)
+        wait_at_most(self._answers, START_SECONDS, POLL_SECONDS, clock=self._clock, sleep=self._sleep)
 
     def _answers(self) -> bool:
+        # The file disappears when slurmctld's start has read the request.
+        if (self._lib / hardware.RENEWAL).exists():
+            return False
         try:
             self._control.nodes()
         except SlurmError:

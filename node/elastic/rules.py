@@ -73,6 +73,8 @@ class Verb(StrEnum):
     """Drain the node. Running jobs continue, and the node is powered down after them."""
     RETIRE = "retire"
     """Have Slurm power the node down as soon as its jobs are over."""
+    KEEP_OUT = "keep_out"
+    """Drain the node for the administrator who took it out of service: Slurm has put it back, or will."""
 
 
 class GracePeriod(StrEnum):

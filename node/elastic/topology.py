@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node import plurals
+from node.bootstrap import files
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
@@ -84,12 +85,12 @@ class Topology:
         places = {node: place for node, place in told.items() if node in self._nodes and place}
         if places == known:
             return False
-        _write(self._lib / topology.FILE, topology.render(self._design, places))
+        files.write(self._lib / topology.FILE, topology.render(self._design, places).encode())
         if not self._reconfiguration.now():
             self._next = self._clock()
             return False
         # Written last: if slurmctld did not read the file, the next pass finds the former places and repeats.
-        _write(self._lib / topology.RECORD, topology.text(places))
+        files.write(self._lib / topology.RECORD, topology.text(places).encode())
         log(f"topology.conf has the places of {plurals.count(len(places), 'node')}")
         return True
 
@@ -106,10 +107,3 @@ class Topology:
                     return None  # the listing is older than the node, or the machine has just ended
                 found.append(machines[node.name])
         return found
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically. The present one may be root's, because the boot writes it too."""
-    draft = path.with_name(f".{path.name}.daemon")
-    draft.write_text(text)
-    draft.replace(path)

@@ -10,9 +10,11 @@ from node.slurm.states import NodeState
 
 REASON_PREFIX = "slurm-stacks "
 """Marks our reasons. A node with another reason was taken out of service by an administrator."""
+RESUME_TIMEOUT = "ResumeTimeout reached"
+"""Slurm's reason of a node that did not register in time. It replaces an administrator's."""
 SLURMS_REASONS = (
     "Not responding",
-    "ResumeTimeout reached",
+    RESUME_TIMEOUT,
     "Node unexpectedly rebooted",
     "NO NETWORK ADDRESS",
     # Slurm drains a node for these. A new machine solves them.
@@ -62,9 +64,12 @@ def state_text(state: NodeState) -> str:
 
 def is_admin_disabled(state: NodeState) -> bool:
     """Return whether an administrator took the node out of service, so that only one may bring it back."""
-    reason = state.reason or ""
-    ours = not reason or reason.startswith(AUTOMATIC_REASONS)
-    return (state.is_drained or state.is_down) and not ours
+    return (state.is_drained or state.is_down) and has_admin_reason(state)
+
+
+def has_admin_reason(state: NodeState) -> bool:
+    """Return whether a person gave the node's reason, which may be that of an earlier state."""
+    return bool(state.reason) and not str(state.reason).startswith(AUTOMATIC_REASONS)
 
 
 def has_capacity_drain(state: NodeState) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-import time
+from collections.abc import Iterator
 from typing import Any
 
 from node.cloud.errors import MissingError, ServiceError
 from node.gcp.service import Token, request
+from node.waiting import pauses_for, retry
 
 ENDPOINT = "https://secretmanager.googleapis.com"
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
@@ -29,7 +30,7 @@ class Secret:
     def __init__(self, name: str, token: Token) -> None:
         self.name = name
         self._token = token
-        self._deadline: float | None = None
+        self._pauses: Iterator[float] | None = None
 
     def get(self) -> bytes | None:
         """Returns the newest value. `None` means that the secret has no value yet, or does not exist.
@@ -62,15 +63,13 @@ class Secret:
         headers = {} if body is None else {"content-type": "application/json"}
         url, what = f"{base.rstrip('/')}/v1/{path}", f"secret {self.name}"
         # All calls share one deadline, because the permissions to read and to write are given together.
-        if self._deadline is None:
-            self._deadline = time.monotonic() + DENIED_SECONDS
-        while True:
-            try:
-                answer = request(method, url, what, self._token, body, headers)
-            except ServiceError as error:
-                if error.status != 403 or time.monotonic() > self._deadline:
-                    raise
-                time.sleep(PAUSE_SECONDS)
-            else:
-                said: dict[str, Any] = json.loads(answer.body)
-                return said
+        if self._pauses is None:
+            self._pauses = pauses_for(DENIED_SECONDS, PAUSE_SECONDS)
+        answer = retry(
+            lambda: request(method, url, what, self._token, body, headers),
+            ServiceError,
+            self._pauses,
+            lambda error: error.status == 403,
+        )
+        content: dict[str, Any] = json.loads(answer.body)
+        return content

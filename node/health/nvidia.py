@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from node import plurals
-from node.health.tools import Ran, Tool
+from node.health.tools import Tool
+from node.subprocesses import Ran
 
 SMI_SECONDS = 20.0
 """The time limit of nvidia-smi. It takes some seconds for eight GPUs without persistence mode. Slurm ends a

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from node import foreign
+from node import foreign, subprocesses
 from node.folders import Folders
 from node.health.check import Expected, When, expected, faults, in_a_line
 from node.health.model import EPILOG, PROLOG, JobScript
@@ -103,16 +102,13 @@ def _run_script(settings: Settings, node: str, program: str, script: JobScript) 
     with foreign.log(log, anew=True) as output:
         try:
             file.chmod(file.stat().st_mode | stat.S_IXUSR)
-            status = subprocess.run(
-                [str(file)], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
-                timeout=script.timeout, check=False,
-            ).returncode  # fmt: skip
-            ended = f"ended with status {status}"
-        except subprocess.TimeoutExpired:
-            status, ended = 1, f"was not done after {script.timeout} s"
+            status = subprocesses.run([str(file)], environment, script.timeout, output=output).status
+            ended = (
+                f"was not done after {script.timeout} s" if status is None else f"ended with status {status}"
+            )
         except OSError as error:
             status, ended = 1, f"cannot be started: {error}"
         took = time.monotonic() - began
         job = os.environ.get("SLURM_JOB_ID", "?")
         output.write(f"job {job}: {script.source} {ended}, {took:.1f} s\n".encode())
-    return min(abs(status), 255)
+    return 1 if status is None else min(abs(status), 255)

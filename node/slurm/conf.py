@@ -158,6 +158,8 @@ def _daemons(settings: Settings) -> Options:
         # No machine sends mail. The default program is an error in every log where it is not installed.
         ("MailProg", "/bin/true"),
         # A node that was DOWN and registers again (after silence or a reboot) takes jobs without an admin.
+        # With 1, Slurm takes a node for rebooted, and ends its jobs, if slurmctld is killed soon after the
+        # node's boot.
         ("ReturnToService", 2),
     ]
 
@@ -359,7 +361,6 @@ def _partition(settings: Settings, partition: Partition, in_service: bool) -> st
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
         ("Default", "YES" if partition.default else "NO"),
-        ("MaxNodes", partition.max),
         ("MaxTime", partition.time_limit),
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
         # Otherwise a job that requests no memory would get all memory of its node.

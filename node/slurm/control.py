@@ -7,13 +7,13 @@ the JSON is not: 22.05, 23.11 and 24.11 each have a different schema.
 from __future__ import annotations
 
 import secrets
-import subprocess
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
 
+from node import subprocesses
 from node.slurm import environment
 from node.slurm.answers import (
     JOB_DETAILS,
@@ -276,24 +276,15 @@ class Control(Slurm):
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
         try:
-            done = subprocess.run(
-                command,
-                env={**self._environment, **variables},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self._timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s") from error
+            ended = subprocesses.run(command, {**self._environment, **variables}, self._timeout)
         except OSError as error:
             raise SlurmError(command, None, str(error)) from error
-        if done.returncode != 0:
-            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
-            raise kind(command, done.returncode, done.stderr or done.stdout)
-        return done.stdout
+        if ended.status is None:
+            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s")
+        if ended.status != 0:
+            kind = SlurmDown if is_unanswered(ended.errors) else SlurmError
+            raise kind(command, ended.status, ended.errors or ended.output)
+        return ended.output
 
     def nodes(self) -> dict[str, NodeState]:
         return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node.bootstrap import files
 from node.codec import from_json, to_json
 from node.model import Accelerator, ClusterDesign, Partition
 from node.slurm.hostlist import expand, fold
@@ -171,9 +172,7 @@ def request_renewal(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None
         seen: nodes that keep their former lines. Their partitions may be in service.
     """
     content: dict[str, Any] = {"at": time.monotonic(), "free": sorted(free), "seen": sorted(seen)}
-    draft = lib / f".{RENEWAL}.new"
-    draft.write_text(json.dumps(content))
-    draft.replace(lib / RENEWAL)
+    files.write(lib / RENEWAL, json.dumps(content).encode())
 
 
 def done(lib: Path) -> None:

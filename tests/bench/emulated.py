@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import math
 import os
 import statistics
@@ -27,12 +26,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.figures import ROOT, parser, trainer
+from tests.bench.figures import enter_training_environment, parser
 from workload.options import BATCH, EPOCHS, LEARNING_RATE, default_cache
 
 if TYPE_CHECKING:
     from workload import data
-    from workload.loop import Epoch
+    from workload.result import Epoch
 
 PRINTS = r"^1 +0\.\d{4} .*\n2 +0\.\d{4} +.* [+-]0\.\d{4} \(.*\)$"
 
@@ -134,11 +133,7 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     chosen = options().parse_args()
-    os.environ |= {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if importlib.util.find_spec("tensorflow") is None:
-        python = trainer()
-        os.execv(python, [python, "-m", "tests.bench.emulated", *sys.argv[1:]])
+    enter_training_environment("emulated")
     import tensorflow as tf
 
     from workload import data

@@ -7,7 +7,10 @@ Each script is a module with a docstring that names a command line, `options()`,
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -108,3 +111,12 @@ def trainer() -> str:
 
     uv = ROOT / ".venv" / "bin" / "uv"
     return str(training.build(ROOT, "cpu", cache_root() / "apps" / "envs", uv) / "bin" / "python")
+
+
+def enter_training_environment(script: str) -> None:
+    """Start a script again by the training environment's Python, unless it runs there already."""
+    os.environ |= {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if importlib.util.find_spec("tensorflow") is None:
+        python = trainer()
+        os.execv(python, [python, "-m", f"tests.bench.{script}", *sys.argv[1:]])

@@ -113,7 +113,7 @@ def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
     cpu = sum(sum(stat(pid)[11:15]) for pid in (first, *descendants(first))) / TICKS
     if units:
         for command in (("systemd-analyze", "--no-pager", "blame"), ("cloud-init", "analyze", "show")):
-            print(nspawn.execute(launcher, *command).stdout[:3000])
+            print(nspawn.execute(launcher, *command).output[:3000])
     checkout.execute("scancel", identity)
     return {what: at - begun for what, at in moments.items()} | {"CPU": cpu}
 
@@ -133,7 +133,7 @@ def stat(pid: int) -> list[int]:
 def began(launcher: ProcessId, unit: str) -> float:
     """Return when a unit's process was started."""
     words = ("show", "--value", "--timestamp=us+utc", "--property=ExecMainStartTimestamp")
-    said = nspawn.execute(launcher, "systemctl", *words, unit).stdout.split()
+    said = nspawn.execute(launcher, "systemctl", *words, unit).output.split()
     moment = datetime.strptime(" ".join(said[1:3]), "%Y-%m-%d %H:%M:%S.%f")
     return moment.replace(tzinfo=UTC).timestamp()
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from cli import checks, login_machine, operate, runner
+from cli import login_machine, operate, runner
 from cli import main as cli
 from cli.local.provider import LocalProvider
 from infra.config import StackConfig
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT, SMALL, Checkout
+from tools import run_tests
 
 COMMANDS = ("init", "up", "down", "plan", "status", "exec", "ssh", "outputs", "chaos", "test")
 
@@ -227,11 +228,11 @@ def test_up_down_and_test_know_their_stack_and_arguments(
         lambda stack, name, _, yes: seen.append(("down", stack.project, stack.name, name, yes)),
     )
 
-    def run_checks(p: Path, rest: Sequence[str], *, everything: bool) -> int:
+    def run(p: Path, rest: Sequence[str], *, everything: bool) -> int:
         seen.append(("test", p, list(rest), everything))
         return 3
 
-    monkeypatch.setattr(checks, "run_checks", run_checks)
+    monkeypatch.setattr(run_tests, "run", run)
     assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
     assert cluster("down", "--stack", "other").code == 0
     assert cluster("down", "--yes", "--stack", "other").code == 0
@@ -254,7 +255,7 @@ def test_up_down_and_test_know_their_stack_and_arguments(
 def test_status_is_the_clusters_own_answer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "partitions": [], "nodes": [], "jobs": [], "machines": {"running": 0, "pending": 0},
-        "cost": {"node_hours": 0.0, "usd": 0.0},
+        "cost": {"node_hours": 0.0, "usd": 0.0, "damaged": [], "budget": None},
     }  # fmt: skip
     monkeypatch.setattr(login_machine, "cluster_status", lambda *_arguments: found)
     assert json.loads(cluster("status", "--json").out) == found

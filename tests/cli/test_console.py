@@ -157,8 +157,11 @@ STATUS: dict[str, Any] = {
         {"name": "debug-4", **OFF},
     ],
     "machines": {"running": 1, "pending": 0},
-    "jobs": [{"id": 7, "name": "keras-job", "state": "PENDING", "nodes": "", "cause": "quota: " + "x" * 40}],
-    "cost": {"node_hours": 1.5, "usd": None, "by_partition": {}},
+    "jobs": [
+        {"id": 7, "slurm_id": "7", "name": "keras-job", "user": "ada", "partition": "debug",
+         "state": "PENDING", "elapsed_seconds": None, "nodes": "", "cause": "quota: " + "x" * 40},
+    ],
+    "cost": {"node_hours": 1.5, "usd": 0.25, "by_partition": {}, "damaged": [], "budget": None},
 }  # fmt: skip
 
 
@@ -171,12 +174,13 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert lines["debug-2"] == "debug off stopping its machine is being ended"
     assert "debug-3" not in out
     assert "\n2 nodes are off\n" in out, "whether a job that waits needs them, its cause says"
-    assert lines["7"] == "keras-job – – pending – – quota: " + "x" * 40
-    assert "Cost so far: 1.50 node-hours, no price known" in out
+    assert lines["7"] == "keras-job ada debug pending – – quota: " + "x" * 40
+    assert "Cost so far: 1.50 node-hours, 0.25 USD" in out
     assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
     tables.show_status({**STATUS, "jobs": []})
     assert "2 nodes are off, as it should be while nobody needs them" in capsys.readouterr().out
-    tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
+    cost = {**STATUS["cost"], "usd": 1.256}
+    tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": cost})
     out = capsys.readouterr().out
     assert "No jobs" in out
     assert "1.26 USD" in out
@@ -246,6 +250,7 @@ def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.Capture
         "usd": None,
         "at_least_usd": 11.0,
         "unknown": ["debug", "gone"],
+        "damaged": [],
         "budget": None,
     }
     tables.show_status({**STATUS, "cost": cost})
@@ -299,7 +304,14 @@ def test_how_far_a_planned_budget_reaches(
 
 def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     def entry(number: int, state: str, cause: str | None = None) -> dict[str, Any]:
-        return {"id": number, "name": "j", "state": state, "nodes": "", "cause": cause}
+        return {
+            **STATUS["jobs"][0],
+            "id": number,
+            "slurm_id": str(number),
+            "name": "j",
+            "state": state,
+            "cause": cause,
+        }
 
     jobs = [
         entry(4, "PENDING", "Resources"), entry(3, "PENDING"), entry(5, "CONFIGURING"), entry(6, "RUNNING"),
@@ -342,7 +354,7 @@ def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_tasks_of_an_array_stand_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     """Slurm gives each started task an id of its own, and the last one the array's."""
     known = [(3, "3_10"), (2, "2"), (4, "3_1"), (5, "3_2"), (13, "13")]
-    entry = {"name": "wrap", "state": "RUNNING", "nodes": "debug-0", "cause": None}
+    entry = {**STATUS["jobs"][0], "state": "RUNNING", "nodes": "debug-0", "cause": None}
     tables.show_status({**STATUS, "jobs": [{**entry, "id": i, "slurm_id": name} for i, name in known]})
     lines = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:6]
     assert [line.split()[0] for line in lines] == ["2", "3_1", "3_2", "3_10", "13"]

@@ -50,6 +50,7 @@ def up(tmp_path: Path) -> StackUp:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run directory like that of a cluster that is up. Its tool is the test's script."""
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = RunDirectory.make(Stack(tmp_path, "test"))
     made.tool.parent.mkdir(parents=True)
     head = {"state": "pending", "tags": {"role": "controller"}, "process": None}
@@ -79,7 +80,7 @@ def become(
     def go(*argv: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code, *argv],
-            env={**os.environ, "SLURM_STACKS_PROJECT": "x", "UV_COMPILE_BYTECODE": "1", **environment},
+            env={**os.environ, "SLURM_STACKS_PROJECT": "x", **environment},
             input=text,
             capture_output=True,
             text=True,
@@ -93,7 +94,7 @@ def become(
 def test_the_command_takes_this_processs_place(
     become: Callable[..., subprocess.CompletedProcess[str]], run: RunDirectory
 ) -> None:
-    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT$UV_COMPILE_BYTECODE|$1"; echo err >&2; exit 7'
+    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT|$1"; echo err >&2; exit 7'
     done = become("sh", "-c", script, "sh", "two words", text="given ")
     assert done.stdout == f"given {run.path}/etc/slurm.conf||two words\n"
     assert (done.stderr, done.returncode) == ("err\n", 7)

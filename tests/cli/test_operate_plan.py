@@ -56,7 +56,7 @@ def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
         f"{STACK}{cluster}${COMMAND}::local-bundle",
         f"{STACK}{cluster}${COMMAND}::local-cloud",
         f"{STACK}{cluster}${COMMAND}::local-head",
-        f"{STACK}{cluster}${COMMAND}::local-sweep",
+        f"{STACK}{cluster}${COMMAND}::local-termination",
         f"{STACK}{benchmark}::local-benchmark",
         f"{STACK}{benchmark}${COMMAND}::local-benchmark-environment",
         f"{STACK}{benchmark}${COMMAND}::local-benchmark-job",
@@ -104,7 +104,7 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     )
     made = operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
     assert [r["name"].rpartition("-")[2] for r in made["resources"] if r["type"] == COMMAND] == [
-        "bundle", "cloud", "head", "sweep",
+        "bundle", "cloud", "head", "termination",
     ]  # fmt: skip
     assert set(made["outputs"]) == {"cluster", "login_ssh"}
     assert made["outputs"]["cluster"]["benchmark"] is None

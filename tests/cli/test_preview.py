@@ -124,7 +124,7 @@ def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
     assert caught.value.exit_code == EXIT_REFUSED
     first, value, *_, last = str(caught.value).splitlines()
     assert first == "nothing was changed: the preview of this change fails"
-    assert "batch-environment-machines: " in value
+    assert "batch-environment-compute: " in value
     assert "updatePolicy.jobExecutionTimeoutMinutes to be in the range (1 - 360), got 7200" in value
     assert "Pulumi.test.yaml" in str(caught.value)
     assert last.endswith("report it with these lines.")

@@ -16,7 +16,6 @@ from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.runs import Run
 from cli.report.series import group
 from tests.support.report_records import local, record, runs
-from workload.result import LATER
 
 PUBLISHED = published.runs()
 GPU = {"gpus_per_node": 1}
@@ -200,10 +199,6 @@ def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
     busy = runs(local(1), local(2, cores_others=0.4))
     said = findings.leads(["test"], group(busy), [])
     assert any("took up to 40 %" in text.replace(words.SPACE, " ") for text in said)
-    before = {key: value for key, value in local(2).items() if key not in LATER}
-    assert any(
-        "share one machine’s cores" in text for text in findings.leads(["test"], group(runs(before)), [])
-    )
     assert not any("share" in text for text in findings.leads(["test"], group(runs(record(1))), []))
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cli.report import findings, words
 from cli.report.series import Series, Spread, group, ranked
 from tests.support.report_records import local, record, runs
-from workload import result
 
 TIMES = st.floats(0.01, 1e5)
 
@@ -89,21 +88,6 @@ def test_a_time_of_zero_is_no_measurement() -> None:
     assert one.speed_up(one.points[1]) is None
     both = only(record(1, 0.0), record(1, 8.0), record(2, 4.0))
     assert up(both, 2).median == 2
-
-
-def test_a_record_that_counts_a_wait_after_its_epochs_is_shown_by_its_epochs() -> None:
-    """The figures are those of a run of profile published on two nodes with two epochs."""
-    epochs = [{"epoch": e, "loss": 0.4, "accuracy": 0.9, "seconds": 33.15} for e in (1, 2)]
-    waited = local(2, 84.4, profile="published", history=epochs, images_per_second=1421.8)
-    assert result.mistakes(waited) == [], "it was valid, and stays readable"
-    (one,) = runs(waited)
-    assert (one.seconds_train, one.recorded_seconds) == (66.3, 84.4)
-    assert one.images_per_second == pytest.approx(1810, abs=1)
-    assert one.seconds_per_epoch == pytest.approx(33.15)
-    (plain,) = runs(local(2, 66.3))
-    assert (plain.seconds_train, plain.recorded_seconds) == (66.3, None)
-    assert [note for note in findings.notes([one, plain], [], []) if "of which this page has 1," in note]
-    assert not [note for note in findings.notes([plain], [], []) if "earlier version" in note]
 
 
 def test_what_is_not_known_is_left_out_of_the_median() -> None:

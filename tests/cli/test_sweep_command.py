@@ -33,9 +33,9 @@ def test_a_sweep_ends_in_its_summary_and_the_report(user: SweepUser, monkeypatch
     assert lines[-2:] == ["/reports/report.html", "/reports/report.csv"]
     table = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert table == [
-        ["1", "2", "60.0", "1000", "0.9000", "1.00"],
-        ["2", "2", "30.0", "2000", "0.9000", "2.00"],
-        ["4", "2", "15.0", "4000", "0.9000", "4.00"],
+        ["1", "2", "60.0", "1000", "0.9000", "1.00", "1"],
+        ["2", "2", "30.0", "2000", "0.9000", "2.00", "2"],
+        ["4", "2", "15.0", "4000", "0.9000", "4.00", "4"],
     ]
     assert "digits-synthetic (not MNIST)" in done.out
     assert user.reports == [["test"]]
@@ -117,19 +117,6 @@ def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -
     assert "/workload\n" in done.err
     assert "Run `./cluster up --stack test` to bring it there" in done.err
     assert (user.slurm.submitted, user.left()) == ([], [])
-
-
-def test_an_older_cluster_is_to_be_brought_up_to_date(
-    user: SweepUser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def old(_action: str) -> None:
-        raise UserError("slurm-stacks: error: argument verb: invalid choice: 'sweep' (choose from 'submit')")
-
-    user.slurm.hooks = {"submit": old}
-    done = user.run("--nodes", "1")
-    assert done.code == 1
-    assert "older release" in done.err
-    assert "./cluster up --stack test" in done.err
 
 
 # --- failed runs -------------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ class Site:
         launcher = ProcessId.of(pid)
         assert launcher is not None
         done = nspawn.execute(launcher, "sh", "-c", command, seconds=120)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
+        assert done.status == 0, f"{command}: {done.output}{done.errors}"
+        return done.output
 
     def user(self, command: str, *, status: int = 0) -> str:
         """Run a command on the login machine as the user; what it prints, errors included."""

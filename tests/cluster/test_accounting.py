@@ -16,7 +16,7 @@ import pytest
 from cli.local import system_packages
 from node.processes import ProcessId
 from node.published import read_settings
-from node.sites import is_on_loopback_only
+from node.sites import LocalSite
 from tests.cluster.test_nodes_by_name import listens
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import pids
@@ -86,7 +86,7 @@ def daemon(checkout: Checkout, name: str) -> int:
 
 def test_the_database_daemon_is_reached_from_this_host_only(cluster: Checkout) -> None:
     site = read_settings(cluster.run_directory / "code" / "settings.json").site
-    if not is_on_loopback_only(site.cloud):
+    if not (isinstance(site.cloud, LocalSite) and site.cloud.loopback_only):
         pytest.skip("no namespaces here")
     assert listens(site.slurmdbd_port) == {"127.0.0.1"}
     # It calls slurmctld back, which listens there, too.

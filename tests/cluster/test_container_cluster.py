@@ -214,6 +214,14 @@ def test_openssh_reaches_the_login_machine_by_the_stanza(cluster: Checkout, tmp_
     assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
 
 
+def test_a_job_learns_its_number_by_a_process_of_its_own(cluster: Checkout) -> None:
+    """Slurm looks for the process's cgroup where /proc says it is."""
+    line = "scontrol pidinfo $$; echo JobId=$SLURM_JOB_ID"
+    done = cluster.cluster("exec", "--", "srun", "-N1", "sh", "-c", line, check=True, timeout=300)
+    found = re.findall(r"JobId=(\d+)", done.stdout)
+    assert (len(found), len(set(found))) == (2, 1), done
+
+
 def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> None:
     done = cluster.cluster("exec", "--", "srun", "-N1", "--mem=50", "python3", "-c", GREEDY, timeout=120)
     assert done.returncode != 0

@@ -132,6 +132,55 @@ def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(clust
     assert "Slurm makes no folders" in logs(cluster, lost)
 
 
+def test_a_node_that_is_up_stays_out_of_service_while_slurm_takes_it_back_and_powers_it_down(
+    cluster: Checkout,
+) -> None:
+    """Slurm takes a DOWN node back when its slurmd answers, and undrains each node that it powers down."""
+    names = ("debug-0", "debug-1", "debug-2")
+    line = ("sbatch", "--parsable", "--output=/dev/null")
+    job, other = (
+        cluster.execute(*line, f"--nodelist={nodes}", "--wrap", "sleep 600").strip()
+        for nodes in ("debug-[0-1]", "debug-2")
+    )
+
+    def states() -> dict[str, set[str]]:
+        return {node["name"]: set(node["state"].split("+")) for node in cluster.status()["nodes"]}
+
+    def update(node: str, state: str) -> None:
+        cluster.execute("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=bad fan")
+
+    def drained_when_down() -> bool:
+        if "DRAIN" in states()["debug-2"]:
+            return True
+        update("debug-2", "DOWN")  # Slurm may have taken it back before the daemon looked
+        return False
+
+    until(lambda: {job["state"] for job in cluster.status()["jobs"]} == {"RUNNING"}, 120, "the jobs' start")
+    try:
+        update("debug-0", "DRAIN")
+        update("debug-1", "FAIL")
+        cluster.execute("scancel", other)
+        # The pass that has drained this node has seen the others.
+        until(drained_when_down, 60, "the node that is down is drained")
+        cluster.execute("scancel", job)
+        until(lambda: all({"DRAIN", "POWERED_DOWN"} <= states()[node] for node in names), 120, "they are off")
+        nodes = {node["name"]: node for node in cluster.status()["nodes"]}
+        assert {node: (nodes[node]["usable"], nodes[node]["reason"]) for node in names} == dict.fromkeys(
+            names, (False, "bad fan")
+        )
+    finally:
+        cluster.execute("scontrol", "update", f"NodeName={','.join(names)}", "State=RESUME")
+    until(lambda: all(node["usable"] for node in cluster.status()["nodes"]), 120, "all are back")
+
+
+def test_a_job_may_ask_for_up_to_more_nodes_than_there_are_and_not_for_more(cluster: Checkout) -> None:
+    line = ("exec", "--", "sbatch", "--test-only", "--wrap", "true")
+    assert "to start at" in cluster.cluster(*line, "-N1-99", check=True).stderr
+    refused = cluster.cluster(*line, "-N99")
+    assert refused.returncode != 0
+    assert "Node count" in refused.stderr or "More processors" in refused.stderr
+
+
 def test_a_suspended_jobs_time_stands_still(cluster: Checkout) -> None:
     line = ("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600")
     job = cluster.execute(*line).strip()

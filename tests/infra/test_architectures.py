@@ -125,7 +125,7 @@ def test_the_queues_are_the_published_ones(plans: dict[str, Plan], stack: str) -
     subnets = settings(plan)["site"]["cloud"]["subnets"]
     found = []
     for partition in design["partitions"]:
-        template = templates[f"fleets-{partition['name']}"]
+        template = templates[f"launch-templates-{partition['name']}"]
         target = (template.get("capacityReservationSpecification") or {}).get("capacityReservationTarget", {})
         assert template["imageId"] == "PLACEHOLDER_CUSTOM_AMI_ID"
         found.append(

@@ -121,10 +121,10 @@ class Place:
         return done
 
     def _everything(self) -> dict[Path, tuple[int, int]]:
-        """Return all files except Python's bytecode: path -> size, time of change."""
+        """Return all files except Python's bytecode and caches: path -> size, time of change."""
         found = {}
         for path in self.folder.rglob("*"):
-            if "__pycache__" not in path.parts:
+            if not {"__pycache__", "cache"} & set(path.relative_to(self.folder).parts):
                 status = path.lstat()
                 # A folder's time changes when its __pycache__ is made.
                 found[path] = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -71,27 +70,27 @@ def test_a_local_cluster_is_exactly_these_resources(preview: bool) -> None:
         "c": "slurm-stacks:index:LocalCluster",
         "c-cloud": COMMAND,
         "c-bundle": COMMAND,
-        "c-sweep": COMMAND,
+        "c-termination": COMMAND,
         "c-head": COMMAND,
     }
     parents = made.parents()
     assert {name: parents[name] for name in made.types() if name != "c"} == {
-        f"c-{part}": "c" for part in ("cloud", "bundle", "sweep", "head")
+        f"c-{part}": "c" for part in ("cloud", "bundle", "termination", "head")
     }
     assert made.closed.count("c") == 1
 
 
 @pytest.mark.parametrize("preview", [False, True])
-def test_the_order_of_destruction_is_head_sweep_cloud(preview: bool) -> None:
+def test_the_order_of_destruction_is_head_termination_cloud(preview: bool) -> None:
     made = cluster(preview=preview)
     assert made.after("c-cloud") == set()
     assert made.after("c-bundle") == {"c-cloud"}
-    assert made.after("c-sweep") == {"c-cloud"}
-    assert made.after("c-head") == {"c-bundle", "c-sweep"}
+    assert made.after("c-termination") == {"c-cloud"}
+    assert made.after("c-head") == {"c-bundle", "c-termination"}
     deletes = {name: made.inputs(name).get("delete") for name in made.types() if name != "c"}
     assert {name: operation(line)[0] for name, line in deletes.items() if line} == {
         "c-cloud": "cloud-down",
-        "c-sweep": "sweep",
+        "c-termination": "terminate-nodes",
         "c-head": "head-down",
     }
     # The commands must not touch another cluster of the same stack, which has the same run directory.
@@ -101,9 +100,9 @@ def test_the_order_of_destruction_is_head_sweep_cloud(preview: bool) -> None:
 def test_what_each_command_does() -> None:
     made = cluster(design(local=LocalCloud(1.5, quota_nodes=7)))
     creates = {name: made.inputs(name)["create"] for name in made.types() if name != "c"}
-    assert creates.pop("c-sweep") == "true", "the sweep does nothing until the end"
+    assert creates.pop("c-termination") == "true", "the termination does nothing until the end"
     assert {name: operation(line) for name, line in creates.items()} == {
-        "c-cloud": ("cloud-up", ["--cluster", "c"]),
+        "c-cloud": ("cloud-up", ["--isolation", "process", "--cluster", "c"]),
         "c-bundle": ("publish", []),
         "c-head": ("head-up", []),
     }
@@ -290,15 +289,6 @@ def test_there_are_components() -> None:
     assert {node.name for _, node in COMPONENTS} >= {"LocalCluster", "Benchmark"}
 
 
-FORMER_TYPES = {
-    "AwsAddresses": "AwsSeats",
-    "AwsLaunchTemplates": "AwsFleets",
-    "GcpAddresses": "GcpSeats",
-    "GcpInstanceTemplates": "GcpFleets",
-}
-"""Class -> the name in its type, which the state of running stacks has and which therefore never changes."""
-
-
 @pytest.mark.parametrize(("path", "node"), COMPONENTS, ids=[node.name for _, node in COMPONENTS])
 def test_a_component_registers_its_outputs_once_and_last(path: Path, node: ast.ClassDef) -> None:
     calls = [
@@ -312,13 +302,7 @@ def test_a_component_registers_its_outputs_once_and_last(path: Path, node: ast.C
     assert [a.arg for a in init.args.args][0::1][:2] == ["self", "name"]
     assert init.args.args[-1].arg == "opts"
     types = [n.value for n in ast.walk(init) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    if "type_token" in [a.arg for a in init.args.args]:  # clouds share it, and each has a type of its own
-        types = [
-            text for file in sources() for text in re.findall(r"slurm-stacks:index:\w+", file.read_text())
-        ]
-        assert {f"slurm-stacks:index:{cloud}{node.name}" for cloud in ("Aws", "Gcp")} <= set(types)
-    else:
-        assert f"slurm-stacks:index:{FORMER_TYPES.get(node.name, node.name)}" in types
+    assert f"slurm-stacks:index:{node.name}" in types
     assert ".merge(" not in ast.unparse(init), "merging the caller's options re-parents the children"
 
 

@@ -80,9 +80,6 @@ def test_warnings() -> None:
     assert said("local", {"budget.max_usd": 2, "local.price_hour": 1}) == []
     (scratch,) = others("aws", {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}})
     assert "cluster.storage.scratch: SCRATCH_2 keeps one copy" in scratch
-    for cuda in ("12.5", 12.5):
-        (useless,) = others("aws", {"image": {"cuda": cuda}})
-        assert "cluster.image.cuda: it has no effect, remove it" in useless
     open_door = {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}
     (door,) = others("gcp", {"access": open_door})
     assert "whole internet" in door

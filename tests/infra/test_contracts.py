@@ -72,14 +72,13 @@ def named(types: tuple[type, ...]) -> str:
 
 def of_program_result() -> dict[str, str]:
     """Return the fields of the record of a user's program."""
-    keys, later = program_record.KEYS.items(), program_record.LATER
-    found = {key: named(types) + " | missing" * (key in later) for key, types in keys}
+    found = {key: named(types) for key, types in program_record.KEYS.items()}
     return {**found, "apiVersion": json.dumps(program_record.API_VERSION)}
 
 
 def of_result() -> dict[str, str]:
     """Return the fields of the result record, from the table by which it is written and checked."""
-    found = {key: named(types) + " | missing" * (key in result.LATER) for key, types in result.KEYS.items()}
+    found = {key: named(types) for key, types in result.KEYS.items()}
     found["apiVersion"] = json.dumps(result.API_VERSION)
     return found | {f"history[].{key}": named(types) for key, types in result.HISTORY_KEYS.items()}
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import moto
 import pytest
-import yaml
 
 from cli.aws import types
 from infra.config.checks.instance_types import is_arm
-from infra.instance_types.catalog import InstanceType, Override, catalog, series
-from tests.support.checkout import ROOT
+from infra.instance_types.catalog import Override, catalog, series
 
 FACTS = catalog()
 
@@ -202,48 +199,6 @@ def test_series_of_google_that_no_machine_here_can_be_of() -> None:
         assert "Hyperdisks only" in str(series(name).unusable)
         assert name not in FACTS.machines
     assert series("z9-standard-2").unusable is None
-
-
-# Differences between the former table, which was written by hand, and what EC2 and Google say: key -> the
-# types' names. The prices that differ are Google's, which had four digits for a vCPU; other regions are new.
-DIFFERS = {
-    # EC2 now calls them previous generations (CurrentGeneration: false).
-    "previous_generation": r"m5\.(x?|2x|8x)large|g5\.(8|12)xlarge",
-    # `None` meant that the value was unknown. G5 has come to two more regions.
-    "regions": r"t3\.medium|m5\..*|c5n\.18xlarge|g5\..*|(n1|n2|e2)-.*",
-}
-
-
-def test_what_was_kept_by_hand_has_not_changed_but_where_it_is_said() -> None:
-    former = yaml.safe_load((ROOT / "tests/infra/former_instance_types.yaml").read_text())
-    assert (len(former["machines"]), len(former["attachable"])) == (34, 2)
-    changed: dict[str, list[str]] = {}
-    for name, facts in former["machines"].items():
-        old = InstanceType.model_validate(facts)
-        new = FACTS.machines[name]
-        for key in sorted(set(InstanceType.model_fields) - {"price"}):
-            was, now = getattr(old, key), getattr(new, key)
-            if key == "regions" and was and now:  # in any order
-                was, now = set(was), set(now)
-            if was != now:
-                changed.setdefault(key, []).append(name)
-        if old.regions is not None:
-            assert set(old.regions) <= set(new.regions or old.regions), name
-        for region, usd in old.price.items():
-            assert new.price[region] == pytest.approx(usd, rel=4e-4 if old.provider == "gcp" else 0), name
-    assert set(changed) == set(DIFFERS)
-    for key, names in changed.items():
-        for name in names:
-            assert re.fullmatch(DIFFERS[key], name), (key, name)
-    for name, facts in former["attachable"].items():
-        gpu = FACTS.attachable[name]
-        assert (gpu.name, gpu.families, gpu.max_vcpus) == (
-            facts["name"],
-            tuple(facts["families"]),
-            facts["max_vcpus"],
-        )
-        assert set(gpu.zones) == set(facts["zones"]), name
-        assert {region: gpu.price[region] for region in facts["price"]} == facts["price"]
 
 
 @pytest.mark.parametrize(

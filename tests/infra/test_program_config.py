@@ -240,7 +240,7 @@ def test_names_contents_and_modes_are_a_change_and_nothing_else(project: Path) -
     assert len(found) == 5
 
 
-def test_the_built_in_trainings_digest_is_what_it_was(tmp_path: Path) -> None:
+def test_the_digest_is_of_all_names_lengths_modes_and_contents(tmp_path: Path) -> None:
     """Files that only AWS Batch's container has are not staged, so their changes start no training."""
     shutil.copytree(ROOT / "workload", tmp_path / "workload")
     for folder in ("batch", "resnet"):
@@ -248,7 +248,7 @@ def test_the_built_in_trainings_digest_is_what_it_was(tmp_path: Path) -> None:
     # The names, lengths and contents, in order, decide whether a running stack's training starts again.
     total = hashlib.sha256()
     for name, content in bundle.tree(tmp_path / "workload"):
-        total.update(f"{name}\0{len(content)}\0".encode() + content)
+        total.update(f"{name}\0{len(content)}\0-\0".encode() + content)
     assert workload_files.read().digest == total.hexdigest()
 
 

@@ -149,5 +149,5 @@ def test_one_association_of_lustre_is_made_after_the_other() -> None:
 
 def test_govcloud_gets_no_update_policy() -> None:
     """The provider sets it by a call of its own, which GovCloud refuses (issue 43969)."""
-    assert "updatePolicy" not in run("Batch in GovCloud").named("-environment-machines").inputs
-    assert "updatePolicy" in run("Batch with its own events").named("-environment-machines").inputs
+    assert "updatePolicy" not in run("Batch in GovCloud").named("-environment-compute").inputs
+    assert "updatePolicy" in run("Batch with its own events").named("-environment-compute").inputs

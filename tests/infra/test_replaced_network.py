@@ -26,7 +26,7 @@ from tests.support.tiny_project import make
 
 VPC = {"vpc": "vpc-11111111", "public_subnet": "subnet-1111111a", "private_subnets": ["subnet-2222222a"]}
 HERE = {"network": "lan", "subnetwork": "here"}
-SWEEPS = {"aws": "amazon-sweep", "gcp": "lab-sweep", "batch": "batch-end"}
+TERMINATIONS = {"aws": "amazon-termination", "gcp": "lab-termination", "batch": "batch-termination"}
 
 
 def answer(token: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -63,11 +63,11 @@ def up(stack: str) -> Run:
 )
 def test_what_ends_nodes_is_replaced_with_their_network(stack: str, changes: dict[str, Any]) -> None:
     before, after = up(stack), run(stack, changes)
-    sweep = before.named(SWEEPS[stack])
+    termination = before.named(TERMINATIONS[stack])
     assert "triggers" in replacements.forced(
-        sweep, after.declared[sweep.urn], replacements.replaced(before, after)
+        termination, after.declared[termination.urn], replacements.replaced(before, after)
     )
-    assert sweep.deleted_first
+    assert termination.deleted_first
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,20 @@ def test_what_ends_nodes_is_replaced_with_their_network(stack: str, changes: dic
 def test_nothing_else_ends_nodes(stack: str, changes: dict[str, Any]) -> None:
     before = up(stack)
     changed = replacements.replaced(before, run(stack, changes))
-    assert before.named(SWEEPS[stack]).urn not in changed
+    assert before.named(TERMINATIONS[stack]).urn not in changed
 
 
 @pytest.mark.parametrize("stack", ["aws", "gcp"])
 def test_the_head_goes_before_the_nodes_are_ended_and_nothing_of_theirs_does(stack: str) -> None:
     before = up(stack)
-    sweep = before.named(SWEEPS[stack])
-    *first, last = replacements.deletions(before, sweep.urn)
-    assert last == sweep.urn
+    termination = before.named(TERMINATIONS[stack])
+    *first, last = replacements.deletions(before, termination.urn)
+    assert last == termination.urn
     assert before.named("-head-controller").urn in first
-    assert set(first).isdisjoint(replacements.needs(before, sweep.urn))
-    kinds = {before.declared[urn].type.rpartition(":")[2] for urn in replacements.needs(before, sweep.urn)}
+    assert set(first).isdisjoint(replacements.needs(before, termination.urn))
+    kinds = {
+        before.declared[urn].type.rpartition(":")[2] for urn in replacements.needs(before, termination.urn)
+    }
     stands_on = {"aws": {"Vpc", "Subnet", "SecurityGroup", "LaunchTemplate", "Role"}}
     stands_on["gcp"] = {"Network", "Subnetwork", "InstanceTemplate", "Account"}
     assert kinds >= stands_on[stack], "these go after it"
@@ -108,11 +110,11 @@ def test_a_subnetwork_that_is_deleted_first_waits_for_the_head_and_the_nodes() -
     """Its name is given, so the provider asks for that order: no two subnetworks have one name."""
     before = up("gcp")
     order = replacements.deletions(before, before.named("-network-subnetwork").urn)
-    head, sweep = before.named("-head-controller").urn, before.named("-sweep").urn
+    head, termination = before.named("-head-controller").urn, before.named("-termination").urn
     templates = [urn for urn in order if "InstanceTemplate" in urn]
     assert templates
-    assert order.index(head) < order.index(sweep) < min(map(order.index, templates))
-    assert sweep != order[-1] == before.named("-network-subnetwork").urn
+    assert order.index(head) < order.index(termination) < min(map(order.index, templates))
+    assert termination != order[-1] == before.named("-network-subnetwork").urn
 
 
 def test_the_embedded_runner_carries_it_out_in_this_order(
@@ -124,10 +126,10 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
         from tests.support.aws_mocks import aws_design
 
         subnet = command("subnet", triggers=[{cidr!r}])
-        sweep = terminate_on_destroy("sweep", "module", aws_design(), [subnet.id], [subnet], None)
-        command("head", triggers=[behind(sweep, subnet.id)], opts={{"depends_on": [sweep]}})
+        termination = terminate_on_destroy("termination", "module", aws_design(), [subnet.id], [subnet], None)
+        command("head", triggers=[behind(termination, subnet.id)], opts={{"depends_on": [termination]}})
     """
-    monkeypatch.setattr(commands, "line", lambda *_words: f"echo sweep- >> '{tiny.log}'")
+    monkeypatch.setattr(commands, "line", lambda *_words: f"echo termination- >> '{tiny.log}'")
     tiny.write(program.format(cidr="10.0.0.0/16"))
     tiny.up()
     assert tiny.words == ["subnet+", "head+"]
@@ -135,9 +137,9 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
     assert tiny.words == []
     tiny.write(program.format(cidr="10.9.0.0/16"))
     tiny.up()
-    assert tiny.words == ["subnet+", "head-", "sweep-", "head+", "subnet-"]
+    assert tiny.words == ["subnet+", "head-", "termination-", "head+", "subnet-"]
     tiny.destroy()
-    assert tiny.words == ["head-", "sweep-", "subnet-"]
+    assert tiny.words == ["head-", "termination-", "subnet-"]
 
 
 # --- an environment of AWS Batch ----------------------------------------------------------------------------
@@ -152,11 +154,11 @@ def test_an_environment_that_is_made_anew_goes_after_its_queue_and_that_after_th
     """Batch deletes no environment that a queue refers to, and sees a change late (pulumi-aws, 6233)."""
     before = up("batch")
     after = run("batch", change)
-    environment = before.named("-environment-machines")
+    environment = before.named("-environment-compute")
     assert environment.urn in replacements.replaced(before, after)
     order = [before.declared[urn].name for urn in replacements.deletions(before, environment.urn)]
-    assert order == ["batch-end", "batch-environment-queue", "batch-environment-machines"]
-    assert all(after.named(name).deleted_first for name in ("-environment-machines", "batch-end"))
+    assert order == ["batch-termination", "batch-environment-queue", "batch-environment-compute"]
+    assert all(after.named(name).deleted_first for name in ("-environment-compute", "batch-termination"))
 
 
 EDITS: dict[str, Any] = {
@@ -200,7 +202,7 @@ def test_up_asks_batch_about_each_key_that_makes_an_environment_anew(key: str) -
     before, after = run("batch", more), run("batch", {**more, f"batch.{key}": EDITS[key]})
     assert before.declared != after.declared
     changed = replacements.replaced(before, after)
-    anew = before.named("-environment-machines").urn in changed
+    anew = before.named("-environment-compute").urn in changed
     assert anew == (key in access.ANEW)
     assert (before.named("-environment-queue").urn in changed) == (anew or key == "queue")
 

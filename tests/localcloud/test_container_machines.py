@@ -81,7 +81,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     assert "Read-only" in first.says("touch", "/srv/shared/mine")
     assert first.says("stat", "-c", "%a", "/root", "/root/.ssh/authorized_keys") == "700\n600"
     assert "10.99.1.0/16" in first.says("ip", "-brief", "address", "show", boot_files.INTERFACE)
-    assert first.run("ping", "-c1", "-W20", "10.99.1.1").returncode == 0
+    assert first.run("ping", "-c1", "-W20", "10.99.1.1").status == 0
     assert first.says("cat", "/etc/machine-id") != second.says("cat", "/etc/machine-id")
 
     # After a second boot the disk is the same, and user data for first boots does not run.
@@ -91,7 +91,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     until(lambda: nspawn.leader(first.launcher) not in (None, before), 120, "another boot")
     first.until("systemctl", "is-active", "multi-user.target")
     assert first.says("cat", "/root/.ssh/authorized_keys") == "a key"
-    assert first.run("test", "-e", "/root/told").returncode == 1
+    assert first.run("test", "-e", "/root/told").status == 1
 
     assert first.power_off()
     assert "Powering off" in first.machine.console.read_text()
@@ -111,13 +111,13 @@ def test_a_machine_that_is_killed_frozen_or_cut_off(lab: Lab) -> None:
     asks, asked = machines
 
     def reached() -> bool:
-        return asks.run("ping", "-c1", "-W1", "10.99.1.1").returncode == 0
+        return asks.run("ping", "-c1", "-W1", "10.99.1.1").status == 0
 
     until(reached, 60, "an answer")
     nspawn.freeze(asked.machine.id)
     # The kernel still answers a ping; nothing that runs on the machine does.
     greets = ("timeout", "2", "bash", "-c", "read -r word </dev/tcp/10.99.1.1/22 && echo $word")
-    assert asks.run(*greets).stdout == ""
+    assert asks.run(*greets).output == ""
     assert asked.launcher.alive()
     nspawn.thaw(asked.machine.id)
     assert asks.until(*greets).startswith("SSH-2.0")
@@ -138,8 +138,8 @@ def test_a_disk_that_is_full_is_the_machines_own(lab: Lab) -> None:
     small = lab.start("debug-0", "10.99.1.0", [base_image()], disk_mib=48, user_data=USER_DATA)
     small.booted()
     done = small.run("dd", "if=/dev/zero", "of=/var/tmp/big", "bs=1M", "count=100")
-    assert "No space left on device" in done.stderr
-    assert small.run("true").returncode == 0
+    assert "No space left on device" in done.errors
+    assert small.run("true").status == 0
 
 
 def test_a_machine_whose_launcher_is_killed_is_off(lab: Lab) -> None:

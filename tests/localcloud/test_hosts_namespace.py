@@ -300,7 +300,7 @@ def test_a_real_refusal() -> None:
 def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = RunDirectory(tmp_path / "12ab")
     cluster.cloud.mkdir(parents=True)
-    assert not has_hosts_namespace(cluster.path), "of an earlier version's cluster nothing is known"
+    assert not has_hosts_namespace(cluster.path), "nothing is known yet"
     said: list[str] = []
     monkeypatch.setattr(name_support, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(name_support, "no_slurm_folder", lambda: None)

@@ -22,7 +22,7 @@ from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server
 
 SAY = """
-def bootstrap(*arguments):
+def bootstrap(*arguments, power_off):
     print('booted', *arguments)
     import node
     print(node.__file__)

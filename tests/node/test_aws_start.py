@@ -183,7 +183,7 @@ def test_it_finds_the_bucket_in_regions_of_another_domain(monkeypatch: pytest.Mo
 
 def test_the_first_code_and_the_loader_of_the_bucket_become_the_bootstrap(tmp_path: Path) -> None:
     """Both run for real with an S3 and a metadata service. Only the bootstrap is a fake."""
-    boot = "def bootstrap(settings, role, host, bucket):\n    print('booted', settings, role, host, bucket)\n"
+    boot = "def bootstrap(*arguments, power_off):\n    print('booted', *arguments)\n"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for folder in ("node", "node/bootstrap"):

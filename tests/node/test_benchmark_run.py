@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from node import benchmark, foreign
+from node import benchmark, foreign, subprocesses
 from node.benchmark import Run
 from node.slurm.control import Control, SlurmDown
 from node.slurm.states import JobState
+from node.subprocesses import Ran
 from tests.support.doubles import FakeControl, job, settings
 from tests.support.hostile import HOSTILE
 
@@ -31,20 +32,21 @@ class Sbatch:
         self.seen: dict[str, Any] = {}
         self.refusal = ""
 
-    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: list[str], env: dict[str, str], **options: Any) -> Ran:
         assert command[:2] == ["/usr/bin/sbatch", "--parsable"]
         assert command[-1] == "run_keras"
         self.seen = {
-            "script": (Path(options["cwd"]) / "run_keras").read_text(),
+            "script": (Path(options["folder"]) / "run_keras").read_text(),
             "options": command[2:-1],
+            "env": env,
             **options,
         }
         if self.refusal:
-            return subprocess.CompletedProcess(command, 1, "", self.refusal + "\n")
+            return Ran(1, "", self.refusal + "\n")
         with self.log.open("a") as log:
             log.write(f"{os.getpid()}\n")
         time.sleep(0.1)
-        return subprocess.CompletedProcess(command, 0, f"{40 + self.calls()};t\n", "")
+        return Ran(0, f"{40 + self.calls()};t\n", "")
 
     def calls(self) -> int:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
@@ -71,7 +73,7 @@ class Submitted(FakeControl):
 @pytest.fixture
 def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sbatch:
     made = Sbatch(tmp_path)
-    monkeypatch.setattr(subprocess, "run", made)
+    monkeypatch.setattr(subprocesses, "run", made)
     return made
 
 
@@ -90,7 +92,7 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
     before = time.time()
     assert run.submit("#!/bin/bash\n") == 41
     assert sbatch.seen["script"] == "#!/bin/bash\n"
-    assert sbatch.seen["cwd"] == run.folder
+    assert sbatch.seen["folder"] == run.folder
     environment = sbatch.seen["env"]
     assert environment["SLURM_CONF"] == str(tmp_path / "etc" / "slurm.conf")
     # sbatch takes options from SBATCH_*, and passes everything on to the job.
@@ -101,7 +103,7 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
 
 def _submit(folder: str, answers: Any) -> None:
     made = Sbatch(Path(folder))
-    subprocess.run = made  # type: ignore[assignment]
+    subprocesses.run = made  # type: ignore[assignment]
     answers.put(make(Path(folder), Submitted(made)).submit("script"))
 
 
@@ -186,7 +188,7 @@ def test_a_submit_that_was_cut_off_before_the_number_was_noted_is_found_in_the_q
 def test_a_killed_submit_holds_the_next_until_its_sbatch_has_ended(tmp_path: Path, sbatch: Sbatch) -> None:
     run = make(tmp_path, FakeControl())
     run.submit("script")
-    (lock,) = sbatch.seen["pass_fds"]
+    (lock,) = sbatch.seen["handles"]
     assert isinstance(lock, int)
     # A process that inherits the lock keeps it after its parent's end.
     with (run.folder / ".lock").open("w") as held:

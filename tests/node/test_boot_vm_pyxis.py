@@ -14,6 +14,7 @@ import pytest
 
 from node.bootstrap import command, machine_slurm
 from node.bootstrap.vm import download, packages, pyxis, repositories
+from node.cloud import call
 from node.cloud.errors import ServiceError, UnreachableError
 from node.containers import pyxis as texts
 from node.containers.model import Containers, Package
@@ -66,7 +67,7 @@ class FileServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(download, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
     made = FileServer()
     yield made
     made.close()
@@ -100,7 +101,7 @@ def test_any_other_file_is_not_kept(
     words: str,
     calls: int,
 ) -> None:
-    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    monkeypatch.setattr(call, "ATTEMPTS", 2)
     context, _ = machine(tmp_path)
     folder = tmp_path / "drafts"
     folder.mkdir()

@@ -269,7 +269,7 @@ def test_the_loader_hands_over_to_the_code_that_it_fetched(bucket: Bucket, tmp_p
     boot = bucket.project / "node/bootstrap"
     boot.mkdir()
     (boot / "__init__.py").touch()
-    (boot / "main.py").write_text("def bootstrap(*arguments):\n    print(*arguments)\n")
+    (boot / "main.py").write_text("def bootstrap(*arguments, power_off):\n    print(*arguments, power_off)\n")
     bucket.publish()
     shutil.copy(loader.__file__, bucket.folder / "loader.py")
     command = [sys.executable, "-IS", str(bucket.folder / "loader.py"), "--bucket", str(bucket.folder)]
@@ -277,4 +277,5 @@ def test_the_loader_hands_over_to_the_code_that_it_fetched(bucket: Bucket, tmp_p
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd="/")
     assert done.stdout.split() == [
         str(tmp_path / "opt" / "settings.json"), "compute", "debug-7", str(bucket.folder),
+        "False",
     ]  # fmt: skip

@@ -43,12 +43,6 @@ def test_a_clock_that_munge_bears_is_left_alone(booting: tuple[Context, Recorder
     assert run.calls == []
 
 
-def test_a_controller_of_a_former_release_says_no_time(booting: tuple[Context, Recorder]) -> None:
-    context, _ = booting
-    clock.remember(context, None)
-    clock.check(context)
-
-
 @pytest.mark.parametrize(("ahead", "words"), [(HOUR, "3600 s ahead of"), (-HOUR, "3600 s behind")])
 def test_a_boot_fails_in_words_and_its_controller_finds_them(
     booting: tuple[Context, Recorder],

@@ -97,11 +97,11 @@ def test_a_drafts_name_cannot_be_made_beforehand(
     files.link(tmp_path / "link", "settings")
     assert (tmp_path / "link").read_text() == "new"
     # Even the right name would be of no use: an existing draft is neither written nor removed.
-    monkeypatch.setattr("secrets.token_hex", lambda _bytes: "guessed")
-    (tmp_path / ".settings.guessed").symlink_to(victim / "file")
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f".settings.{bytes(8).hex()}").symlink_to(victim / "file")
     with pytest.raises(FileExistsError):
         files.write(tmp_path / "settings", b"newer")
-    assert (tmp_path / ".settings.guessed").is_symlink()
+    assert (tmp_path / f".settings.{bytes(8).hex()}").is_symlink()
     assert unharmed(victim)
 
 

@@ -21,7 +21,7 @@ from tests.support.doubles import design, settings
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 
 SAY = """
-def bootstrap(*arguments):
+def bootstrap(*arguments, power_off):
     print('booted', *arguments)
     import node
     print(node.__file__)

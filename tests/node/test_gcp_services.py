@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from node import waiting
 from node.cloud import call
 from node.cloud.errors import MissingError, ServiceError, UnreachableError
 from node.gcp import secretmanager
@@ -161,7 +162,7 @@ def test_a_permission_that_is_not_known_yet_is_waited_for(
 ) -> None:
     cloud.versions = [b"key"]
     clock = Clock()
-    monkeypatch.setattr(secretmanager, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(secretmanager, "PAUSE_SECONDS", 5.0)
     # This is eight minutes, with a request every five seconds.
     cloud.refuse = [(403, "PERMISSION_DENIED")] * 96

@@ -20,9 +20,10 @@ from node.elastic.replacements import Replacements
 from node.health import nvidia
 from node.health.check import Expected, When, expected, faults, in_a_line
 from node.health.model import CHECKS, Health, JobScript
-from node.health.tools import Ran, runner
+from node.health.tools import runner
 from node.model import Accelerator, Partition, SlurmSettings
 from node.slurm.conf import render
+from node.subprocesses import Ran
 from tests.node.test_slurm_conf import FLEET, options, part, settings
 
 H100 = Accelerator("h100", 8)

@@ -55,23 +55,7 @@ def test_root_has_the_key_and_the_controllers_time(port: int) -> None:
     before = time.time()
     key, clock = key_server.fetch("127.0.0.1", port)
     assert key == KEY
-    assert clock is not None
     assert before <= clock <= time.time()
-
-
-def test_a_controller_of_the_former_release_gives_the_key_alone() -> None:
-    """A node may boot while `up` brings new code: until then the controller's server is the former one."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(KEY)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        assert key_server.fetch("127.0.0.1", server.getsockname()[1]) == (KEY, None)
-        thread.join(30)
 
 
 def test_a_port_that_anybody_can_have_gets_nothing(port: int) -> None:
@@ -118,7 +102,7 @@ for source in (0, 1024, 1025):
 
 def test_a_controller_without_the_key_yet_says_so(port: int, key_file: Path) -> None:
     key_file.unlink()
-    with pytest.raises(key_server.KeyUnavailableError, match="sent 0 of 1024 bytes"):
+    with pytest.raises(key_server.KeyUnavailableError, match="sent 0 of 1032 bytes"):
         key_server.fetch("127.0.0.1", port)
 
 

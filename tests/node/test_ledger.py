@@ -237,7 +237,7 @@ def test_the_test_of_damage_can_fail(tmp_path: Path) -> None:
 def test_a_half_written_draft_is_nothing(tmp_path: Path) -> None:
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(GOOD))
-    (tmp_path / "ledger.new").write_text('{"closed"')
+    (tmp_path / ".ledger.json.0123").write_text('{"closed"')
     ledger = Ledger(file, DESIGN)
     assert ledger.cost(0.0)["usd"] == 1.0
     ledger.see([machine("cheap-0", 0.0)], HOUR)
@@ -246,9 +246,9 @@ def test_a_half_written_draft_is_nothing(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = Ledger(tmp_path / "ledger.json", DESIGN)
-    (tmp_path / "ledger.new").mkdir()
+    (tmp_path / "ledger.json").mkdir()
     ledger.see([machine("cheap-0", 0.0)], 0.0)
     assert "cannot be written" in capsys.readouterr().out
-    (tmp_path / "ledger.new").rmdir()
+    (tmp_path / "ledger.json").rmdir()
     ledger.see([machine("cheap-0", 0.0)], 1.0)
     assert Ledger(tmp_path / "ledger.json", DESIGN).cost(HOUR)["node_hours"] == 1.0

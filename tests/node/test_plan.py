@@ -20,6 +20,9 @@ POLICY = Policy(settle=5, launch=10, boot=60, silence=8, doubt=90, credit=1000)
 PATIENT = replace(POLICY, credit=3)
 N, M = NodePhase, MachinePhase
 Cell = tuple[NodePhase, MachinePhase]
+FAN: dict[str, Any] = {"reason": "bad fan", "admin_reason": True}
+DRAINED: dict[str, Any] = {**FAN, "admin_disabled": True, "drained": True}
+TIMEOUT: dict[str, Any] = {"reason": "ResumeTimeout reached"}
 
 # (node, machine) -> (verb, seconds that the pair must last). Written independently of RULES, from what must
 # happen.
@@ -278,13 +281,50 @@ def test_busy_nodes_are_left_alone_and_their_time_starts_when_they_are_free() ->
 
 @pytest.mark.parametrize("phase", [N.DOWN, N.UP, N.STUCK])
 def test_a_person_who_took_a_node_out_is_not_overruled(phase: NodePhase) -> None:
-    for seen in (observe(phase, M.NONE, admin_disabled=True), observe(N.UP, M.NOTICED, admin_disabled=True)):
+    for seen in (observe(phase, M.NONE, **DRAINED), observe(N.UP, M.NOTICED, **DRAINED)):
         _, memory = plan(seen, Memory(), 0.0, POLICY)
         assert plan(seen, memory, 900.0, POLICY)[0] == []
 
 
+def kept_out(*seen: tuple[NodePhase, dict[str, Any]], memory: Memory | None = None) -> list[list[str]]:
+    """Return for each pass with which reasons it drains the node once more."""
+    found, memory = [], Memory() if memory is None else memory
+    for number, (node, view) in enumerate(seen):
+        actions, memory = plan(observe(node, M.NONE, **view), memory, float(number), POLICY)
+        found.append([a.reason for a in actions if a.verb is Verb.KEEP_OUT])
+    return found
+
+
+def test_a_node_that_slurm_puts_back_into_service_is_kept_out_until_its_administrator_resumes_it() -> None:
+    """Slurm undrains each node that it powers down, and takes a DOWN one back when it answers."""
+    off: tuple[NodePhase, dict[str, Any]] = (N.POWERING_DOWN, FAN)
+    assert kept_out((N.UP, DRAINED), off, off, (N.POWERED_DOWN, DRAINED)) == [
+        [],
+        ["bad fan"],
+        ["bad fan"],
+        [],
+    ]
+    assert kept_out((N.DOWN, {**FAN, "admin_disabled": True}), (N.UP, DRAINED)) == [["bad fan"], []]
+    assert kept_out((N.POWERING_UP, DRAINED), (N.STUCK, TIMEOUT)) == [[], ["bad fan"]]
+    # RESUME removes the reason, and a node that is up needs no help.
+    assert kept_out((N.UP, DRAINED), (N.UP, {}), (N.POWERING_DOWN, {})) == [[], [], []]
+    assert kept_out((N.POWERED_DOWN, DRAINED), (N.POWERED_DOWN, {})) == [[], []]
+    assert kept_out((N.UP, {}), (N.STUCK, TIMEOUT), (N.POWERING_DOWN, {"reason": "slurm-stacks x"})) == [
+        [],
+        [],
+        [],
+    ]
+
+
+def test_a_reason_without_a_drain_keeps_a_node_out_only_where_nobody_saw_what_it_was_given_for() -> None:
+    """Somebody may also say why he powers a node down."""
+    assert kept_out((N.UP, {}), (N.POWERING_DOWN, FAN)) == [[], []]
+    assert kept_out((N.POWERED_DOWN, FAN)) == [["bad fan"]], "the daemon was away"
+    assert kept_out((N.UP, FAN)) == [[]]
+
+
 def test_a_held_node_that_is_off_still_loses_its_orphan() -> None:
-    seen = observe(N.POWERED_DOWN, M.RUNNING, admin_disabled=True)
+    seen = observe(N.POWERED_DOWN, M.RUNNING, **DRAINED)
     _, memory = plan(seen, Memory(), 0.0, POLICY)
     assert [a.verb for a in plan(seen, memory, 5.0, POLICY)[0]] == [Verb.TERMINATE]
 
@@ -309,7 +349,7 @@ def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -
 
     assert done(N.UP) == [Action(Verb.RETIRE, "debug-0", None, why)]
     assert done(N.UP, static=True) == done(N.UP)
-    assert done(N.UP, admin_disabled=True) == []
+    assert done(N.UP, **DRAINED) == []
     assert done(N.UP, MachineState.PENDING) == []
     for node in (N.POWERING_UP, N.DRAINING, N.SILENT):
         assert done(node) == [], "its job, or its boot, comes first"

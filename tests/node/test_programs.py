@@ -138,6 +138,7 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         "node.elastic",
         "node.elastic.client",
         "node.rpc",
+        "node.waiting",
     }
     assert not {"asyncio", "subprocess", "pathlib", "dataclasses"} & imported
 

@@ -315,6 +315,31 @@ def test_nodes_with_a_capacity_drain_can_be_used_after_slurmctld_starts_anew(wor
     _all_run(world)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
+def test_a_node_that_a_person_took_out_is_kept_out_while_slurm_powers_it_down(
+    world: World, state: str, restarts: bool
+) -> None:
+    job = run(world, 1, 10)
+    assert world.until(lambda: job.state == "COMPLETED", 60)
+    world.slurm.update_node(["debug-0"], state=state, reason="bad fan")
+    # Slurm takes a DOWN node back as soon as it hears it, so here it does not hear it for a while.
+    world.cloud.living()[0].frozen = state == "DOWN"
+    assert world.until(lambda: world.slurm.members["debug-0"].drained, 10), world.story()
+    world.until(lambda: world.slurm.members["debug-0"].power == "falling", 60)
+    if restarts:
+        world.kill()
+    assert world.until(lambda: world.slurm.members["debug-0"].power == "down", 60), world.story()
+    node = world.slurm.nodes()["debug-0"]
+    assert (node.is_drained, node.reason) == (True, "bad fan"), world.story()
+    later = world.slurm.submit(len(world.slurm.members), 10)
+    world.step(60)
+    assert later.state == "PENDING", "nothing starts there"
+    world.slurm.update_node(["debug-0"], state="RESUME")
+    assert world.until(lambda: later.state == "COMPLETED", 120), world.story()
+    rest(world)
+
+
 def test_nodes_that_a_person_resumed_can_be_used_after_slurmctld_starts_anew(world: World) -> None:
     names = list(world.slurm.members)
     world.slurm.update_node(names, state="DRAIN", reason="disk swap")

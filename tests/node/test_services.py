@@ -99,14 +99,14 @@ def test_a_dead_service_is_started_again_and_its_end_is_logged(boot: Callable[[s
 def test_a_service_that_ends_as_it_starts_is_started_again(boot: Callable[[str], Machine]) -> None:
     machine = boot(
         """
-        start = module.subprocess.Popen
+        start = module.subprocesses.subprocess.Popen
 
         def slow(*arguments, **options):
             child = start(*arguments, **options)
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
             return child
 
-        module.subprocess.Popen = slow
+        module.subprocesses.subprocess.Popen = slow
         services.start(service("brief", f"echo $$ >> {out}/brief"))
         services.keep()
         """
@@ -188,7 +188,7 @@ def test_a_service_that_is_just_starting_is_asked_to_end_too(boot: Callable[[str
     machine = boot(
         """
         import signal
-        start = module.subprocess.Popen
+        start = module.subprocesses.subprocess.Popen
 
         def told_meanwhile(*arguments, **options):
             child = start(*arguments, **options)
@@ -197,7 +197,7 @@ def test_a_service_that_is_just_starting_is_asked_to_end_too(boot: Callable[[str
             os.kill(os.getpid(), signal.SIGTERM)
             return child
 
-        module.subprocess.Popen = told_meanwhile
+        module.subprocesses.subprocess.Popen = told_meanwhile
         text = f"trap 'echo well > {out}/ends; exit' TERM; echo up > {out}/up; while :; do sleep 0.02; done"
         services.start(service("a", text))
         services.keep()

@@ -6,16 +6,16 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node import command_line, foreign
+from node import command_line, foreign, subprocesses
 from node.codec import to_json
 from node.slurm.control import SlurmDown
+from node.subprocesses import Ran
 from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
@@ -31,16 +31,16 @@ class Sbatch:
         self.refuse: dict[str, str] = {}
         self.waits: dict[int, list[int]] = {}
 
-    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: list[str], env: dict[str, str], **options: Any) -> Ran:
         for end, words in self.refuse.items():
-            if str(options["cwd"]).endswith(end):
-                return subprocess.CompletedProcess(command, 1, "", f"sbatch: error: {words}\n")
+            if str(options["folder"]).endswith(end):
+                return Ran(1, "", f"sbatch: error: {words}\n")
         given = dict(item.lstrip("-").split("=", 1) for item in command if "=" in item)
         number = max(self.control.queue, default=0) + 1
         after = given.get("dependency", "").removeprefix("afterany:")
         self.waits[number] = [int(n) for n in after.split(":") if n]
         self.control.queue[number] = job(number, "PENDING", comment=given["comment"], user=ME)
-        return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
+        return Ran(0, f"{number}\n", "")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def control() -> FakeControl:
 @pytest.fixture
 def sbatch(control: FakeControl, monkeypatch: pytest.MonkeyPatch) -> Sbatch:
     made = Sbatch(control)
-    monkeypatch.setattr(subprocess, "run", made)
+    monkeypatch.setattr(subprocesses, "run", made)
     return made
 
 

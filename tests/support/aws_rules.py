@@ -283,7 +283,7 @@ def elastic_addresses(plan: Plan) -> Iterator[str]:
         if address.get("instance"):
             yield f"{name}: is a machine's"
         interface = str(address.get("networkInterface", ""))
-        if interface and not (ssh and re.search(r"-seats-(controller|login-\d+)\.id>$", interface)):
+        if interface and not (ssh and re.search(r"-addresses-(controller|login-\d+)\.id>$", interface)):
             yield f"{name}: a public address for {interface}"
         if not interface and gateways.isdisjoint({f"<{name}.id>", f"<{name}.allocationId>"}):
             yield f"{name}: is nobody's"

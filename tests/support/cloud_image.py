@@ -30,7 +30,7 @@ from pathlib import Path
 
 from infra.program import locations
 from localcloud import layers as cache
-from localcloud import nspawn
+from node import subprocesses
 from node.bootstrap.vm import packages
 from node.elastic.programs import CLIENT
 from node.model import ClusterDesign, Host, Mount
@@ -151,7 +151,7 @@ def _make(base: Path, draft: Path, wanted: list[str]) -> None:
         check=False,
         env={
             **{name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")},
-            "PATH": nspawn.SEARCH,
+            "PATH": subprocesses.SEARCH,
             "HOME": "/root",
             "LC_ALL": "C",
             "DEBIAN_FRONTEND": "noninteractive",

@@ -31,6 +31,7 @@ from localcloud import boot_files, cgroups, nspawn
 from localcloud.container_machine import Bind
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
+from node import subprocesses
 from node.processes import end_all, having
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
@@ -175,8 +176,8 @@ class Land:
         """Run a script on a machine, as root or another user, and return its output."""
         become = ["runuser", "-u", user, "--"] if user else []
         done = self.machine(host).run(*become, "sh", "-c", script, seconds=seconds)
-        assert done.returncode == 0, f"{host}: {script}\n{done.stdout}\n{done.stderr}"
-        return done.stdout.strip()
+        assert done.status == 0, f"{host}: {script}\n{done.output}\n{done.errors}"
+        return done.output.strip()
 
     def report(self, host: str) -> dict[str, Any]:
         """Return a machine's boot report from the bucket."""
@@ -256,7 +257,7 @@ class Land:
         )  # fmt: skip
         self.cards[one.id] = booted.run(
             "cat", f"/sys/class/net/{boot_files.INTERFACE}/address"
-        ).stdout.strip()
+        ).output.strip()
         draft = self.path / one.id
         draft.write_text(f"{self.cards[one.id]},{one.address}\n")
         draft.rename(self._leases / one.id)
@@ -375,7 +376,7 @@ def need_clouds() -> None:
     need_containers()
     programs = {"dnsmasq": "dnsmasq-base", "openssl": "openssl", "nsenter": "util-linux"}
     if lacking := [
-        package for name, package in programs.items() if shutil.which(name, path=nspawn.SEARCH) is None
+        package for name, package in programs.items() if shutil.which(name, path=subprocesses.SEARCH) is None
     ]:
         pytest.skip(f"a cloud's network needs {' and '.join(lacking)}")
 

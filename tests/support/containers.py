@@ -31,6 +31,7 @@ from localcloud import cgroups, images, layers, nspawn
 from localcloud.container_machine import Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from node import subprocesses
 from node.processes import ProcessId, end_all
 from tests.support.checkout import until
 
@@ -41,7 +42,7 @@ def why_not() -> str | None:
     """Return why machines cannot boot here, or `None` if they can."""
     if os.geteuid() != 0:
         return "machines that boot are root's to make"
-    lacking = [p for name, p in PROGRAMS.items() if shutil.which(name, path=nspawn.SEARCH) is None]
+    lacking = [p for name, p in PROGRAMS.items() if shutil.which(name, path=subprocesses.SEARCH) is None]
     if lacking:
         return f"machines that boot need {' and '.join(lacking)}"
     return None if cgroups.hierarchies() else "machines that boot need cgroups of version 2"
@@ -88,20 +89,20 @@ class Booted:
         assert launcher is not None
         self.launcher = launcher
 
-    def run(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, seconds: float = 60.0) -> subprocesses.Ran:
         return nspawn.execute(self.launcher, *command, seconds=seconds)
 
     def says(self, *command: str) -> str:
         """Run a command on the machine, and return its output, including errors."""
         done = self.run(*command)
-        return done.stdout.strip() or done.stderr.strip()
+        return done.output.strip() or done.errors.strip()
 
     def until(self, *command: str, seconds: float = 120.0) -> str:
         """Wait until a command succeeds on the machine, and return its output."""
 
         def ended_well() -> str | None:
             done = self.run(*command)
-            return done.stdout.strip() or "done" if done.returncode == 0 else None
+            return done.output.strip() or "done" if done.status == 0 else None
 
         found: str = until(ended_well, seconds, f"{' '.join(command)} on {self.machine.host}")
         return found
@@ -139,7 +140,7 @@ class Lab:
         self.path = folder
         (folder / "cloud").mkdir(parents=True)
         self._marks = {CLUSTER_VARIABLE: str(folder)}
-        environment = {"PATH": nspawn.SEARCH, **self._marks}
+        environment = {"PATH": subprocesses.SEARCH, **self._marks}
         self.network = Network(folder / "cloud", environment=environment)
         self._helpers: list[subprocess.Popen[Any]] = []
         self.machines: dict[str, Booted] = {}

@@ -25,7 +25,7 @@ NARROW = {
     "IAMMember of an account": ("roles/iam.serviceAccountUser",),
 }
 """Type of a grant on one resource -> Google's roles that it may give."""
-RESERVED = re.compile("-seats-[a-z0-9-]+-public.address>$|-address$")
+RESERVED = re.compile("-addresses-[a-z0-9-]+-public.address>$|-address$")
 """A reserved address, in a plan and in the tests' mock."""
 UNSEEN = frozenset({"Router", "RouterNat", "Account", "BucketObject", "ResourcePolicy"})
 """Types in which nothing can be wrong, or which another rule checks in their context."""
@@ -108,7 +108,7 @@ def reserved(plan: Plan) -> Iterator[str]:
     )
     for name, address in plan.of("Address"):
         if address.get("addressType") != "INTERNAL" and not (
-            ssh and re.search(r"-seats-(controller|login-\d+)-public$", name)
+            ssh and re.search(r"-addresses-(controller|login-\d+)-public$", name)
         ):
             yield f"{name}: a public address"
 

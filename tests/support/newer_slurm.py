@@ -88,7 +88,7 @@ class NewerSlurm:
         try:
             self.pid = nspawn.wait_for(launcher, self._machine.console)
             nspawn.execute(launcher, "systemctl", "is-system-running", "--wait", seconds=BOOT_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             self.close()
             raise Unavailable(f"a machine of {SUITE} does not boot: {error}") from error
         self.root = Path(f"/proc/{self.pid}/root")

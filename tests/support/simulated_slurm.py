@@ -305,6 +305,10 @@ class SimulatedSlurm(Slurm):
     def _set(self, node: Node, state: str) -> None:
         if state == "DRAIN":
             node.drained = True
+        elif state == "DOWN":
+            node.down = True
+            for one in self.all_on(node.name):
+                self._lose(one)
         elif state in ("UNDRAIN", "RESUME", "IDLE"):
             node.silent = node.silent or (state != "IDLE" and node.power in ("down", "falling"))
             node.drained, node.reason = False, None
@@ -328,8 +332,8 @@ class SimulatedSlurm(Slurm):
             node.power, node.silent, node.boot, node.heard_at = "up", False, machine[1], now
             node.idle_since = now
         elif machine is not None and node.power == "up":
-            if node.down and node.reason == "Not responding":
-                node.down, node.reason = False, None
+            if node.down:  # ReturnToService=2
+                node.down, node.reason = False, node.reason if node.drained else None
             node.silent, node.boot, node.heard_at = False, machine[1], now
             # "Node unexpectedly rebooted": the jobs on the node are lost.
             for one in self.all_on(node.name):
@@ -359,7 +363,7 @@ class SimulatedSlurm(Slurm):
             node.power = "down"
         elif node.leave and not held and node.power != "falling":
             self._fall(node)
-        elif node.power == "up" and not (held or node.drained or node.down or node.name in self._static):
+        elif node.power == "up" and not (held or node.name in self._static):
             if now - node.idle_since > self.timers.suspend_time:
                 self._fall(node)
         elif node.power == "falling" and now >= node.falls_until:

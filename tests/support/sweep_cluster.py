@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, report, results
+from cli import login_machine, packages, report, results
 from cli import main as cli
 from cli.provider import StackUp
 from cli.report import Made
 from cli.sweep import watch
 from infra.errors import NotUpError, UserError
 from infra.program import locations
-from node import foreign
+from node import foreign, subprocesses
 from node.slurm.control import SlurmError
+from node.subprocesses import Ran
 from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
@@ -68,6 +68,8 @@ def record(nodes: int, job_id: int, **changes: Any) -> dict[str, Any]:
         "seconds_total": 70.0 / nodes, "seconds_train": 60.0 / nodes, "images_per_second": 1000.0 * nodes,
         "loss": 0.5, "accuracy": 0.9, "test_accuracy": 0.88, "history": history,
         "start_latency_seconds": 1.0, "restarts": 0, "digest": None, "versions": {}, "cost_usd": None,
+        "seed": 0, "learning_rate": 0.2, "average_every": None, "cores": nodes, "cores_shared": False,
+        "cores_others": None, "step_seconds": None, "exchange_seconds": None, "phases": {},
     }  # fmt: skip
     return {**made, **changes}
 
@@ -98,7 +100,7 @@ class SweepCluster:
         self.needed = True
         """Whether the cluster has what runs need (workload, environment)."""
         monkeypatch.setattr(login_machine, "tool", self._tool)
-        monkeypatch.setattr(subprocess, "run", self._sbatch)
+        monkeypatch.setattr(subprocesses, "run", self._sbatch)
 
     def renew(self) -> None:
         """Put another cluster in its place: it has no folder or job of the old one; job ids begin at 1."""
@@ -133,7 +135,7 @@ class SweepCluster:
         if name in self.hooks:
             self.hooks[name](name)
 
-    def _sbatch(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def _sbatch(self, command: list[str], env: dict[str, str], **options: Any) -> Ran:
         self._hook("sbatch")
         given = dict(item.lstrip("-").split("=", 1) for item in command if "=" in item)
         number = max(self.control.queue, default=0) + 1
@@ -142,9 +144,9 @@ class SweepCluster:
         self.control.queue[number] = job(
             number, "PENDING", comment=given["comment"], reason=reason, user=foreign.name(os.geteuid())
         )
-        self.submitted.append(str(Path(options["cwd"]).relative_to(self.bench)))
+        self.submitted.append(str(Path(options["folder"]).relative_to(self.bench)))
         self._hook("sbatched")
-        return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
+        return Ran(0, f"{number}\n", "")
 
     def _go_on(self) -> None:
         """End the running job, or start the first one that waits."""
@@ -191,6 +193,7 @@ class SweepUser:
         (self.project / "workload" / "train.py").write_text("")
         (self.project / "Pulumi.test.yaml").write_text(STACK)
         monkeypatch.setenv("SLURM_STACKS_PROJECT", str(self.project))
+        monkeypatch.setattr(packages, "provide", lambda _group: None)
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
         monkeypatch.setenv("COLUMNS", "200")
         monkeypatch.setattr(locations, "run_root", lambda: folder / "runs")
@@ -225,8 +228,8 @@ class SweepUser:
         return sorted((one.record["nodes"], int(one.record["job_id"])) for one in found)
 
     def left(self) -> list[Path]:
-        """Return the files of sweeps that are left in the state folder."""
-        return sorted(locations.state_root().glob("sweeps/**/*"))
+        """Return the files of sweeps that are left in the checkout."""
+        return sorted(self.project.glob(f"{locations.STATE_FOLDER}/**/*"))
 
     def _report(self, stacks: list[str], *, project: Path) -> Made:
         assert project == self.project

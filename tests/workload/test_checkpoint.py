@@ -15,11 +15,12 @@ np = training_module("numpy")
 from workload import data, train  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.errors import StoppedError, WorkloadError  # noqa: E402
-from workload.loop import Epoch, Position, State  # noqa: E402
+from workload.loop import Position, State  # noqa: E402
 from workload.options import parse, read_job  # noqa: E402
 from workload.preemption import Preemption  # noqa: E402
 from workload.record import Phases, Progress  # noqa: E402
 from workload.rendezvous import Rendezvous  # noqa: E402
+from workload.result import Epoch  # noqa: E402
 from workload.saver import Saver  # noqa: E402
 from workload.slurm import Step, read_step  # noqa: E402
 

@@ -20,7 +20,8 @@ from workload import data, local_sgd, model, recipe, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import StoppedError, WorkloadError  # noqa: E402
-from workload.loop import Epoch, Plan, State  # noqa: E402
+from workload.loop import Plan, State  # noqa: E402
+from workload.result import Epoch  # noqa: E402
 
 # This must come before TensorFlow's first operation; importing test modules runs none.
 (_CPU,) = tf.config.list_physical_devices("CPU")

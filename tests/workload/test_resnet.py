@@ -18,9 +18,9 @@ from tests.support.batch_job import BatchJob
 from tests.support.training_modules import training_module
 from workload.batch import record
 from workload.errors import StoppedError, WorkloadError
-from workload.loop import Epoch
 from workload.resnet import resize, shards
 from workload.resnet.options import Options, parse
+from workload.result import Epoch
 
 pytestmark = pytest.mark.tensorflow
 

@@ -24,8 +24,9 @@ from workload import published, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import StoppedError  # noqa: E402
-from workload.loop import Epoch, Plan, State  # noqa: E402
+from workload.loop import Plan, State  # noqa: E402
 from workload.preemption import STATUS  # noqa: E402
+from workload.result import Epoch  # noqa: E402
 
 TERM = signal.SIGTERM
 
@@ -236,7 +237,7 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     assert parts["start_latency_seconds"] > 0  # of the first start that saved something to go on from
     # The time of all starts, like the epochs, which were trained in several of them.
     assert parts["seconds_total"] > parts["seconds_train"]
-    assert not result.waited(parts)
+    assert result.mistakes(parts) == []
     assert len(parts["history"]) == 5
     assert not job.checkpoint.parent.exists()
 
@@ -267,7 +268,7 @@ def test_a_published_training_goes_on_within_an_epoch(make: Callable[..., Job]) 
     whole, parts = record(alone), record(run)
     assert parts["restarts"] == 1
     assert parts["start_latency_seconds"] > 0
-    assert not result.waited(parts)
+    assert result.mistakes(parts) == []
     (first, second), (whole_first, whole_second) = parts["history"], whole["history"]
     assert (first["loss"], first["accuracy"]) == (whole_first["loss"], whole_first["accuracy"])
     # For the first part of the interrupted epoch Keras gave the chief the mean over its half of the examples.

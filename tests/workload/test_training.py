@@ -18,7 +18,8 @@ from tests.support.training_step import Run  # noqa: E402
 from workload import devices, local_sgd, model, published, result, sync  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import WorkloadError  # noqa: E402
-from workload.loop import Epoch, Plan  # noqa: E402
+from workload.loop import Plan  # noqa: E402
+from workload.result import Epoch  # noqa: E402
 
 
 @pytest.fixture(scope="module")

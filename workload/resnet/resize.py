@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import result
+from workload import files, result
 from workload.errors import WorkloadError
 from workload.resnet import shards
 
@@ -132,22 +132,22 @@ class Resizer:
             return False
         damaged: list[str] = []
         images = split.of(number)
-        temporary = file.with_name(f".{file.name}.new")
-        with (
-            ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
-            self._tf.io.TFRecordWriter(str(temporary)) as writer,
-        ):
-            for (name, _), example in zip(images, pool.map(self._example, images), strict=True):
-                if example is None:
-                    damaged.append(name)
-                else:
-                    writer.write(example)
-        if len(damaged) > max(1, MOST_DAMAGED * len(images)):
-            raise WorkloadError(
-                f"of the {len(images)} in {file.name}, {len(damaged)} cannot be read, {damaged[0]} among them"
-            )
+        with files.replacing(file) as draft:
+            with (
+                ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+                self._tf.io.TFRecordWriter(str(draft.name)) as writer,
+            ):
+                for (name, _), example in zip(images, pool.map(self._example, images), strict=True):
+                    if example is None:
+                        damaged.append(name)
+                    else:
+                        writer.write(example)
+            if len(damaged) > max(1, MOST_DAMAGED * len(images)):
+                raise WorkloadError(
+                    f"of the {len(images)} in {file.name}, {len(damaged)} cannot be read, {damaged[0]} among "
+                    "them"
+                )
         note = {"digest": split.digest, "images": len(images) - len(damaged), "damaged": damaged}
-        temporary.replace(file)
         result.write_json(_note(file), note)  # written last: a file without a note is made again
         self.damaged += damaged
         return True

@@ -25,8 +25,8 @@ from workload.program import PROGRESS_LINES, VALUES
 from workload.resnet.options import Options, from_environment
 
 if TYPE_CHECKING:
-    from workload.loop import Epoch
     from workload.resnet.training import Training
+    from workload.result import Epoch
 
 STOPPED = 128 + signal.SIGTERM
 PACK_BYTES = 32 << 20

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from workload import result
 from workload.errors import StoppedError, WorkloadError
-from workload.loop import Epoch, check_finite
+from workload.loop import check_finite
 from workload.resnet import images as data
 from workload.resnet import network
 from workload.resnet.descent import PUBLISHED_BATCH, Descent, Schedule, loss
 from workload.resnet.options import Options
+from workload.result import Epoch
 
 CHECKPOINTS = "checkpoint"
 SETTINGS = "settings.json"

@@ -12,8 +12,8 @@ from cli.doctor.finding import Finding, Severity, fine, from_message, stops, war
 from cli.local import system_packages
 from cli.local.diagnosis.host import Host
 from cli.local.diagnosis.resources import ACCOUNTING_MIB
-from localcloud.nspawn import SEARCH
 from node.slurm.version import TRAITS, Version, parse, spell
+from node.subprocesses import SEARCH
 
 ASKED = {
     "slurmctld": ("-V",),

@@ -14,7 +14,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws import bake, policies
-from infra.aws.bake import AwsBake
+from infra.aws.bake import AwsImages
 from infra.aws.batch import access
 from infra.aws.batch import policies as batch_policies
 from infra.aws.batch.identity import BatchIdentity, role
@@ -72,11 +72,11 @@ class BatchBake(pulumi.ComponentResource):
             tags=tags(design, f"{design.name}-{ROLE}"),
             opts=own,
         )
-        published = Bundle(f"{name}-bundle", "slurm-stacks:index:AwsBundle", design, bucket, own)
+        published = Bundle(f"{name}-bundle", design, bucket, own)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
         steps = pulumi.Output.from_input(cached).apply(lambda image: script(design, image))
-        images = AwsBake(f"{name}-images", design, build, needed, {STEP: steps}, own)
+        images = AwsImages(f"{name}-images", design, build, needed, {STEP: steps}, own)
         (self.image,) = images.images["compute"].values()
         self.register_outputs({"image": self.image})
 

@@ -115,7 +115,7 @@ class BatchCluster(pulumi.ComponentResource):
         arguments = ClusterRef.of(design).arguments()
         names = ["--queue", batch.queue, "--environment", batch.compute_environment]
         return command.local.Command(
-            f"{self._name}-end",
+            f"{self._name}-termination",
             create="true",
             delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
             triggers=[*arguments, *names, *network_ids, behind(machines, "environment")],
@@ -142,7 +142,9 @@ class BatchCluster(pulumi.ComponentResource):
         if limits:
             options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
         if batch.file_system == "job":
-            made = options.BatchFileSystems(f"{name}-systems", design, identity, network, [end], self._own)
+            made = options.BatchFileSystems(
+                f"{name}-file-systems", design, identity, network, [end], self._own
+            )
             machine = made.machine
         if bucket is not None and batch.start_on_manifest:
             options.BatchManifests(

@@ -44,7 +44,7 @@ class BatchDefinition(pulumi.ComponentResource):
         manifest = {"manifest": ""} if MANIFEST in batch.command else {}
         known = pulumi.Output.all(image, identity.job, log_group)
         made = aws.batch.JobDefinition(
-            f"{name}-nodes",
+            f"{name}-job",
             name=batch.job_definition,
             type="multinode",
             node_properties=known.apply(lambda parts: json.dumps(node_properties(design, *parts))),

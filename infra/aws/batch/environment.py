@@ -69,7 +69,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         batch = access.of(design)
         template = self._template(network, image, sources)
         environment = aws.batch.ComputeEnvironment(
-            f"{name}-machines",
+            f"{name}-compute",
             name=batch.compute_environment,
             type="MANAGED",
             state="ENABLED",
@@ -168,7 +168,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         if batch.placement_group is None:
             return None
         group = aws.ec2.PlacementGroup(
-            f"{self._name}-group",
+            f"{self._name}-placement-group",
             name=batch.placement_group,
             strategy="cluster",
             tags=tags(design, batch.placement_group, partition=batch.queue),
@@ -187,7 +187,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         text = pulumi.Output.all(**sources).apply(lambda known: user_data.render(design, known))
         group = network.groups["compute"]
         return aws.ec2.LaunchTemplate(
-            f"{self._name}-template",
+            f"{self._name}-launch-template",
             name=f"{design.name}-{batch.queue}",
             description=f"machines of the environment {batch.compute_environment}, cluster {design.name}",
             update_default_version=True,

@@ -63,7 +63,7 @@ class BatchBudget(pulumi.ComponentResource):
             own,
         )
         rule = aws.cloudwatch.EventRule(
-            f"{name}-clock",
+            f"{name}-schedule",
             name=access.budget_machine(design.name),
             description=f"counts what the cluster {design.name} spends",
             schedule_expression=f"rate({states.TICK_MINUTES} minutes)",
@@ -132,7 +132,7 @@ class BatchManifests(pulumi.ComponentResource):
     ) -> None:
         super().__init__("slurm-stacks:index:BatchManifests", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=after)
-        aws.s3.BucketNotification(f"{name}-events", bucket=bucket.bucket, eventbridge=True, opts=own)
+        aws.s3.BucketNotification(f"{name}-notification", bucket=bucket.bucket, eventbridge=True, opts=own)
         rule = aws.cloudwatch.EventRule(
             f"{name}-rule",
             name=f"{design.name}-manifests",
@@ -149,7 +149,7 @@ class BatchManifests(pulumi.ComponentResource):
             starts = role(name, design, "start", "events", self)
             grant(name, "start", starts, identity.scope, lambda scope: policies.rule(scope, design), self)
             aws.cloudwatch.EventTarget(
-                f"{name}-job",
+                f"{name}-target",
                 rule=rule.name,
                 arn=queue,
                 role_arn=starts.arn,
@@ -191,7 +191,7 @@ def _machine(
     granted = grant(name, kind, acts, identity.scope, may, parent)
     text = definition if isinstance(definition, pulumi.Output) else identity.scope.apply(definition)
     return aws.sfn.StateMachine(
-        f"{name}-machine",
+        f"{name}-state-machine",
         name=called,
         role_arn=acts.arn,
         definition=text,
@@ -225,7 +225,7 @@ def _target(
         opts=pulumi.ResourceOptions(parent=parent),
     )
     aws.cloudwatch.EventTarget(
-        f"{name}-start",
+        f"{name}-target",
         rule=rule.name,
         arn=machine.arn,
         role_arn=starts.arn,

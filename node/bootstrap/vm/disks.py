@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from pathlib import Path
 
 from node import foreign
@@ -17,6 +16,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import clouds
 from node.model import Mount
+from node.waiting import wait_until
 
 ATTACH_SECONDS = 240.0
 """How long to wait for a disk, which may be attached after the machine has started."""
@@ -48,15 +48,11 @@ def volume(context: Context, mount: Mount) -> str:
         TimeoutError: The disk was not attached in time.
     """
     disk = clouds.of(context.settings).disk(context, mount)
-    deadline = time.monotonic() + ATTACH_SECONDS
-    while (device := disk.find()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"{mount.path}: {disk.name} was not attached to this machine for {ATTACH_SECONDS:g} s; "
-                "it is in another zone, or in use by another machine"
-            )
-        time.sleep(POLL_SECONDS)
-    return device
+    late = (
+        f"{mount.path}: {disk.name} was not attached to this machine for {ATTACH_SECONDS:g} s; "
+        "it is in another zone, or in use by another machine"
+    )
+    return wait_until(disk.find, ATTACH_SECONDS, late, POLL_SECONDS)
 
 
 def scratch(context: Context) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import tarfile
-import time
 import urllib.parse
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from node.bootstrap.vm import apt, neuron, nvidia, pyxis, signed
 from node.bootstrap.vm.signed import Signer
 from node.cloud import call
 from node.model import Accelerator, Partition
+from node.waiting import wait_at_most
 
 CLOSED_ONLY = frozenset({"p4", "p100", "v100"})
 """GPUs older than Turing, which the open kernel modules do not support."""
@@ -144,16 +144,20 @@ def _join_fabric(context: Context, count: int) -> None:
         # Without them the check below fails, and says what to do.
         with contextlib.suppress(CommandError):
             context.run(*command, timeout=120.0)
-    deadline = time.monotonic() + FABRIC_SECONDS
-    while (joined := _joined(context.run("nvidia-smi", "--query", timeout=120.0))) != count:
-        if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"{joined} of {plurals.count(count, 'GPU')} have joined the NVLink fabric: NVIDIA's NVLink "
-                "Subnet Manager (nvlsm) or the kernel's InfiniBand modules are missing, and CUDA would fail "
-                "with error 802; use an image that has them, like AWS's Deep Learning Base AMI of Ubuntu "
-                "24.04 (image.id)"
-            )
-        time.sleep(FABRIC_PAUSE)
+    joined = 0
+
+    def all_joined() -> bool:
+        nonlocal joined
+        joined = _joined(context.run("nvidia-smi", "--query", timeout=120.0))
+        return joined == count
+
+    if not wait_at_most(all_joined, FABRIC_SECONDS, FABRIC_PAUSE):
+        raise RuntimeError(
+            f"{joined} of {plurals.count(count, 'GPU')} have joined the NVLink fabric: NVIDIA's NVLink "
+            "Subnet Manager (nvlsm) or the kernel's InfiniBand modules are missing, and CUDA would fail "
+            "with error 802; use an image that has them, like AWS's Deep Learning Base AMI of Ubuntu "
+            "24.04 (image.id)"
+        )
 
 
 def _joined(said: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Mapping
 
 from node.bootstrap import files
@@ -16,6 +15,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import buckets, clouds, disks, mount_sources
 from node.model import Mount
+from node.waiting import pauses_for, retry
 
 SERVER_SECONDS = 200.0
 """How long to wait for a server, because a controller that boots at the same time needs minutes. It is less
@@ -128,20 +128,18 @@ def _mount(context: Context, mount: Mount, kind: str, origin: str, server: str, 
             return
         raise RuntimeError(f"{mount.path}: {present[1]} is mounted there, and should be {origin}")
     files.folder(target)
-    deadline = time.monotonic() + SERVER_SECONDS
-    while True:
-        try:
-            _reach(server, port)
-            command = ("mount", "-t", kind, "-o", mount.options, origin, str(target))
-            context.run(*command, timeout=TRY_SECONDS)
-        except (OSError, CommandError) as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{mount.path}: {origin} could not be mounted for {SERVER_SECONDS:g} s; {hint}\n{error}"
-                ) from error
-            time.sleep(PAUSE_SECONDS)
-        else:
-            return
+
+    def once() -> None:
+        _reach(server, port)
+        command = ("mount", "-t", kind, "-o", mount.options, origin, str(target))
+        context.run(*command, timeout=TRY_SECONDS)
+
+    try:
+        retry(once, (OSError, CommandError), pauses_for(SERVER_SECONDS, PAUSE_SECONDS))
+    except (OSError, CommandError) as error:
+        raise TimeoutError(
+            f"{mount.path}: {origin} could not be mounted for {SERVER_SECONDS:g} s; {hint}\n{error}"
+        ) from error
 
 
 def _reach(server: str, port: int) -> None:

@@ -12,11 +12,10 @@ Login's key has expired and the role was revoked. So these files are not used fo
 
 from __future__ import annotations
 
-import time
-
 from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.bootstrap.vm.users import KEY, KEY_TEXT
+from node.waiting import wait_until
 
 NSSWITCH = "etc/nsswitch.conf"
 AGENT_SECONDS = 60.0
@@ -70,15 +69,11 @@ def prepare(context: Context) -> None:
     Raises:
         TimeoutError: The agent has not set up OS Login in time.
     """
-    deadline = time.monotonic() + AGENT_SECONDS
-    while not _known(context):
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"OS Login is not set up on this machine: google-guest-agent has not written it to "
-                f"/{NSSWITCH} for {AGENT_SECONDS:g} s; is the metadata key enable-oslogin TRUE, and has the "
-                "image the agent?"
-            )
-        time.sleep(POLL_SECONDS)
+    late = (
+        f"OS Login is not set up on this machine: google-guest-agent has not written it to /{NSSWITCH} for "
+        f"{AGENT_SECONDS:g} s; is the metadata key enable-oslogin TRUE, and has the image the agent?"
+    )
+    wait_until(lambda: _known(context), AGENT_SECONDS, late, POLL_SECONDS)
     if context.has_users:
         _first_login(context)
     if context.role in ("controller", "login"):

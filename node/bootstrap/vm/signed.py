@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import openpgp
@@ -48,24 +49,24 @@ def fetch(
             f"{signer.key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be "
             f"{signer.fingerprint}: {url} is not installed"
         )
-    draft, signature, keyring = (
-        target.with_name(f".{target.name}.{part}") for part in ("draft", "sig", "gpg")
-    )
+    signature, keyring = (target.with_name(f".{target.name}.{part}") for part in ("sig", "gpg"))
     try:
-        draft.write_bytes(_get(url, attempts))
+        content = _get(url, attempts)
         signature.write_bytes(_get(signature_url, attempts))
         keyring.write_bytes(openpgp.binary(key))
         # apt needs gpgv on every machine. It takes no key but those of the keyring, and binary keyrings only.
         check = ("gpgv", "--homedir", str(target.parent), "--keyring", str(keyring))
         try:
-            context.run(*check, str(signature), str(draft), timeout=60.0)
+            with files.replacing(target) as draft:
+                draft.write(content)
+                draft.flush()
+                context.run(*check, str(signature), str(draft.name), timeout=60.0)
         except CommandError as error:
             raise CommandError(
                 f"{url} is not signed by {signer.fingerprint}, and is not installed: {error}", error.status
             ) from error
-        draft.replace(target)
     finally:
-        for path in (draft, signature, keyring):
+        for path in (signature, keyring):
             path.unlink(missing_ok=True)
 
 

@@ -8,7 +8,6 @@ machine's devices.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from node import foreign
 from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
+from node.locks import locked
 
 COMPLETE = ".complete"
 """The file in a complete environment, on the local stack too."""
@@ -59,8 +59,7 @@ def prepare(context: Context) -> str:
     for there in (target, lock_file):
         _remove_foreign(there)
     # After a restart of the boot the former process may still be making the environment.
-    with lock_file.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(lock_file):
         # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
         if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
             return f"{target} is there"

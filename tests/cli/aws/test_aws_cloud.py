@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_the_bucket_is_found_before_there_is_a_machine(account: Account) -> None
 def test_termination_is_told_all_that_it_needs() -> None:
     parser, _ = operations.parser()
     place = ClusterRef("c", REGION, "z", "p")
-    options = parser.parse_args(["sweep", "--stack", "s", *place.arguments()])
+    options = parser.parse_args(["terminate-nodes", "--stack", "s", *place.arguments()])
     assert ClusterRef(options.cluster, options.region, options.zone, options.project) == place
     assert ClusterRef("c", REGION).arguments() == ["--region", REGION, "--cluster", "c"]
 
@@ -147,3 +148,10 @@ def test_a_machine_says_of_which_stack_it_is(account: Account) -> None:
         "controller": "Mine.1", "old": None,
     }  # fmt: skip
     assert cloud.label_of("Mine.1") == "Mine.1"
+
+
+def test_without_the_library_its_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UserError, match=r"pyproject\.toml has it in the group aws") as caught:
+        access.require()
+    assert caught.value.exit_code == EXIT_REFUSED

@@ -13,7 +13,9 @@ from moto.servicequotas.exceptions import NoSuchResource
 
 from cli.aws import diagnosis, quotas
 from cli.clouds import keys
+from cli.clouds.quotas import Wanted
 from cli.doctor.finding import Finding, Severity
+from infra.aws.tags import CLUSTER
 from node.model import Access, ClusterDesign
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design
@@ -27,10 +29,10 @@ DESIGN = aws_design(region=REGION, partitions=(CPU, dataclasses.replace(GPU, cpu
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """The account's limits by quota. moto has only those of VPCs, so these are served on its HTTP level."""
-    values: dict[str, float] = {}
+    values: dict[str, float] = {"L-0263D0A3": 5, "L-7A658B76": 50}
 
     def get(_self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-        assert service_code == "ec2"
+        assert service_code == ("ebs" if quota_code == "L-7A658B76" else "ec2")
         if quota_code not in values:
             raise NoSuchResource
         return {"QuotaCode": quota_code, "ServiceCode": "ec2", "Value": values[quota_code]}
@@ -61,7 +63,7 @@ def test_machines_are_of_the_family_that_ec2_counts(machine: str, family: str) -
 def test_every_machine_of_the_snapshot_has_a_quota() -> None:
     from infra.instance_types.catalog import catalog
 
-    assert [n for n in catalog().names("aws") if quotas.code((quotas.family(n), False)) is None] == []
+    assert [n for n in catalog().names("aws") if quotas.code_of((quotas.family(n), False)) is None] == []
 
 
 def test_what_a_cluster_wants() -> None:
@@ -69,9 +71,9 @@ def test_what_a_cluster_wants() -> None:
     block = dataclasses.replace(GPU, name="b", cpus=96, capacity_block=True)
     design = dataclasses.replace(DESIGN, partitions=(*DESIGN.partitions, spot, block))
     assert quotas.wanted(design) == {
-        ("Standard", False): quotas.Wanted(2, 2 + 40),
-        ("P", False): quotas.Wanted(0, 4 * 96),
-        ("Standard", True): quotas.Wanted(4, 40),
+        ("Standard", False): Wanted(2, 2 + 40),
+        ("P", False): Wanted(0, 4 * 96),
+        ("Standard", True): Wanted(4, 40),
     }
 
 
@@ -112,6 +114,38 @@ def test_a_head_that_could_not_start_stops(account: Account, limits: dict[str, f
     )  # fmt: skip
 
 
+def test_addresses_and_volumes_count_for_the_whole_stack_and_without_what_it_has_already(
+    account: Account, limits: dict[str, float]
+) -> None:
+    limits |= {"L-1216C47A": 42, "L-417A185B": 384, "L-0263D0A3": 1, "L-7A658B76": 1}
+    hosts = tuple(dataclasses.replace(host, tags=("public",)) for host in DESIGN.hosts)
+    large = dataclasses.replace(CPU, disk_gib=500, min=1)
+    design = dataclasses.replace(DESIGN, hosts=hosts, partitions=(large, *DESIGN.partitions[1:]))
+    for cluster in (design.name, "another"):
+        tags = [{"Key": CLUSTER, "Value": cluster}]
+        made = account.ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=400, VolumeType="gp3")
+        account.ec2.create_tags(Resources=[made["VolumeId"]], Tags=tags)
+        address = account.ec2.allocate_address(Domain="vpc")["AllocationId"]
+        account.ec2.create_tags(Resources=[address], Tags=tags)
+    hosts_and_nat = len(hosts) + 1
+    addresses, volumes = found(design)
+    assert addresses.severity is Severity.STOPS
+    assert addresses.found == (
+        f"Elastic IP addresses in {REGION}: 1 (L-0263D0A3), 1 of them used; the cluster has {hosts_and_nat} "
+        "all the time"
+    )
+    assert f"--service-code ec2 --quota-code L-0263D0A3 --desired-value {hosts_and_nat + 1} " in str(
+        addresses.cure
+    )
+    always = quotas.volumes(design).always
+    nodes = 500 * (large.max - 1) + GPU.disk_gib * 4
+    assert quotas.volumes(design) == Wanted(always, always + nodes)
+    assert always >= 500 + sum(host.disk_gib for host in hosts)
+    assert volumes.severity is (Severity.STOPS if always > 1024 - 400 else Severity.WARNS)
+    assert volumes.found.startswith(f"GiB of gp3 volumes in {REGION}: 1024 (L-7A658B76), 400 of them used; ")
+    assert "--service-code ebs --quota-code L-7A658B76 --desired-value 6 " in str(volumes.cure)
+
+
 def test_a_quota_that_was_never_changed_is_awss_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Service Quotas then has no applied value."""
 
@@ -129,7 +163,11 @@ def test_a_quota_that_was_never_changed_is_awss_own(monkeypatch: pytest.MonkeyPa
         def paginate(self, **_asked: Any) -> Any:
             return []
 
-    seen = list(quotas.findings(Quotas(), Ec2(), DESIGN))
+        def describe_addresses(self) -> Any:
+            return {"Addresses": []}
+
+    clients: dict[str, Any] = {"service-quotas": Quotas(), "ec2": Ec2()}
+    seen = list(quotas.findings(lambda service: clients[service], DESIGN))
     assert {finding.found.partition(": ")[2].partition(" ")[0] for finding in seen} == {"5"}
 
 

@@ -103,16 +103,16 @@ def test_what_nodes_left_loose_is_removed_and_the_heads_is_not(account: Account)
         )
         return str(made["NetworkInterface"]["NetworkInterfaceId"])
 
-    loose, seat = interface(**{ROLE: "compute"}), interface()
+    loose, kept = interface(**{ROLE: "compute"}), interface()
     labels = [{"Key": CLUSTER, "Value": "c"}, {"Key": ROLE, "Value": "compute"}]
     account.ec2.create_volume(
         AvailabilityZone="eu-west-1a", Size=8, TagSpecifications=[{"ResourceType": "volume", "Tags": labels}]
     )
     terminate(account)
     there = [i["NetworkInterfaceId"] for i in account.ec2.describe_network_interfaces()["NetworkInterfaces"]]
-    assert seat in there
+    assert kept in there
     assert loose not in there
-    assert machines.leftovers(account.ec2, "c") == [f"network interface {seat} (available)"]
+    assert machines.leftovers(account.ec2, "c") == [f"network interface {kept} (available)"]
 
 
 def test_the_report_of_leftovers_names_each_thing_once(account: Account) -> None:
@@ -150,7 +150,16 @@ def test_the_provider_finds_and_removes_what_is_left_of_the_cluster_that_the_sta
 def test_the_resources_own_command_terminates(account: Account) -> None:
     """Run a verb as the engine does: in the project's folder, as a separate process."""
     (node,) = account.nodes("cpu-0", 1)
-    line = [sys.executable, "-m", "cli.aws.operations", "sweep", "--stack", "s", "--region", "eu-west-1"]
+    line = [
+        sys.executable,
+        "-m",
+        "cli.aws.operations",
+        "terminate-nodes",
+        "--stack",
+        "s",
+        "--region",
+        "eu-west-1",
+    ]
     quick = "import cli.clouds.termination as m; m.POLL_SECONDS = 0.01; import runpy, sys; "
     quick += "sys.argv[0] = 'x'; runpy.run_module('cli.aws.operations', run_name='__main__')"
     line[1:3] = ["-c", quick]
@@ -163,7 +172,16 @@ def test_the_resources_own_command_terminates(account: Account) -> None:
 
 
 def test_without_credentials_the_command_says_so_once(nobody: None) -> None:
-    line = [sys.executable, "-m", "cli.aws.operations", "sweep", "--stack", "s", "--region", "eu-west-1"]
+    line = [
+        sys.executable,
+        "-m",
+        "cli.aws.operations",
+        "terminate-nodes",
+        "--stack",
+        "s",
+        "--region",
+        "eu-west-1",
+    ]
     done = subprocess.run(
         [*line, "--cluster", "c"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )

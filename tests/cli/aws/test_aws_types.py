@@ -106,14 +106,14 @@ def test_what_is_known_of_one_region_is_asked_again_in_another(tmp_path: Path) -
 @pytest.mark.usefixtures("older", "account")
 def test_a_stack_files_own_facts_are_never_asked_for_and_win(tmp_path: Path) -> None:
     own = {"g6.12xlarge": {"vcpus": 40, "memory_mib": 1000 * 100}}
-    path = stack(tmp_path, "g6.12xlarge", machines=own)
+    path = stack(tmp_path, "g6.12xlarge", instance_types=own)
     assert (
         instance_type_lookup.look_up_missing(Stack(tmp_path, "t"), again=True)
         == instance_type_lookup.Answer()
     )
     stack(tmp_path, "g6.12xlarge")
     instance_type_lookup.look_up_missing(Stack(tmp_path, "t"))
-    path = stack(tmp_path, "g6.12xlarge", machines=own)
+    path = stack(tmp_path, "g6.12xlarge", instance_types=own)
     assert design(load_file(path), catalog()).partitions[0].cpus == 40
 
 

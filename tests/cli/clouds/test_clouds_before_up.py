@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.doctor.finding import Check, Finding, fine, stops
+from cli.doctor.finding import Check, Finding, fine, stops, warns
 from cli.ssh.openssh import SshError
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from node.model import ClusterDesign
 from tests.support.cloud_up import (
     CPU,
@@ -46,7 +46,52 @@ class Unreachable(FakeProvider):
         def ways() -> list[Finding]:
             return [fine("ssh.client", "ssh is here"), stops("ssh.tunnel", "no tunnel", "Dig one.")]
 
-        return [Check("quotas", lambda: [stops("quotas", "none", "Ask.")]), Check("ssh", ways)]
+        return [Check("key", lambda: [stops("key", "none", "Make one.")]), Check("ssh", ways)]
+
+
+class Small(Unreachable):
+    """An account with small quotas, and a stack file that names a disk that is not there."""
+
+    def __init__(self, *quotas: Finding) -> None:
+        super().__init__()
+        self.quotas = [*quotas, stops("gpus", "a zone has none", "Take another.")]
+
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        disk = stops("storage", "there is no disk d", "Name one.")
+        more = [Check("quotas", lambda: self.quotas)]
+        return [
+            *super().checks(design),
+            *more,
+            Check("storage", lambda: [disk] if design and design.trains else []),
+        ]
+
+
+def test_what_is_larger_than_a_quota_is_refused_with_all_else_that_the_account_lacks(head: Head) -> None:
+    provider = Small(
+        stops("quotas", "vCPUs: 5, 0 of them used", "Ask."), warns("quotas", "GPUs: 0", "They wait.")
+    )
+    said: list[str] = []
+    with pytest.raises(UserError) as caught:
+        provider.check_changes(
+            NOWHERE, dataclasses.replace(made(), trains=True), outputs, said.append, replace=False
+        )
+    assert caught.value.exit_code == EXIT_USAGE
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: this storage cannot be used",
+        "  there is no disk d. Name one.",
+        "the account's quotas are too small for what is up all the time",
+        "  vCPUs: 5, 0 of them used. Ask.",
+        "the login machine could not be reached from here",
+        "  no tunnel. Dig one.",
+    ]
+    assert said == ["quotas: GPUs: 0. They wait."]
+
+
+def test_nodes_beyond_a_quota_wait_for_it_and_that_is_said(cloud: FakeCloud, head: Head) -> None:
+    provider = Small(warns("quotas", "GPUs: 0", "They wait."))
+    assert check_changes(provider, dataclasses.replace(made(), trains=False)) == [
+        "quotas: GPUs: 0. They wait."
+    ]
 
 
 def test_a_training_that_nobody_could_submit_is_refused_before_anything_is_made(head: Head) -> None:

@@ -17,7 +17,7 @@ from cli.clouds.kept_storage import KeptStorage
 from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import locations
+from infra.program import clusters, locations
 from infra.program.stack import Stack
 from node.model import Mount
 from tests.support.cloud_up import (
@@ -57,9 +57,9 @@ def test_another_releases_settings_are_said_to_be_unreadable(
     cloud: FakeCloud, provider: FakeProvider
 ) -> None:
     cloud.run("controller")
-    cloud.write("settings/x", b'{"strange": 1}')
+    cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v2"}')
     cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
-    with pytest.raises(UserError, match=r"of cluster c cannot be read: .*strange"):
+    with pytest.raises(UserError, match=r"of cluster c cannot be read: settings of .*/v2"):
         running.published(cloud)
     said: list[str] = []
     provider.check_changes(NOWHERE, made(), outputs, said.append, replace=False)
@@ -324,7 +324,10 @@ def test_a_note_that_is_damaged_is_none(stack: Stack) -> None:
     known_clusters.note(stack, PLACE)
     known_clusters.note(stack, PLACE)
     assert known_clusters.read(stack) == [PLACE]
-    (locations.state_dir(stack) / known_clusters.NAME).write_text('[{"strange": 1}]')
+    (record,) = clusters.recorded()
+    assert (record.home, record.provider, record.id) == (stack, "aws", locations.cluster_id(stack))
+    (file,) = (locations.state_root() / "clusters").iterdir()
+    file.write_text(file.read_text().replace("region", "strange"))
     assert known_clusters.read(stack) == []
 
 

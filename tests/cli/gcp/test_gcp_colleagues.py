@@ -105,12 +105,3 @@ def test_what_is_one_clusters_is_granted_on_its_own_parts() -> None:
     assert of["roles/iam.serviceAccountUser"].startswith("gcloud iam service-accounts add-iam-policy-binding")
     assert of["roles/storage.objectViewer"].startswith("gcloud storage buckets add-iam-policy-binding")
     assert "gcloud projects add-iam-policy-binding" in text
-
-
-def test_a_head_of_an_earlier_release_needs_the_list_of_buckets_once(there: Project) -> None:
-    there.bucket()
-    there.head(bucket=None)
-    there.report("controller", "ready")
-    cloud = GcpCloud(ClusterRef("c", "europe-west4", "europe-west4-a", "p-1"), lambda _: there.account)
-    ssh_access.find(Stack(ROOT, "test"), gcp_ssh_design(), cloud)
-    assert there.calls.count("GET /storage/b") == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from google.cloud import compute_v1 as gce
 
+from cli.clouds.quotas import Wanted
 from cli.doctor.finding import Finding, Severity
 from cli.gcp import account, diagnosis, quotas
 from cli.gcp.diagnosis import checks
@@ -89,16 +90,24 @@ def test_without_a_stack_file_the_credentials_are_looked_at_alone(nobody: None) 
 
 def test_every_node_of_every_kind_is_counted() -> None:
     design = gcp_design()
-    assert quotas.wanted(design) == (
-        {"CPUS": 2 + 10 * 2 + 4 * 8, "SSD_TOTAL_GB": 15 * 50 + 50 + 60, "NVIDIA_V100_GPUS": 8},
-        {"CPUS_ALL_REGIONS": 54, "GPUS_ALL_REGIONS": 8},
-    )
-    spot = (CPU, dataclasses.replace(GPU, spot=True))
-    assert quotas.wanted(gcp_design(partitions=spot))[0]["PREEMPTIBLE_NVIDIA_V100_GPUS"] == 8
+    assert quotas.wanted(design) == {
+        "CPUS": Wanted(2, 2 + 10 * 2 + 4 * 8),
+        "SSD_TOTAL_GB": Wanted(50 + 50 + 60, 15 * 50 + 50 + 60),
+        "NVIDIA_V100_GPUS": Wanted(0, 8),
+        "CPUS_ALL_REGIONS": Wanted(2, 54),
+        "GPUS_ALL_REGIONS": Wanted(0, 8),
+    }
+    spot = (dataclasses.replace(CPU, min=1), dataclasses.replace(GPU, spot=True, min=2))
+    counted = quotas.wanted(gcp_design(partitions=spot))
+    assert counted["PREEMPTIBLE_NVIDIA_V100_GPUS"] == Wanted(4, 8)
+    assert counted["CPUS"].always == 2 + 2 + 2 * 8
     own = (dataclasses.replace(CPU, instance_type="n2-standard-4", cpus=4),)
-    assert quotas.wanted(gcp_design(partitions=own))[0] == {
-        "CPUS": 2, "N2_CPUS": 40, "SSD_TOTAL_GB": 11 * 50 + 110,
-    }  # fmt: skip
+    assert quotas.wanted(gcp_design(partitions=own))["N2_CPUS"] == Wanted(0, 40)
+    assert (
+        quotas.wanted(gcp_ssh_design())["STATIC_ADDRESSES"].always
+        == sum("public" in host.tags for host in gcp_ssh_design().hosts)
+        > 0
+    )
 
 
 def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> None:
@@ -106,12 +115,39 @@ def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> N
     there.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
     said = list(quotas.findings(there.account, gcp_design(project="p-1")))
     assert [(one.check, one.severity) for one in said] == [
-        ("quotas.nvidia_v100_gpus", Severity.WARNS),
-        ("quotas.gpus_all_regions", Severity.WARNS),
+        ("quotas", Severity.WARNS),
+        ("quotas", Severity.WARNS),
         ("gpus", Severity.FINE),
     ]
-    assert said[0].found == "NVIDIA_V100_GPUS in europe-west4 is 1, 0 of it used; every node up needs 8"
-    assert "until then jobs beyond it wait" in str(said[0].cure)
+    assert said[1].found == "NVIDIA_V100_GPUS in europe-west4: 1, 0 of them used; every node up needs 8"
+    assert "8 of NVIDIA_V100_GPUS in the console under IAM & Admin, Quotas" in str(said[1].cure)
+    static = (CPU, dataclasses.replace(GPU, min=1))
+    said = list(quotas.findings(there.account, gcp_design(project="p-1", partitions=static)))
+    assert [one.severity for one in said] == [Severity.STOPS, Severity.STOPS, Severity.FINE]
+    assert (
+        said[0].found
+        == "GPUS_ALL_REGIONS for the whole project: 0, 0 of them used; the cluster has 2 all the time"
+    )
+
+
+def test_what_the_cluster_uses_already_is_not_missing(
+    there: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google counts it as used."""
+    there.gce.cloud.quotas = {"CPUS": 54}
+    monkeypatch.setattr(
+        there.gce.cloud,
+        "usage",
+        lambda limits: [(metric, limit, 2 + 2 + 8) for metric, limit in limits.items()],
+    )
+    design = gcp_design(project="p-1")
+    (short,) = (one for one in quotas.findings(there.account, design) if one.group == "quotas")
+    assert short.found == "CPUS in europe-west4: 54, 12 of them used; every node up needs 54"
+    there.head()
+    there.node("cpu-0")
+    there.node("gpu-3")
+    (enough,) = (one for one in quotas.findings(there.account, design) if one.group == "quotas")
+    assert enough.severity is Severity.FINE
 
 
 def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(there: Project) -> None:
@@ -130,6 +166,10 @@ def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there
     (wrong,) = diagnosis.limits(gcp_design(project="p-1"))
     assert wrong.severity is Severity.STOPS
     assert "gcloud services enable compute.googleapis.com --project p-1" in f"{wrong.found} {wrong.cure}"
+    there.gce.faults = [Fault("regions.get", "forbidden", 403)]
+    (unknown,) = diagnosis.limits(gcp_design(project="p-1"))
+    assert (unknown.severity, unknown.check) == (Severity.WARNS, "quotas")
+    assert "your account may not do that in project p-1" in unknown.found
     there.gce.faults = [Fault("acceleratorTypes.get", "x", 500), Fault("accelerator_types.get", "x", 500)]
     severities = [one.severity for one in diagnosis.limits(gcp_design(project="p-1"))]
     assert severities == [Severity.FINE, Severity.WARNS]

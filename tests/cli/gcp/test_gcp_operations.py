@@ -1,4 +1,4 @@
-"""The processes of a stack's resources: `sweep`, `wait`, and the proxy that becomes gcloud."""
+"""The processes of a stack's resources: `terminate-nodes`, `wait`, and the proxy that becomes gcloud."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def run(arguments: list[str]) -> int:
     return shared_operations.run(operations.VERBS, operations.parse(arguments))
 
 
-def test_sweep_says_how_many_machines_it_ended(
+def test_it_says_how_many_machines_it_ended(
     there: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(termination, "POLL_SECONDS", 0.05)
     there.node("cpu-0")
     there.node("cpu-0", cluster="other")
     for ended in (1, 0):
-        assert run(["sweep", "--stack", "test", *PLACE]) == 0
+        assert run(["terminate-nodes", "--stack", "test", *PLACE]) == 0
         assert json.loads(capsys.readouterr().out) == {"terminated": ended}
     assert [str(one.name) for one in there.gce.cloud.instances()] == ["other-cpu-0"]
 
@@ -100,7 +100,7 @@ def test_a_refusal_is_one_line_and_its_exit_status(
 ) -> None:
     there.gce.faults = []
     there.account.project = "p-2"
-    assert run(["sweep", "--stack", "test", *PLACE]) == EXIT_REFUSED
+    assert run(["terminate-nodes", "--stack", "test", *PLACE]) == EXIT_REFUSED
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("your account may not do that in project p-2 (forbidden: ")
@@ -110,7 +110,7 @@ def test_a_refusal_is_one_line_and_its_exit_status(
 def test_as_a_process_it_says_that_there_are_no_credentials(tmp_path: Path) -> None:
     env = {**os.environ, "CLOUDSDK_CONFIG": str(tmp_path), "NO_GCE_CHECK": "true"}
     env.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
-    line = [sys.executable, "-m", access.OPERATIONS, "sweep", "--stack", "test", *PLACE]
+    line = [sys.executable, "-m", access.OPERATIONS, "terminate-nodes", "--stack", "test", *PLACE]
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == EXIT_REFUSED
     assert done.stderr.startswith("there are no credentials for Google Cloud here. Log in")

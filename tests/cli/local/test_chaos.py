@@ -380,7 +380,7 @@ def test_a_cluster_comes_down_whatever_was_set(machines: FakeMachines, run: Run,
     machines.launch("debug-0", "debug-1")
     until(lambda: machines.booted("debug-0") and machines.booted("debug-1"), 60, "two machines")
     run("set", setting)
-    assert machines.do("sweep") == {"terminated": 2}
+    assert machines.do("terminate-nodes") == {"terminated": 2}
     assert machines.call("inspect") == {"machines": []}
 
 

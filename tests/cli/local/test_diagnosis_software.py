@@ -11,8 +11,6 @@ from cli.doctor.finding import Finding
 from cli.local import system_packages
 from cli.local.diagnosis import software
 from cli.local.diagnosis.host import Host
-from localcloud import machines
-from localcloud.nspawn import SEARCH
 from tests.support.fake_host import ANSWERS, host, seen
 
 STAT = {"/proc/self/stat": "1 (x) S 0"}
@@ -177,10 +175,6 @@ def test_another_slurm_in_front(tmp_path: Path, complete: None) -> None:
     assert seen(software.installed(host(tmp_path, found=found))) == {"packages.installed": "fine"}, (
         "does not run"
     )
-
-
-def test_the_path_is_the_machines() -> None:
-    assert f'"PATH": "{SEARCH}"' in Path(machines.__file__).read_text()
 
 
 def test_a_systems_own_daemons_do_not_matter(tmp_path: Path) -> None:

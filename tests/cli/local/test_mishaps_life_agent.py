@@ -91,7 +91,7 @@ def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
 ) -> None:
     machine, old = node(local), local.agent()
     kill(old, signal.SIGSTOP)
-    for verb in ("head-down", "sweep", "cloud-down"):
+    for verb in ("head-down", "terminate-nodes", "cloud-down"):
         local.do(verb)
     assert not old.alive()
     assert not machine.alive()

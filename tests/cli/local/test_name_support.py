@@ -116,28 +116,6 @@ def test_an_agent_that_is_started_again_claims_the_same_addresses(local: FakeMac
     until(lambda: first not in addresses.claimed_blocks(), 60, "the end of the claim")
 
 
-@needs_views
-def test_a_cluster_of_an_earlier_version_learns_names(local: FakeMachines) -> None:
-    """The earlier version's agent has no names; running machines stay as they are."""
-    local.do("cloud-up")
-    local.publish(DESIGN)
-    local.do("head-up")
-    _stub_tool(local)
-    for name in ("cloud/view.json", "cloud/view.py", "cloud/hosts", "cloud/etc-hosts", "addresses.json"):
-        (local.run.path / name).unlink(missing_ok=True)
-    old = launch(local, "debug-0")
-    assert space(old) == space("self")
-    assert machine_access.command(local.run, ["sh"]).argv == ["sh"]
-    agent = local.agent()
-    said: list[str] = []
-    operations.repair(Stack(local.project, "test"), said.append)
-    assert not agent.alive()
-    assert said == ["the local cloud's agent has ended: it is started again"]
-    local.publish(DESIGN)
-    assert local.machines(role="compute").keys() == {"debug-0"}
-    assert "debug-0" in seen_by(launch(local, "debug-1"))
-
-
 def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

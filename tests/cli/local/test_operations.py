@@ -76,22 +76,22 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     assert len(before) >= 7, "the agent, and of each of three machines its init and what it left"
 
     published.do("head-down")
-    assert sorted(published.machines()) == ["debug-0", "debug-1"], "the sweep's work, not the head's"
-    assert published.do("sweep") == {"terminated": 2}
+    assert sorted(published.machines()) == ["debug-0", "debug-1"], "the termination's work, not the head's"
+    assert published.do("terminate-nodes") == {"terminated": 2}
     assert published.machines() == {}
-    assert published.do("sweep") == {"terminated": 0}
+    assert published.do("terminate-nodes") == {"terminated": 0}
     assert published.do("cloud-down") == {}
     assert not published.run.path.exists()
     assert list(published.run.path.parent.iterdir()) == [], "nor the public note of its ports"
     assert published.processes() == []
-    for verb in ("head-down", "sweep", "cloud-down"):
+    for verb in ("head-down", "terminate-nodes", "cloud-down"):
         published.do(verb)
 
 
-def test_the_sweep_leaves_the_head(published: FakeMachines) -> None:
+def test_the_termination_leaves_the_head(published: FakeMachines) -> None:
     published.do("head-up")
     published.launch("debug-0")
-    assert published.do("sweep") == {"terminated": 1}
+    assert published.do("terminate-nodes") == {"terminated": 1}
     assert list(published.machines()) == ["controller"]
 
 
@@ -229,7 +229,7 @@ def test_down_works_with_the_agent_dead(published: FakeMachines, capsys: pytest.
     until(lambda: published.booted("debug-0"), 60, "the node")
     kill(agent(published))
     published.do("head-down")
-    assert published.do("sweep") == {"terminated": 0}
+    assert published.do("terminate-nodes") == {"terminated": 0}
     published.do("cloud-down")
     assert published.processes() == []
     assert not published.run.path.exists()
@@ -365,5 +365,5 @@ def test_what_goes_wrong_is_one_message(
     with pytest.raises(SystemExit) as caught:
         main(local, monkeypatch, "nonsense", "--stack", "test")
     assert caught.value.code == 2
-    assert main(local, monkeypatch, "sweep", "--stack", "test") == 0
+    assert main(local, monkeypatch, "terminate-nodes", "--stack", "test") == 0
     assert json.loads(capsys.readouterr().out) == {"terminated": 0}

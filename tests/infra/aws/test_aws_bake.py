@@ -21,7 +21,7 @@ from pulumi.runtime import mocks
 from cli.aws import operations
 from cli.operate import make_plan
 from infra.aws import bake, policies
-from infra.aws.bake import AwsBake
+from infra.aws.bake import AwsImages
 from infra.aws.cluster import AwsCluster
 from infra.aws.role_resources import ImageBuild
 from infra.config import load_file
@@ -67,7 +67,7 @@ def baked(
     seen: list[dict[str, Mapping[str, Any]]] = []
 
     def program() -> None:
-        made = AwsBake("b", design, image_build, [], {})
+        made = AwsImages("b", design, image_build, [], {})
         pulumi.Output.all(**{k: pulumi.Output.all(**v) for k, v in made.images.items()}).apply(seen.append)
 
     made = declare(program, preview=preview, aws=Builder(preview=preview))
@@ -93,7 +93,7 @@ def digests(made: Recorder) -> dict[str, str]:
 def test_an_image_a_kind_and_what_builds_it(preview: bool) -> None:
     made, _ = baked(preview=preview)
     assert counts(made) == {
-        "slurm-stacks:index:AwsBake": 1,
+        "slurm-stacks:index:AwsImages": 1,
         "aws:cloudwatch/logGroup:LogGroup": 1,
         "aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration": 1,
         **dict.fromkeys(EACH, len(KINDS)),
@@ -122,16 +122,16 @@ def test_a_cluster_starts_its_machines_from_them(preview: bool) -> None:
     own = dataclasses.replace(MORE, image="ami-own")
     made = whole(dataclasses.replace(DESIGN, partitions=(CPU, V100, own)), preview=preview)
     if not preview:
-        assert made.inputs("c-fleets-cpu")["imageId"] == "ami-of-c-bake-compute"
-        assert made.inputs("c-fleets-gpu")["imageId"] == "ami-of-c-bake-compute-nvidia-closed-efa"
-        assert made.inputs("c-head-controller")["ami"] == "ami-of-c-bake-controller"
-    assert made.inputs("c-fleets-more")["imageId"] == "ami-own"
-    assert made.after("c-fleets-cpu") >= {"c-bake-compute"}
+        assert made.inputs("c-launch-templates-cpu")["imageId"] == "ami-of-c-images-compute"
+        assert made.inputs("c-launch-templates-gpu")["imageId"] == "ami-of-c-images-compute-nvidia-closed-efa"
+        assert made.inputs("c-head-controller")["ami"] == "ami-of-c-images-controller"
+    assert made.inputs("c-launch-templates-more")["imageId"] == "ami-own"
+    assert made.after("c-launch-templates-cpu") >= {"c-images-compute"}
 
 
 def test_a_build_has_what_it_needs_before_it_starts(cluster: Recorder) -> None:
     made = cluster
-    after = made.after("c-bake-compute")
+    after = made.after("c-images-compute")
     assert after >= {"c-bundle-image", "c-identity-image-policy", "c-network-private-route"}
     assert not after & {"c-bundle-current", "c-bundle-settings"}, (
         "those know the templates, which know the image"
@@ -144,12 +144,12 @@ def test_a_build_has_what_it_needs_before_it_starts(cluster: Recorder) -> None:
     assert made.after("c-bundle-image") >= {"c-bundle-code", "c-bundle-loader", "c-bundle-image-settings"}
 
 
-def test_all_of_it_goes_after_the_sweep_and_each_rest_after_its_image(cluster: Recorder) -> None:
+def test_all_of_it_goes_after_the_termination_and_each_rest_after_its_image(cluster: Recorder) -> None:
     made = cluster
-    bake_parts = {name for name in made.types() if name.startswith("c-bake-")}
-    assert made.after("c-sweep") >= bake_parts
+    bake_parts = {name for name in made.types() if name.startswith("c-images-")}
+    assert made.after("c-termination") >= bake_parts
     for kind in KINDS:
-        image, end = f"c-bake-{kind}", f"c-bake-{kind}-end"
+        image, end = f"c-images-{kind}", f"c-images-{kind}-cleanup"
         assert end in made.after(image), "the engine forgets the image before its AMI goes"
         assert f"{image}-recipe" in made.after(end), "a recipe stays until nothing is built by it"
 
@@ -178,7 +178,7 @@ def test_a_plan_shows_them_and_is_without_weakness(tmp_path: Path, stack: str, w
     )
     types = {r["name"]: r["type"] for r in plan["resources"]}
     shown = {name for name, kind in types.items() if kind == "aws:imagebuilder/image:Image"}
-    assert shown == {f"{stack}-bake-{kind}" for kind in wanted}
+    assert shown == {f"{stack}-images-{kind}" for kind in wanted}
     assert weaknesses(plan["resources"]) == []
     untagged = [
         r["name"]
@@ -186,7 +186,7 @@ def test_a_plan_shows_them_and_is_without_weakness(tmp_path: Path, stack: str, w
         if r["type"].startswith("aws:imagebuilder/") and r["inputs"]["tags"]["slurm-stacks:cluster"] != stack
     ]
     assert untagged == []
-    recipe = next(r for r in plan["resources"] if r["name"] == f"{stack}-bake-controller-recipe")
+    recipe = next(r for r in plan["resources"] if r["name"] == f"{stack}-images-controller-recipe")
     assert recipe["inputs"]["name"] == f"{stack}-controller-<digest>", "no made-up digest"
 
 
@@ -219,11 +219,11 @@ def test_another_beginning_is_another_image(other: tuple[ClusterDesign, ImageBui
 def test_what_cannot_change_has_a_name_of_its_content() -> None:
     """Image Builder refuses other content under the same name and version."""
     first, second = baked()[0], baked(image_build=dataclasses.replace(IMAGE_BUILD, parent="ami-2"))[0]
-    for part in ("steps", "recipe"):
+    for part in ("component", "recipe"):
         own, its = first.inputs(f"b-compute-{part}"), second.inputs(f"b-compute-{part}")
         assert own["name"] != its["name"]
         assert own["version"] == its["version"] == "1.0.0"
-    assert first.inputs("b-compute-end")["triggers"] == [first.inputs("b-compute-recipe")["name"]]
+    assert first.inputs("b-compute-cleanup")["triggers"] == [first.inputs("b-compute-recipe")["name"]]
 
 
 def test_a_smaller_disk_has_a_smaller_image_and_an_own_one_its_own_size() -> None:
@@ -319,7 +319,7 @@ def test_every_resource_is_as_the_services_model_has_it() -> None:
 
 
 def test_the_machine_is_private_and_as_closed_as_all_others() -> None:
-    inputs = baked()[0].inputs("b-machines")
+    inputs = baked()[0].inputs("b-infrastructure")
     assert inputs["instanceMetadataOptions"] == {"httpTokens": "required", "httpPutResponseHopLimit": 1}
     assert (inputs["subnetId"], inputs["securityGroupIds"]) == ("subnet-a", ["sg-image"])
     assert inputs["instanceProfileName"] == "image-profile"
@@ -346,7 +346,7 @@ def test_images_are_encrypted_and_carry_the_clusters_tag_from_their_first_moment
     for kind in KINDS:
         recipe, (distribution,) = (
             made.inputs(f"b-{kind}-recipe"),
-            made.inputs(f"b-{kind}-tags")["distributions"],
+            made.inputs(f"b-{kind}-distribution")["distributions"],
         )
         assert [part["ebs"]["encrypted"] for part in recipe["blockDeviceMappings"]] == ["true"]
         ami = distribution["amiDistributionConfiguration"]
@@ -367,7 +367,7 @@ STEP_KEYS = {"name", "action", "timeoutSeconds", "onFailure", "maxAttempts", "in
 
 
 def script() -> str:
-    document = yaml.safe_load(baked()[0].inputs("b-compute-steps")["data"])
+    document = yaml.safe_load(baked()[0].inputs("b-compute-component")["data"])
     (phase,) = document["phases"]
     (step,) = phase["steps"]
     (command,) = step["inputs"]["commands"]
@@ -375,7 +375,7 @@ def script() -> str:
 
 
 def test_the_document_has_the_shape_that_image_builder_reads() -> None:
-    document = yaml.safe_load(baked()[0].inputs("b-compute-steps")["data"])
+    document = yaml.safe_load(baked()[0].inputs("b-compute-component")["data"])
     assert set(document) == {"name", "description", "schemaVersion", "phases"}
     assert document["schemaVersion"] == 1.0
     (phase,) = document["phases"]
@@ -437,7 +437,7 @@ def test_the_role_reads_the_code_reports_and_has_no_secret() -> None:
 
 def test_what_ends_an_image_is_a_command_that_there_is() -> None:
     made, _ = baked()
-    line = made.inputs("b-compute-end")["delete"]
+    line = made.inputs("b-compute-cleanup")["delete"]
     words = line.split()
     assert words[:3] == [".venv/bin/python", "-m", "cli.aws.operations"]
     options = operations.parse(words[3:])

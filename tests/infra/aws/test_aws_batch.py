@@ -104,8 +104,8 @@ BUILT = {
     "slurm-stacks:index:BatchRepository": 1,
     "aws:ecr/repository:Repository": 1,
     "slurm-stacks:index:BatchBake": 1,
-    "slurm-stacks:index:AwsBake": 1,
-    "slurm-stacks:index:AwsBundle": 1,
+    "slurm-stacks:index:AwsImages": 1,
+    "slurm-stacks:index:Bundle": 1,
     "slurm-stacks:index:AwsBucket": 1,
     "aws:s3/bucket:Bucket": 1,
     "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock": 1,
@@ -143,28 +143,33 @@ def test_a_stack_is_exactly_these_resources(name: str, preview: bool) -> None:
 def test_a_destroy_ends_the_jobs_first() -> None:
     """Everything that jobs need goes after the command that ends them and exports the file system."""
     made = _declared("published", False)[0]
-    below = needs(made)["c-end"]
-    jobs = {"c-environment-machines", "c-environment-queue", "c-definition-nodes", "c-environment-template"}
-    assert below >= jobs | {"c-storage-fsx", "c-environment-group", "c-identity-machine-policy"}
-    assert not [name for name in custom(made) if "c-end" in needs(made)[name]]
-    command = made.inputs("c-end")["delete"]
+    below = needs(made)["c-termination"]
+    jobs = {
+        "c-environment-compute",
+        "c-environment-queue",
+        "c-definition-job",
+        "c-environment-launch-template",
+    }
+    assert below >= jobs | {"c-storage-fsx", "c-environment-placement-group", "c-identity-machine-policy"}
+    assert not [name for name in custom(made) if "c-termination" in needs(made)[name]]
+    command = made.inputs("c-termination")["delete"]
     assert "-m cli.aws.batch.operations end --stack aws-batch" in command
     assert "--queue tf-queue --environment tensorflow-gpu-fsx-ce" in command
 
 
 def test_the_environment_is_the_published_one() -> None:
     made = _declared("published", False)[0]
-    environment = made.inputs("c-environment-machines")
+    environment = made.inputs("c-environment-compute")
     of = environment["computeResources"]
     assert (environment["name"], environment["type"], environment["state"]) == (
         "tensorflow-gpu-fsx-ce", "MANAGED", "ENABLED",
     )  # fmt: skip
     assert (of["minVcpus"], of["desiredVcpus"], of["maxVcpus"]) == (0, 0, 4096)
     assert (of["type"], of["instanceTypes"], of["imageId"]) == ("EC2", ["p3dn.24xlarge"], "ami-baked")
-    assert made.inputs("c-environment-group")["name"] == "tf-group"
+    assert made.inputs("c-environment-placement-group")["name"] == "tf-group"
     assert of["tags"]["Name"] == "tensorflow-gpu-fsx-processor"
     assert of["tags"]["slurm-stacks:cluster"] == "aws-batch"
-    assert of["launchTemplate"] == {"launchTemplateId": "c-environment-template-id", "version": "3"}
+    assert of["launchTemplate"] == {"launchTemplateId": "c-environment-launch-template-id", "version": "3"}
     assert "serviceRole" not in environment, "Batch's service-linked role"
     policy = environment["updatePolicy"]
     # The provider's validator stands between us and the API: IntBetween(1, 360), in all of its releases.
@@ -180,12 +185,12 @@ def test_the_environment_is_the_published_one() -> None:
 
 
 def test_batchs_own_images_are_asked_for_by_type_and_never_for_a_v100() -> None:
-    resources = _declared("stock", False)[0].inputs("c-environment-machines")["computeResources"]
+    resources = _declared("stock", False)[0].inputs("c-environment-compute")["computeResources"]
     assert resources["ec2Configurations"] == [{"imageType": "ECS_AL2023_NVIDIA"}]
     assert "imageId" not in resources
     types = MODEL.shape_for("Ec2Configuration").members["imageType"].documentation
     assert "ECS_AL2023_NVIDIA doesn't support" in re.sub("<[^>]+>", "", html.unescape(types))
-    template = _declared("stock", False)[0].inputs("c-environment-template")
+    template = _declared("stock", False)[0].inputs("c-environment-launch-template")
     assert template["blockDeviceMappings"][0]["deviceName"] == "/dev/xvda"
 
 
@@ -194,7 +199,7 @@ def test_batchs_own_images_are_asked_for_by_type_and_never_for_a_v100() -> None:
 
 def registered(name: str) -> dict[str, Any]:
     """Return the job definition as `RegisterJobDefinition` gets it."""
-    inputs = _declared(name, False)[0].inputs("c-definition-nodes")
+    inputs = _declared(name, False)[0].inputs("c-definition-job")
     return {
         "jobDefinitionName": inputs["name"],
         "type": inputs["type"],
@@ -255,7 +260,7 @@ def test_with_efa_the_container_has_its_devices_and_the_machine_its_interface() 
 
 
 def test_the_user_data_is_mime_and_mounts_before_the_agent_starts() -> None:
-    template = _declared("published", False)[0].inputs("c-environment-template")
+    template = _declared("published", False)[0].inputs("c-environment-launch-template")
     text = base64.b64decode(template["userData"]).decode()
     assert len(text.encode()) < user_data.LIMIT
     message = message_from_string(text)
@@ -345,7 +350,7 @@ def test_the_baked_image_holds_the_container_image_whose_layers_other_code_leave
     """Every change of the code would otherwise build the machines' image anew, for half an hour."""
     made = _declared("published", False)[0]
     layers = f"{IMAGE.partition('@')[0]}:{layers_tag(ROOT)}"
-    text = made.inputs("c-bake-images-compute-nvidia-closed-steps")["data"]
+    text = made.inputs("c-bake-images-compute-nvidia-closed-component")["data"]
     assert f"bash /var/tmp/ecs_image.sh gpu us-east-1 {layers}\n" in text
     assert json.loads(made.inputs("c-repository-push")["stdin"])["layers"] == layers_tag(ROOT)
     (disk,) = made.inputs("c-bake-images-compute-nvidia-closed-recipe")["blockDeviceMappings"]

@@ -296,7 +296,7 @@ def test_an_option_is_these_resources_and_goes_before_the_jobs(name: str) -> Non
     lustre = counts(made).get("aws:fsx/lustreFileSystem:LustreFileSystem", 0)
     assert lustre == (0 if name == "job" else 1)
     starting = {key for key in custom(made) if made.types()[key] in {RULE, TARGET, STATES, TABLE}}
-    assert all("c-end" in needs(made)[key] for key in starting)
+    assert all("c-termination" in needs(made)[key] for key in starting)
 
 
 def test_the_definition_has_a_value_for_each_placeholder_of_the_command() -> None:
@@ -311,7 +311,7 @@ def test_a_manifest_starts_the_job_with_its_address() -> None:
     made = declare(lambda: BatchCluster("c", WANTED["manifests"][0]), aws=BatchAws())
     pattern = json.loads(made.inputs("c-manifests-rule")["eventPattern"])
     assert pattern["detail"]["object"]["key"] == [{"prefix": "manifests/"}]
-    target = made.inputs("c-manifests-job")
+    target = made.inputs("c-manifests-target")
     assert json.loads(target["inputTransformer"]["inputTemplate"]) == {
         "Parameters": {"manifest": "s3://<bucket>/<key>"}
     }

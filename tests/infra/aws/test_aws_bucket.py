@@ -47,7 +47,7 @@ def bundled(*, preview: bool = False) -> Recorder:
         design = aws_design()
         bucket = AwsBucket("b", design)
         # The site is known only when the bucket is, as an address from a cloud would be.
-        made = Bundle("o", "slurm-stacks:index:AwsBundle", design, bucket)
+        made = Bundle("o", design, bucket)
         made.publish(bucket.bucket.apply(site))
 
     return declare(program, preview=preview)
@@ -67,13 +67,13 @@ def test_the_bucket_is_closed_and_goes_with_its_content() -> None:
     assert store["forceDestroy"] is True
     assert store["tags"]["slurm-stacks:cluster"] == "c"
     assert "acl" not in store
-    access = made.inputs("b-access")
+    access = made.inputs("b-public-access-block")
     flags = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
     assert all(access[flag] is True for flag in flags)
-    assert made.inputs("b-owner")["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
+    assert made.inputs("b-ownership")["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
     (rule,) = made.inputs("b-encryption")["rules"]
     assert rule["applyServerSideEncryptionByDefault"] == {"sseAlgorithm": "AES256"}
-    parts = ("b-access", "b-owner", "b-encryption", "b-policy")
+    parts = ("b-public-access-block", "b-ownership", "b-encryption", "b-policy")
     assert {made.inputs(part)["bucket"] for part in parts} == {"b-store-id"}
 
 
@@ -92,11 +92,13 @@ def test_nobody_reads_it_in_clear() -> None:
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_bundle_is_exactly_these_objects(preview: bool) -> None:
     made = bundled(preview=preview)
-    assert counts(made) == {**BUCKET, "slurm-stacks:index:AwsBundle": 1, OBJECT: 4}
+    assert counts(made) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
     objects = {name for name, kind in made.types().items() if kind == OBJECT}
     assert objects == {"o-loader", "o-code", "o-settings", "o-current"}
     assert made.after("o-current") >= {"o-loader", "o-code", "o-settings", "b-policy"}
-    assert all(made.after(name) >= {"b-access", "b-policy"} for name in objects), "first closed, then filled"
+    assert all(made.after(name) >= {"b-public-access-block", "b-policy"} for name in objects), (
+        "first closed, then filled"
+    )
     assert made.closed.count("o") == 1
 
 

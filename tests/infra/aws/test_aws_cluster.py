@@ -35,7 +35,17 @@ from tests.support.aws_mocks import (
 from tests.support.recorder import Recorder, counts, custom, needs
 
 COMMAND = "command:local:Command"
-PARTS = {"network", "bucket", "secrets", "logs", "storage", "identity", "seats", "fleets", "bundle"}
+PARTS = {
+    "network",
+    "bucket",
+    "secrets",
+    "logs",
+    "storage",
+    "identity",
+    "addresses",
+    "launch-templates",
+    "bundle",
+}
 VARIANTS = {
     "ssm": aws_design(),
     "ssh": ssh_design(),
@@ -71,11 +81,11 @@ def cluster(design: ClusterDesign, *, preview: bool = False) -> Recorder:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_cluster_is_its_parts_the_sweep_the_head_and_the_wait(variant: str) -> None:
+def test_a_cluster_is_its_parts_the_termination_the_head_and_the_wait(variant: str) -> None:
     made = cluster(VARIANTS[variant])
     children = {name for name, parent in made.parents().items() if parent == "c"}
-    assert children == {f"c-{part}" for part in (*PARTS, "head", "disks", "sweep", "ready")}
-    assert {name for name, kind in made.types().items() if kind == COMMAND} == {"c-sweep", "c-ready"}
+    assert children == {f"c-{part}" for part in (*PARTS, "head", "disks", "termination", "ready")}
+    assert {name for name, kind in made.types().items() if kind == COMMAND} == {"c-termination", "c-ready"}
     assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
     components = [name for name, asked in made.asked.items() if not asked.custom]
     assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
@@ -93,22 +103,27 @@ def test_a_cluster_without_login_machines_has_one_instance_and_no_public_address
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str) -> None:
+def test_the_head_goes_then_the_termination_then_all_that_nodes_stand_on(variant: str) -> None:
     """Every custom resource is deleted either before or after the termination of nodes."""
     made = cluster(VARIANTS[variant])
     needed = needs(made)
-    on_the_head = {name for name in custom(made) if "c-sweep" in needed[name]}
+    on_the_head = {name for name in custom(made) if "c-termination" in needed[name]}
     hosts = [host.name for host in VARIANTS[variant].hosts]
     attached = {f"c-disks-{m.path.strip('/')}" for m in VARIANTS[variant].mounts if m.kind == "nfs"}
     assert on_the_head == {*(f"c-head-{host}" for host in hosts), "c-ready", *attached}
-    below = custom(made) - on_the_head - {"c-sweep"}
-    assert below == {name for name in needed["c-sweep"] if made.asked[name].custom}
-    assert below > {"c-fleets-cpu", "c-fleets-gpu", "c-identity-compute-policy", "c-seats-controller"}
+    below = custom(made) - on_the_head - {"c-termination"}
+    assert below == {name for name in needed["c-termination"] if made.asked[name].custom}
+    assert below > {
+        "c-launch-templates-cpu",
+        "c-launch-templates-gpu",
+        "c-identity-compute-policy",
+        "c-addresses-controller",
+    }
 
 
 def test_public_addresses_go_before_the_gateway() -> None:
     """AWS refuses to remove a gateway from a network with public addresses."""
-    assert "c-network-internet" in needs(cluster(ssh_design()))["c-seats-controller-public"]
+    assert "c-network-internet-gateway" in needs(cluster(ssh_design()))["c-addresses-controller-public"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -119,17 +134,17 @@ def test_login_machines_go_before_the_controller(variant: str) -> None:
             assert "c-head-controller" in made.after(name)
 
 
-def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
-    made = cluster(aws_design()).inputs("c-sweep")
+def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
+    made = cluster(aws_design()).inputs("c-termination")
     assert made["create"] == "true"
     assert "update" not in made
     *place, vpc, subnet = made["triggers"]
-    assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one terminates its nodes"
     assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
     python, flag, module, *words = made["delete"].split()
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
     options = operations.parse(words)
-    assert (options.verb, options.region, options.cluster) == ("sweep", "eu-west-1", "c")
+    assert (options.verb, options.region, options.cluster) == ("terminate-nodes", "eu-west-1", "c")
     assert options.seconds <= 1800, "bounded in time"
 
 
@@ -156,7 +171,7 @@ def test_the_settings_name_what_the_driver_and_the_machines_need() -> None:
         "eu-west-1c": "c-network-private-c-id",
         "eu-west-1a": "c-network-private-a-id",
     }
-    assert cloud.templates == {"cpu": "c-fleets-cpu-id", "gpu": "c-fleets-gpu-id"}
+    assert cloud.templates == {"cpu": "c-launch-templates-cpu-id", "gpu": "c-launch-templates-gpu-id"}
     assert set(site.mounts) == {"/home", "/apps", "/fsx"}
     assert (cloud.region, cloud.cluster, cloud.log_group) == ("eu-west-1", "c", "/slurm-stacks/c")
     assert (site.bucket, site.secret) == ("c-bucket-store-id", "arn:c-secrets-munge")
@@ -186,7 +201,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
 
 def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
     twice = [declared(aws_design())[0] for _ in range(2)]
-    texts = [json.dumps([made.inputs(name) for name in ("c-sweep", "c-ready")]) for made in twice]
+    texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
     assert texts[0] == texts[1]
     assert str(operations.__file__).removesuffix("/cli/aws/operations.py") not in texts[0]
 

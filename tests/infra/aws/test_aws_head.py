@@ -15,9 +15,9 @@ from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import CONTROLLER, LOGIN, OWN, aws_design, declare, ssh_design
 from tests.support.recorder import Recorder, counts
 
-INSTANCE, SEAT = "aws:ec2/instance:Instance", "aws:ec2/networkInterface:NetworkInterface"
+INSTANCE, INTERFACE = "aws:ec2/instance:Instance", "aws:ec2/networkInterface:NetworkInterface"
 EIP = "aws:ec2/eip:Eip"
-COMPONENTS = {"slurm-stacks:index:AwsHead": 1, "slurm-stacks:index:AwsSeats": 1}
+COMPONENTS = {"slurm-stacks:index:AwsHead": 1, "slurm-stacks:index:AwsAddresses": 1}
 GROUND = {"command:local:Command": 1}
 
 
@@ -33,14 +33,14 @@ def head(design: ClusterDesign, *, preview: bool = False) -> Recorder:
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_head_behind_session_manager_is_exactly_these_resources(preview: bool) -> None:
     made = head(aws_design(), preview=preview)
-    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 1, SEAT: 1}
+    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 1, INTERFACE: 1}
     assert {made.parents()[name] for name in ("h-controller",)} == {"h"}
 
 
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_head_with_login_machines_is_exactly_these_resources(preview: bool) -> None:
     made = head(ssh_design(login=True), preview=preview)
-    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 2, SEAT: 2, EIP: 1}
+    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 2, INTERFACE: 2, EIP: 1}
     assert "s-login-0-public" in made.types(), "users reach the login machine, nobody the controller"
     assert "h-controller" in made.after("h-login-0"), "it mounts what the controller exports"
 
@@ -91,7 +91,7 @@ def test_an_address_outlives_its_machine() -> None:
 def test_neither_a_new_image_nor_new_user_data_touches_a_head_with_jobs() -> None:
     asked = head(aws_design()).asked["h-controller"]
     assert set(asked.ignoreChanges) == {"ami", "userData", "userDataBase64"}
-    assert asked.deleteBeforeReplace is True, "its seat has one machine at a time"
+    assert asked.deleteBeforeReplace is True, "its address has one machine at a time"
 
 
 def test_what_a_head_is_made_of() -> None:

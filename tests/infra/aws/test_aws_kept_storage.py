@@ -125,7 +125,7 @@ def test_performance_reaches_every_disk() -> None:
     made = declare(lambda: AwsCluster("x", design), aws=Machines())
     disks = [
         made.inputs("x-head-controller")["rootBlockDevice"],
-        made.inputs("x-fleets-cpu")["blockDeviceMappings"][0]["ebs"],
+        made.inputs("x-launch-templates-cpu")["blockDeviceMappings"][0]["ebs"],
         made.inputs("x-storage-home"),
     ]
     assert [(disk["iops"], disk["throughput"]) for disk in disks] == [(6000, 500)] * 3

@@ -20,7 +20,7 @@ from tests.support.aws_rules import weaknesses
 from tests.support.recorder import Recorder, counts
 
 TEMPLATE, GROUP = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/placementGroup:PlacementGroup"
-FLEETS = "slurm-stacks:index:AwsFleets"
+COMPONENT = "slurm-stacks:index:AwsLaunchTemplates"
 ARN = "arn:aws:resource-groups:eu-west-1:123456789012:group/ours"
 
 
@@ -39,9 +39,9 @@ def template(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("preview", [False, True])
 def test_templates_are_exactly_these_resources(preview: bool) -> None:
     made = templates(aws_design(), preview=preview)
-    assert counts(made) == {FLEETS: 1, TEMPLATE: 2, GROUP: 1}
-    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-gpu-group")} == {"f"}
-    assert made.after("f-gpu") == {"f-gpu-group"}
+    assert counts(made) == {COMPONENT: 1, TEMPLATE: 2, GROUP: 1}
+    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-gpu-placement-group")} == {"f"}
+    assert made.after("f-gpu") == {"f-gpu-placement-group"}
     assert made.after("f-cpu") == set()
 
 
@@ -124,9 +124,9 @@ def test_one_efa_card_is_one_interface() -> None:
 
 def test_nodes_close_together_are_in_a_group_of_their_partition() -> None:
     made = templates(aws_design())
-    assert made.inputs("f-gpu-group")["strategy"] == "cluster"
+    assert made.inputs("f-gpu-placement-group")["strategy"] == "cluster"
     assert made.inputs("f-gpu")["placement"] == {"groupName": "c-gpu"}
-    assert made.inputs("f-gpu-group")["tags"]["slurm-stacks:cluster"] == "c"
+    assert made.inputs("f-gpu-placement-group")["tags"]["slurm-stacks:cluster"] == "c"
 
 
 def test_spot_is_asked_for_once() -> None:
@@ -158,7 +158,7 @@ def test_several_reservations_are_a_group_of_the_stacks(preview: bool) -> None:
     reservations ("Create a group"). A shared one has its owner's account in its ARN."""
     grouped = replace(CPU, reservations=(OWN_CR, SHARED))
     made = templates(aws_design(partitions=(grouped,)), preview=preview)
-    assert counts(made) == {FLEETS: 1, TEMPLATE: 1, RESOURCE_GROUP: 1, MEMBER: 2}
+    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1, RESOURCE_GROUP: 1, MEMBER: 2}
     group = made.inputs("f-cpu-reserved")
     assert group["name"] == "c-cpu"
     assert group["tags"]["slurm-stacks:cluster"] == "c"
@@ -247,7 +247,7 @@ def test_a_group_by_name_is_nobodys_to_make_here() -> None:
     named = replace(GPU, placement_group="lab p4d")
     made = templates(aws_design(partitions=(named,)))
     assert made.inputs("f-gpu")["placement"] == {"groupName": "lab p4d"}
-    assert counts(made) == {FLEETS: 1, TEMPLATE: 1}
+    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1}
 
 
 def test_disks_have_the_customers_key() -> None:

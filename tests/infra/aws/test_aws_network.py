@@ -125,17 +125,20 @@ def test_what_can_have_tags_has_the_clusters() -> None:
 
 def test_the_ways_out() -> None:
     made = network(VARIANTS["ssm"])
-    assert made.inputs("n-public-route")["gatewayId"] == "n-internet-id"
+    assert made.inputs("n-public-route")["gatewayId"] == "n-internet-gateway-id"
     assert made.inputs("n-private-route")["natGatewayId"] == "n-nat-id"
     assert made.inputs("n-nat")["subnetId"] == "n-public-id"
-    assert made.after("n-nat") >= {"n-internet", "n-public-route"}, "an address needs the way out"
-    assert made.inputs("n-s3")["serviceName"] == "com.amazonaws.eu-west-1.s3"
-    assert made.inputs("n-s3")["vpcEndpointType"] == "Gateway"
-    assert made.inputs("n-s3")["routeTableIds"] == ["n-public-table-id", "n-private-table-id"]
+    assert made.after("n-nat") >= {"n-internet-gateway", "n-public-route"}, "an address needs the way out"
+    assert made.inputs("n-s3-endpoint")["serviceName"] == "com.amazonaws.eu-west-1.s3"
+    assert made.inputs("n-s3-endpoint")["vpcEndpointType"] == "Gateway"
+    assert made.inputs("n-s3-endpoint")["routeTableIds"] == [
+        "n-public-route-table-id",
+        "n-private-route-table-id",
+    ]
     for zone in "ab":
-        assert made.inputs(f"n-private-{zone}-routes")["routeTableId"] == "n-private-table-id"
+        assert made.inputs(f"n-private-{zone}-routes")["routeTableId"] == "n-private-route-table-id"
         assert made.inputs(f"n-private-{zone}-routes")["subnetId"] == f"n-private-{zone}-id"
-    assert made.inputs("n-public-b-routes")["routeTableId"] == "n-public-table-id"
+    assert made.inputs("n-public-b-routes")["routeTableId"] == "n-public-route-table-id"
 
 
 def test_no_subnet_gives_public_addresses_by_itself() -> None:
@@ -207,7 +210,7 @@ def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
     gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
     assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
     routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
-    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
+    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-gateway-id"}
     subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
     # Image Builder asks for no address, so its machines have what the subnet gives.
     given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}

@@ -38,12 +38,12 @@ COMMON = {
     "slurm-stacks:index:AwsIdentity": 1,
     "slurm-stacks:index:AwsSecrets": 1,
     "slurm-stacks:index:AwsBucket": 1,
-    "slurm-stacks:index:AwsBundle": 1,
+    "slurm-stacks:index:Bundle": 1,
     "slurm-stacks:index:AwsStorage": 1,
     "slurm-stacks:index:AwsDisks": 1,
     "slurm-stacks:index:AwsLogs": 1,
-    "slurm-stacks:index:AwsSeats": 1,
-    "slurm-stacks:index:AwsFleets": 1,
+    "slurm-stacks:index:AwsAddresses": 1,
+    "slurm-stacks:index:AwsLaunchTemplates": 1,
     "slurm-stacks:index:AwsHead": 1,
     "slurm-stacks:index:Benchmark": 1,
     "aws:ec2/vpc:Vpc": 1,
@@ -181,8 +181,10 @@ def test_the_published_machines_cost_what_was_published(plans: dict[str, Plan]) 
 
 
 def test_a_head_is_public_only_where_the_stack_says_ssh(plans: dict[str, Plan]) -> None:
-    assert named(plans["aws-cpu"], "seats-controller")["inputs"]["subnetId"] == "<aws-cpu-network-public.id>"
-    assert named(plans["aws-gpu"], "seats-controller")["inputs"]["subnetId"].startswith(
+    assert (
+        named(plans["aws-cpu"], "addresses-controller")["inputs"]["subnetId"] == "<aws-cpu-network-public.id>"
+    )
+    assert named(plans["aws-gpu"], "addresses-controller")["inputs"]["subnetId"].startswith(
         "<aws-gpu-network-private"
     )
     opened = [
@@ -213,7 +215,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
         r"partition compute +0–10 × m4\.large, each 2 CPUs, 7 GiB +0\.00 to 1\.20 USD an hour",
         r"partition c4 +0–10 × c4\.2xlarge, each 8 CPUs, 14 GiB +0\.00 to 4\.54 USD an hour",
         r"/home +nfs 50 GiB",
-        r"log in +ssh ubuntu@<aws-cpu-seats-controller-public\.publicIp>",
+        r"log in +ssh ubuntu@<aws-cpu-addresses-controller-public\.publicIp>",
         r".*aws-cpu-head-controller aws:ec2/instance:Instance m4\.large",
         r".*aws-cpu-network-controller-in-203-0-113-0-24-22 .* SSH from 203\.0\.113\.0/24",
         r".*aws-cpu-storage-home aws:ebs/volume:Volume 50 GiB",

@@ -24,12 +24,12 @@ PLAIN = {
     "slurm-stacks:index:AwsIdentity": 1,
     "slurm-stacks:index:AwsSecrets": 1,
     "slurm-stacks:index:AwsBucket": 1,
-    "slurm-stacks:index:AwsBundle": 1,
+    "slurm-stacks:index:Bundle": 1,
     "slurm-stacks:index:AwsStorage": 1,
     "slurm-stacks:index:AwsDisks": 1,
     "slurm-stacks:index:AwsLogs": 1,
-    "slurm-stacks:index:AwsSeats": 1,
-    "slurm-stacks:index:AwsFleets": 1,
+    "slurm-stacks:index:AwsAddresses": 1,
+    "slurm-stacks:index:AwsLaunchTemplates": 1,
     "slurm-stacks:index:AwsHead": 1,
     COMMAND: 2,
     "aws:ec2/vpc:Vpc": 1,
@@ -64,11 +64,11 @@ PLAIN = {
     "aws:ec2/placementGroup:PlacementGroup": 1,
 }
 INGRESS, EGRESS = (f"aws:vpc/securityGroup{way}Rule:SecurityGroup{way}Rule" for way in ("Ingress", "Egress"))
-SEAT = "aws:ec2/networkInterface:NetworkInterface"
+INTERFACE = "aws:ec2/networkInterface:NetworkInterface"
 SHOW = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 EIP, GROUP = "aws:ec2/eip:Eip", "aws:ec2/securityGroup:SecurityGroup"
 LOGIN_MACHINE = {
-    EIP: 1, GROUP: 1, EGRESS: 1, "aws:ec2/instance:Instance": 1, SEAT: 1, "aws:iam/role:Role": 1,
+    EIP: 1, GROUP: 1, EGRESS: 1, "aws:ec2/instance:Instance": 1, INTERFACE: 1, "aws:iam/role:Role": 1,
     "aws:iam/rolePolicy:RolePolicy": 1, "aws:iam/instanceProfile:InstanceProfile": 1,
 }  # fmt: skip
 OF_A_VPC = (
@@ -143,7 +143,7 @@ def test_a_preview_names_what_will_be_made(variant: str) -> None:
 
 
 @pytest.mark.parametrize("preview", [False, True])
-def test_a_sweep_is_one_command_that_does_nothing_until_the_end(preview: bool) -> None:
+def test_a_termination_is_one_command_that_does_nothing_until_the_end(preview: bool) -> None:
     def program() -> None:
         parent = pulumi.ComponentResource("t:index:Parent", "p")
         dependency = pulumi.ComponentResource("t:index:Ground", "g")

@@ -14,7 +14,7 @@ from cli.clouds.cloud import Machine
 from cli.gcp import builds, operations
 from infra.clouds import recipes
 from infra.errors import UserError
-from infra.gcp.bake import GcpBake, image_name
+from infra.gcp.bake import GcpImages, image_name
 from node.model import ClusterDesign, Image
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, CPU, GPU, LOGIN, declare, gcp_design
@@ -28,7 +28,7 @@ KINDS = ("controller", "login", "compute", "compute-nvidia-closed")
 
 def bake(design: ClusterDesign, *, preview: bool = False) -> Recorder:
     def program() -> None:
-        GcpBake("b", design, IMAGE_RESOURCES, [command.local.Command("dependency", create="true")])
+        GcpImages("b", design, IMAGE_RESOURCES, [command.local.Command("dependency", create="true")])
 
     return declare(program, preview=preview, gcp=Machines(preview=preview))
 
@@ -37,7 +37,7 @@ def bake(design: ClusterDesign, *, preview: bool = False) -> Recorder:
 def test_an_image_is_a_disk_a_machine_its_wait_and_the_image(preview: bool) -> None:
     made = bake(BAKED, preview=preview)
     assert counts(made) == {
-        "slurm-stacks:index:GcpBake": 1,
+        "slurm-stacks:index:GcpImages": 1,
         "gcp:compute/disk:Disk": 4,
         "gcp:compute/instance:Instance": 4,
         "gcp:compute/image:Image": 4,

@@ -41,7 +41,7 @@ def bundled(
     def program() -> None:
         bucket = GcpBucket("b", design)
         # The site is known only when the bucket is, as an address from a cloud would be.
-        made = Bundle("o", "slurm-stacks:index:GcpBundle", design, bucket)
+        made = Bundle("o", design, bucket)
         made.publish(bucket.bucket.apply(site))
         if named is not None:
             made.content.apply(named.append)
@@ -77,7 +77,7 @@ def test_the_bucket_is_closed_and_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_bundle_is_exactly_these_objects(preview: bool) -> None:
     made = bundled(preview=preview)
-    assert counts(made) == {**BUCKET, "slurm-stacks:index:GcpBundle": 1, OBJECT: 4}
+    assert counts(made) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
     objects = {name for name, kind in made.types().items() if kind == OBJECT}
     assert objects == {"o-loader", "o-code", "o-settings", "o-current"}
     assert made.after("o-current") >= {"o-loader", "o-code", "o-settings"}

@@ -36,7 +36,17 @@ from tests.support.recorder import Recorder, counts, custom, needs
 COMMAND = "command:local:Command"
 INSTANCE = "gcp:compute/instance:Instance"
 TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
-PARTS = {"accounts", "network", "bucket", "secrets", "storage", "identity", "seats", "fleets", "bundle"}
+PARTS = {
+    "accounts",
+    "network",
+    "bucket",
+    "secrets",
+    "storage",
+    "identity",
+    "addresses",
+    "instance-templates",
+    "bundle",
+}
 PAIR = (replace(CONTROLLER, tags=("controller", "nfs")), LOGIN)
 VARIANTS = {
     "iap": gcp_design(),
@@ -88,13 +98,13 @@ def test_a_preview_names_what_will_be_made(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_cluster_is_its_parts_the_sweep_the_head_and_the_wait(variant: str) -> None:
+def test_a_cluster_is_its_parts_the_termination_the_head_and_the_wait(variant: str) -> None:
     made = cluster(VARIANTS[variant])
     children = {name for name, parent in made.parents().items() if parent == "c"}
     baked = ("images",) if variant == "baked" else ()
-    assert children == {f"c-{part}" for part in (*PARTS, *baked, "head", "sweep", "ready")}
+    assert children == {f"c-{part}" for part in (*PARTS, *baked, "head", "termination", "ready")}
     commands = {name for name, kind in made.types().items() if kind == COMMAND}
-    assert {name for name in commands if not name.startswith("c-images-")} == {"c-sweep", "c-ready"}
+    assert {name for name in commands if not name.startswith("c-images-")} == {"c-termination", "c-ready"}
     assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
     components = [name for name, asked in made.asked.items() if not asked.custom]
     assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
@@ -109,16 +119,21 @@ def test_machines_are_those_of_the_design_and_no_node() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str) -> None:
+def test_the_head_goes_then_the_termination_then_all_that_nodes_stand_on(variant: str) -> None:
     """Every custom resource is deleted either before or after the termination of nodes."""
     made = cluster(VARIANTS[variant])
     needed = needs(made)
-    on_the_head = {name for name in custom(made) if "c-sweep" in needed[name]}
+    on_the_head = {name for name in custom(made) if "c-termination" in needed[name]}
     hosts = [host.name for host in VARIANTS[variant].hosts]
     assert on_the_head == {"c-ready", *(f"c-head-{host}{part}" for host in hosts for part in ("", "-disk"))}
-    below = custom(made) - on_the_head - {"c-sweep"}
-    assert below == {name for name in needed["c-sweep"] if made.asked[name].custom}
-    assert below > {"c-fleets-cpu", "c-fleets-gpu", "c-seats-controller", "c-accounts-controller"}
+    below = custom(made) - on_the_head - {"c-termination"}
+    assert below == {name for name in needed["c-termination"] if made.asked[name].custom}
+    assert below > {
+        "c-instance-templates-cpu",
+        "c-instance-templates-gpu",
+        "c-addresses-controller",
+        "c-accounts-controller",
+    }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -128,14 +143,14 @@ def test_login_machines_go_before_the_controller(variant: str) -> None:
         assert "c-head-controller" in made.after(name)
 
 
-def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
-    made = cluster(gcp_design()).inputs("c-sweep")
+def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
+    made = cluster(gcp_design()).inputs("c-termination")
     assert made["create"] == "true"
     assert "update" not in made
     python, flag, module, *words = made["delete"].split()
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
     options = operations.parse(words)
-    assert (options.verb, options.project, options.cluster) == ("sweep", "acme-ml", "c")
+    assert (options.verb, options.project, options.cluster) == ("terminate-nodes", "acme-ml", "c")
     assert (options.region, options.zone) == ("europe-west4", "europe-west4-a")
     assert options.seconds <= 1800, "bounded in time"
 
@@ -143,7 +158,7 @@ def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() ->
 def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
     needed = needs(cluster(gcp_ssh_design()))["c-head-controller"]
     assert needed >= {"c-bundle-current", "c-bundle-code", "c-bundle-settings", "c-bundle-loader"}
-    assert needed >= {"c-network-nat", "c-secrets-munge", "c-storage-home", "c-identity-controller-launches"}
+    assert needed >= {"c-network-nat", "c-secrets-munge", "c-storage-home", "c-identity-controller-launcher"}
 
 
 def test_the_firewall_is_made_when_the_accounts_are_there_that_it_names() -> None:
@@ -173,11 +188,11 @@ def test_the_settings_name_what_the_driver_and_the_machines_need() -> None:
     partitions = (replace(CPU, zones=("europe-west4-b", "europe-west4-a")), GPU)
     site = settings(cluster(gcp_design(partitions=partitions))).site
     assert (site.root, site.user, site.apps, site.shared) == ("/", "slurm", "/apps", "/home")
-    assert (site.controller_host, site.controller_address) == ("controller", "c-seats-controller-address")
+    assert (site.controller_host, site.controller_address) == ("controller", "c-addresses-controller-address")
     cloud = site.of(GcpSite)
     assert cloud.templates == {
-        "cpu": "https://compute/c-fleets-cpu",
-        "gpu": "https://compute/c-fleets-gpu",
+        "cpu": "https://compute/c-instance-templates-cpu",
+        "gpu": "https://compute/c-instance-templates-gpu",
     }
     assert cloud.zones == {"cpu": ("europe-west4-b", "europe-west4-a"), "gpu": ("europe-west4-a",)}
     assert set(site.mounts) == {"/home", "/apps"}
@@ -207,7 +222,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
 
 def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
     twice = [declared(gcp_design())[0] for _ in range(2)]
-    texts = [json.dumps([made.inputs(name) for name in ("c-sweep", "c-ready")]) for made in twice]
+    texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
     assert texts[0] == texts[1]
     assert str(operations.__file__).removesuffix("/cli/gcp/operations.py") not in texts[0]
 
@@ -224,20 +239,20 @@ def inventory(design: ClusterDesign) -> dict[str, Any]:
 def test_the_inventory_of_a_cluster_with_a_public_login_machine() -> None:
     assert inventory(gcp_ssh_design(login=True)) == {
         "id": "c-head-controller-disk-number",
-        "login_address": "c-seats-login-0-public-address",
-        "controller_address": "c-seats-controller-address:6817",
-        "login_ssh": "ssh ada_example_org@c-seats-login-0-public-address",
+        "login_address": "c-addresses-login-0-public-address",
+        "controller_address": "c-addresses-controller-address:6817",
+        "login_ssh": "ssh ada_example_org@c-addresses-login-0-public-address",
         "scheduler_version": "slurm 23.11.4",
         "host_keys": ["ssh-ed25519 AAAAkey"],
         "shared": "/home",
-        "host": "c-seats-login-0-public-address",
+        "host": "c-addresses-login-0-public-address",
         "user": "",
     }
 
 
 def test_behind_the_proxy_a_machine_is_its_name() -> None:
     found = inventory(gcp_design(hosts=PAIR))
-    assert (found["login_address"], found["host"]) == ("c-seats-login-0-address", "c-login-0")
+    assert (found["login_address"], found["host"]) == ("c-addresses-login-0-address", "c-login-0")
     assert found["login_ssh"] == (
         "gcloud compute ssh c-login-0 --project acme-ml --zone europe-west4-a --tunnel-through-iap --"
     )
@@ -269,8 +284,8 @@ def test_machines_start_from_the_images_that_were_baked_for_them() -> None:
     images = {
         "c-head-controller-disk": "controller",
         "c-head-login-0-disk": "login",
-        "c-fleets-cpu": "compute",
-        "c-fleets-gpu": "compute-nvidia-closed",
+        "c-instance-templates-cpu": "compute",
+        "c-instance-templates-gpu": "compute-nvidia-closed",
     }
     for name, kind in images.items():
         inputs = made.inputs(name)

@@ -17,9 +17,9 @@ from tests.support.gcp_mocks import CONTROLLER, LOGIN, declare, gcp_design, gcp_
 from tests.support.gcp_rules import weaknesses
 from tests.support.recorder import Recorder, counts
 
-INSTANCE, SEAT = "gcp:compute/instance:Instance", "gcp:compute/address:Address"
+INSTANCE, ADDRESS = "gcp:compute/instance:Instance", "gcp:compute/address:Address"
 DISK = "gcp:compute/disk:Disk"
-COMPONENTS = {"slurm-stacks:index:GcpHead": 1, "slurm-stacks:index:GcpSeats": 1}
+COMPONENTS = {"slurm-stacks:index:GcpHead": 1, "slurm-stacks:index:GcpAddresses": 1}
 GROUND = {"command:local:Command": 1}
 LABELS = {
     "slurm-stacks-cluster": "c",
@@ -43,7 +43,7 @@ def head(design: ClusterDesign, *, preview: bool = False) -> Recorder:
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_head_behind_the_proxy_is_exactly_these_resources(preview: bool) -> None:
     made = head(gcp_design(), preview=preview)
-    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 1, DISK: 1, SEAT: 1}
+    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 1, DISK: 1, ADDRESS: 1}
     assert {made.parents()[name] for name in ("h-controller", "h-controller-disk")} == {"h"}
     assert sorted(made.closed) == ["h", "s", "slurm-stacks-test"]
 
@@ -51,7 +51,7 @@ def test_a_head_behind_the_proxy_is_exactly_these_resources(preview: bool) -> No
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_head_with_login_machines_is_exactly_these_resources(preview: bool) -> None:
     made = head(gcp_ssh_design(login=True), preview=preview)
-    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 2, DISK: 2, SEAT: 3}
+    assert counts(made) == {**COMPONENTS, **GROUND, INSTANCE: 2, DISK: 2, ADDRESS: 3}
     assert "s-login-0-public" in made.types(), "users reach the login machine, nobody the controller"
     assert "h-controller" in made.after("h-login-0"), "it mounts what the controller exports"
 
@@ -106,7 +106,7 @@ def test_neither_a_new_image_nor_a_new_script_touches_a_head_with_jobs() -> None
     machine, disk = made.asked["h-controller"], made.asked["h-controller-disk"]
     assert list(machine.ignoreChanges) == ['metadata["startup-script"]', 'metadata["user-data"]']
     assert list(disk.ignoreChanges) == ["image"]
-    assert machine.deleteBeforeReplace is True, "its seat has one machine at a time"
+    assert machine.deleteBeforeReplace is True, "its address has one machine at a time"
     assert disk.deleteBeforeReplace is True, "a name has one disk at a time"
 
 

@@ -138,7 +138,9 @@ def test_grants_are_on_the_cluster_own_things() -> None:
         f"/c-compute@{PROJECT}.iam.gserviceaccount.com"
     )
     assert made.inputs("i-controller-subnetwork")["subnetwork"] == SUBNETWORK
-    assert {made.inputs(f"i-controller-{part}")["secretId"] for part in ("key", "new-key")} == {SECRET}
+    assert {made.inputs(f"i-controller-{part}")["secretId"] for part in ("munge-read", "munge-write")} == {
+        SECRET
+    }
     assert {made.inputs(f"i-{role}-bucket")["bucket"] for role in ("controller", "compute")} == {"store"}
 
 

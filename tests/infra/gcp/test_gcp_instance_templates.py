@@ -19,7 +19,7 @@ from tests.support.recorder import Recorder, counts
 
 TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 POLICY = "gcp:compute/resourcePolicy:ResourcePolicy"
-FLEETS = "slurm-stacks:index:GcpFleets"
+COMPONENT = "slurm-stacks:index:GcpInstanceTemplates"
 CLOSE = replace(CPU, instance_type="n2-standard-4", cpus=4, placement="cluster")
 
 
@@ -39,7 +39,7 @@ def template(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("preview", [False, True])
 def test_templates_are_exactly_these_resources(preview: bool) -> None:
     made = templates(CLOSE, GPU, preview=preview)
-    assert counts(made) == {FLEETS: 1, TEMPLATE: 2, POLICY: 1}
+    assert counts(made) == {COMPONENT: 1, TEMPLATE: 2, POLICY: 1}
     assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-cpu-policy")} == {"f"}
     assert made.after("f-cpu") == {"f-cpu-policy"}
     assert made.after("f-gpu") == set()
@@ -165,7 +165,7 @@ def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
     """slurm-gcp does the same (`update_reservation_props`): the reservation's own policies, and no others."""
     own = replace(CLOSE, placement="none", reservation="close", placement_policy="its-policy")
     made = templates(own)
-    assert counts(made) == {FLEETS: 1, TEMPLATE: 1}
+    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1}
     inputs = made.inputs("f-cpu")
     assert inputs["resourcePolicies"] == "projects/acme-ml/regions/europe-west4/resourcePolicies/its-policy"
     assert inputs["scheduling"]["onHostMaintenance"] == "TERMINATE", "nothing with a policy moves elsewhere"

@@ -37,10 +37,10 @@ GOLDEN = {
     "slurm-stacks:index:GcpIdentity": 1,
     "slurm-stacks:index:GcpSecrets": 1,
     "slurm-stacks:index:GcpBucket": 1,
-    "slurm-stacks:index:GcpBundle": 1,
+    "slurm-stacks:index:Bundle": 1,
     "slurm-stacks:index:GcpStorage": 1,
-    "slurm-stacks:index:GcpSeats": 1,
-    "slurm-stacks:index:GcpFleets": 1,
+    "slurm-stacks:index:GcpAddresses": 1,
+    "slurm-stacks:index:GcpInstanceTemplates": 1,
     "slurm-stacks:index:GcpHead": 1,
     "slurm-stacks:index:Benchmark": 1,
     "gcp:compute/network:Network": 1,
@@ -116,14 +116,14 @@ def test_s2_is_the_published_cluster(plans: dict[str, Plan]) -> None:
     (partition,) = output["partitions"]
     found = {key: partition[key] for key in ("name", "machine", "min", "max", "accelerator")}
     assert found == {"name": "debug", "machine": "n1-standard-2", "min": 0, "max": 10, "accelerator": None}
-    assert "guestAccelerators" not in named(plan, "fleets-debug")["inputs"]
+    assert "guestAccelerators" not in named(plan, "instance-templates-debug")["inputs"]
     assert output["benchmark"]["nodes"] == 4
     assert {m["path"] for m in output["mounts"]} == {"/home", "/apps"}
 
 
 def test_s3_has_its_gpus_on_the_nodes_alone(plans: dict[str, Plan]) -> None:
     plan = plans["gcp-gpu"]
-    template = named(plan, "fleets-debug")["inputs"]
+    template = named(plan, "instance-templates-debug")["inputs"]
     assert template["machineType"] == "n1-standard-2"
     assert template["guestAccelerators"] == [{"type": "nvidia-tesla-v100", "count": 1}]
     assert template["scheduling"]["onHostMaintenance"] == "TERMINATE"
@@ -137,7 +137,7 @@ def test_s3_has_its_gpus_on_the_nodes_alone(plans: dict[str, Plan]) -> None:
 @pytest.mark.parametrize("count", [2, 4])
 def test_two_and_four_gpus_a_node_are_one_number(tmp_path: Path, count: int) -> None:
     plan = changed(tmp_path, "gcp-gpu", accelerator={"type": "v100", "count": count})
-    (gpu,) = named(plan, "fleets-debug")["inputs"]["guestAccelerators"]
+    (gpu,) = named(plan, "instance-templates-debug")["inputs"]["guestAccelerators"]
     assert gpu == {"type": "nvidia-tesla-v100", "count": count}
     job = named(plan, "benchmark-job")["inputs"]
     assert f"--gres=gpu:{count}" in json.dumps(job) or f"gpu:{count}" in json.dumps(job)
@@ -149,7 +149,10 @@ def test_a_placement_that_the_machine_does_not_take_is_refused_with_the_reason(t
     assert caught.value.exit_code == 2
     assert "n1-standard-2 does not take a compact placement policy" in str(caught.value)
     plan = changed(tmp_path, "gcp-cpu", placement="cluster", instance_type="n2-standard-4")
-    assert named(plan, "fleets-debug-policy")["inputs"]["groupPlacementPolicy"]["collocation"] == "COLLOCATED"
+    assert (
+        named(plan, "instance-templates-debug-policy")["inputs"]["groupPlacementPolicy"]["collocation"]
+        == "COLLOCATED"
+    )
 
 
 # --- reading it -------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def test_the_startup_script_is_text_that_can_be_read_and_fits(plans: dict[str, P
     for name, words in (
         ("head-controller", "--role controller --host controller"),
         ("head-login-0", "--role login --host login-0"),
-        ("fleets-debug", "--role compute"),
+        ("instance-templates-debug", "--role compute"),
     ):
         metadata = named(plans[stack], name)["inputs"]["metadata"]
         text = metadata["startup-script"]

@@ -67,7 +67,7 @@ def granted(kind: str, role: str, who: str = "compute", **inputs: Any) -> Change
     return another(f"gcp:{kind}", role=role, member=f"<slurm8-accounts-{who}.member>", **inputs)
 
 
-NODE, LOGIN, CONTROLLER = "fleets-debug", "head-login-0", "head-controller"
+NODE, LOGIN, CONTROLLER = "instance-templates-debug", "head-login-0", "head-controller"
 BUILDER = "images-compute-nvidia-closed-machine"
 IAP, LAUNCHER, NODES = "network-login-iap", "identity-launcher", "identity-controller-nodes"
 SHIELD = "shieldedInstanceConfig"
@@ -79,7 +79,7 @@ OPEN: dict[str, Any] = {
     "allows": [{"protocol": "tcp", "ports": ["443"]}],
     "targetServiceAccounts": ["a"],
 }
-PUBLIC = [{"subnetwork": "s", "accessConfigs": [{"natIp": "<slurm8-seats-login-0-public.address>"}]}]
+PUBLIC = [{"subnetwork": "s", "accessConfigs": [{"natIp": "<slurm8-addresses-login-0-public.address>"}]}]
 OWN_ACCORD = [{"subnetwork": "s", "accessConfigs": [{}]}]
 FIRES: list[tuple[str, str, Change]] = [
     ("ingress", "all", edit(IAP, "sourceRanges", to=["0.0.0.0/0"])),
@@ -96,8 +96,8 @@ FIRES: list[tuple[str, str, Change]] = [
     ("addresses", "default", edit(NODE, "networkInterfaces", to=[])),
     ("addresses", "other", edit(NODE, "networkInterfaces", to=[{"network": "default"}])),
     ("addresses", "ipv6", edit(LOGIN, "networkInterfaces", 0, "ipv6AccessConfigs", to=[{}])),
-    ("reserved", "loose", edit("seats-login-0", "addressType", to="EXTERNAL")),
-    ("reserved", "unsaid", edit("seats-login-0", "addressType", to=...)),
+    ("reserved", "loose", edit("addresses-login-0", "addressType", to="EXTERNAL")),
+    ("reserved", "unsaid", edit("addresses-login-0", "addressType", to=...)),
     ("networks", "auto", edit("network-vpc", "autoCreateSubnetworks", to=...)),
     ("networks", "private", edit("network-subnetwork", "privateIpGoogleAccess", to=False)),
     ("shielded", "node", edit(NODE, SHIELD, "enableIntegrityMonitoring", to=False)),
@@ -120,7 +120,7 @@ FIRES: list[tuple[str, str, Change]] = [
     ("roles", "editor", granted(PROJECT, "roles/editor")),
     ("roles", "compute", granted(PROJECT, "roles/compute.instanceAdmin.v1", condition={"expression": "x"})),
     ("roles", "buckets", granted(PROJECT, "roles/storage.objectViewer")),
-    ("roles", "unconditioned", edit("identity-controller-launches", "condition", to=...)),
+    ("roles", "unconditioned", edit("identity-controller-launcher", "condition", to=...)),
     ("roles", "admin", granted(SECRET, "roles/secretmanager.admin", "controller")),
     ("roles", "token", granted(ACCOUNT, "roles/iam.serviceAccountTokenCreator", "controller")),
     ("reports", "anywhere", granted(BUCKET, "roles/storage.objectUser", bucket="b")),

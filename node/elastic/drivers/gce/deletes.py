@@ -20,6 +20,7 @@ from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
 from node.elastic.errors import API_FAILURES
 from node.elastic.view import log
+from node.waiting import retry
 
 THREADS = 8
 """The number of threads, which is the number of connections that the client keeps."""
@@ -172,23 +173,29 @@ class Deletes:
             "instance": identity.name,
             "request_id": str(uuid.uuid5(_SPACE, f"{self._project}/{identity}/{attempt}")),
         }
-        pauses = list(PAUSES)
-        while True:
+
+        def delete() -> Any:
             self._rate_limit.take()
-            try:
-                operation = self._clients().instances.delete_unary(request=request, **once())
-            except Exception as error:  # any error: the other instances must still be deleted
-                code = code_of(error)
-                # Not ready means that another delete is under way. If not, the next listing shows the
-                # instance alive.
-                if code in NOT_FOUND or code in NOT_READY:
-                    return None
-                if failure_of(error).kind not in API_FAILURES or not pauses:
-                    return error
-                self._sleep(pauses.pop(0))
-                continue
-            with self._lock:
-                self._under_way.setdefault(
-                    identity, _Delete(operation.name, self._clock(), OperationOrigin.of(operation))
-                )
-            return None
+            return self._clients().instances.delete_unary(request=request, **once())
+
+        try:
+            operation = retry(delete, Exception, PAUSES, _passes, sleep=self._sleep)
+        except Exception as error:  # any error: the other instances must still be deleted
+            return None if _is_ending(error) else error
+        with self._lock:
+            self._under_way.setdefault(
+                identity, _Delete(operation.name, self._clock(), OperationOrigin.of(operation))
+            )
+        return None
+
+
+def _is_ending(error: Exception) -> bool:
+    """Whether Compute Engine refuses a delete because the instance is gone, or is being deleted.
+
+    If it is not, the next listing shows the instance alive.
+    """
+    return code_of(error) in NOT_FOUND or code_of(error) in NOT_READY
+
+
+def _passes(error: Exception) -> bool:
+    return not _is_ending(error) and failure_of(error).kind in API_FAILURES

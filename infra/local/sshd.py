@@ -1,7 +1,0 @@
-"""The former place of a command. Stacks of versions without `cli/` have this command in their state."""
-
-import os
-import sys
-
-if __name__ == "__main__":
-    os.execv(sys.executable, [sys.executable, "-m", "cli.local.sshd", *sys.argv[1:]])
