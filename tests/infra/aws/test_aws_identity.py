@@ -10,7 +10,7 @@ import pytest
 from botocore.session import Session
 
 from infra.aws import policies
-from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
+from infra.aws.identity import AccessTargets, AwsIdentity, AwsSecrets, physical_name
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
@@ -469,3 +469,27 @@ def test_a_machine_that_becomes_an_image_may_what_image_builder_documents() -> N
     assert [action for action in documented.split() if not may(action, "*", role="image")] == []
     for action in ("ssm:GetParameter", "ssm:GetParameters", "secretsmanager:GetSecretValue"):
         assert not may(action, "*", role="image")
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_the_secret_is_empty_and_leaves_nothing_behind(preview: bool) -> None:
+    made = declare(lambda: AwsSecrets("s", aws_design()), preview=preview)
+    assert counts(made) == {
+        "slurm-stacks:index:AwsSecrets": 1,
+        "aws:secretsmanager/secret:Secret": 1,  # and no version: its value is the head's to make
+    }
+    secret = made.inputs("s-munge")
+    assert secret["name"] == "c-munge"
+    assert secret["recoveryWindowInDays"] == 0
+    assert "kmsKeyId" not in secret, "the account's own key of the service encrypts it"
+    assert secret["tags"]["slurm-stacks:cluster"] == "c"
+    assert unknown(made, "s-munge") == set()
+    assert made.parents()["s-munge"] == "s"
+    assert made.closed.count("s") == 1
+
+
+def test_its_arn_is_known_only_when_it_is_there() -> None:
+    for preview, expected in ((False, ["arn:s-munge"]), (True, [])):
+        seen: list[str] = []
+        declare(lambda found=seen: AwsSecrets("s", aws_design()).munge.apply(found.append), preview=preview)  # type: ignore[misc]
+        assert seen == expected

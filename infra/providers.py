@@ -27,7 +27,7 @@ def check_provider(name: str) -> None:
         )
 
 
-def create(design: ClusterDesign) -> ClusterComponent:
+def create_cluster(design: ClusterDesign) -> ClusterComponent:
     """Declare the cluster's resources.
 
     Raises:
