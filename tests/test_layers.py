@@ -63,7 +63,7 @@ def _imports_of(text: str, path: str) -> Iterator[tuple[str, bool]]:
 
 
 def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
-    """Return the imports of anything below one of `wrong` in a folder's files, or in the module of that name."""
+    """Return the imports of anything below one of `wrong` in a folder, or in the module of that name."""
     files = sorted((ROOT / folder).rglob("*.py")) or [(ROOT / folder).with_suffix(".py")]
     return [
         f"{path.relative_to(ROOT)}: {name}"
