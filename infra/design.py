@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
+from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
-from infra.config.local_cloud import LocalConfig
 from infra.health import health
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from infra.mounts import gp3_of, mounts_of

@@ -98,9 +98,9 @@ NEVER_ONE = {
     ("cli/local/diagnosis/software.py", "', '.join(sorted(names))"): "names, and a verb",
     ("cli/local/diagnosis/resources.py", "nodes"): "one node is another sentence",
     ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",
-    ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
+    ("infra/config/rules/local.py", "MOST_LOCAL_PORTS"): "a constant",
     ("node/elastic/replacements.py", "MOST"): "a constant",
-    ("infra/config/checks/partitions.py", "COMPACT_PLACEMENT_NODES"): "a constant",
+    ("infra/config/rules/partitions.py", "COMPACT_PLACEMENT_NODES"): "a constant",
     (
         "node/slurm/addressing.py",
         "last - site.slurmd_port + 1",

@@ -13,9 +13,9 @@ from cli.hints import hint
 from cli.local import agent_lifecycle, published_settings
 from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
-from infra.config.checks.local_cloud import pools
-from infra.config.local_cloud import LocalConfig
+from infra.config.cluster import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
+from infra.config.rules.local import pools
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack

@@ -1,4 +1,4 @@
-"""Makes a `StackConfig` from a stack file or from Pulumi's configuration."""
+"""Loads a `StackConfig` from a stack file or from Pulumi's configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra.config import foreign_keys, placeholders, stack_file
-from infra.config.benchmark import BenchmarkConfig
-from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import (
     ConfigError,
     Location,
@@ -27,15 +26,27 @@ from infra.config.mistakes import (
     shown,
     unknown_key,
 )
+from infra.config.rules import check
+from infra.config.rules.context import CloudLocation
 from infra.config.stack_file import NAMESPACE
 from infra.instance_types.catalog import Catalog, catalog
+
+
+def engine_values() -> dict[str, Any]:
+    """All keys of the stack with their namespaces, and their values.
+
+    `pulumi.Config` gives only the values of known keys, so a misspelt key would not be found.
+    """
+    from pulumi.runtime import config
+
+    return {**config.get_config_env(), **config.CONFIG.get()}
+
 
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
 LOCATION_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
 # The keys that the Pulumi CLI writes into a stack file.
 FILE_KEYS = ("config", "environment", "secretsprovider", "encryptedkey", "encryptionsalt")
-
 # Values of a wrong type are removed from a copy, so that the rest can be checked, too. A required key gets a
 # placeholder, about which no check reports anything, because its location is known to be wrong.
 _PLACEHOLDERS: dict[str, Any] = {
@@ -51,7 +62,6 @@ _PLACEHOLDERS: dict[str, Any] = {
 _ROUNDS = 3
 """A wrong value is removed in the first round; if a required one is missing then, it gets its placeholder."""
 _INDENT = "indent it, with `config:` on a line above"
-
 M = TypeVar("M", bound=BaseModel)
 
 

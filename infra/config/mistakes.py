@@ -30,7 +30,7 @@ MOST_IN_FULL = 20
 
 OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type"}
 """What users write for a key, such as a cloud's word -> the key. What only other tools call so is in
-`infra.config.foreign_words`."""
+`infra.config.foreign_keys`."""
 MOST_PLACES = 4
 """A key that is known at more places than these is not pointed to."""
 

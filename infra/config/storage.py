@@ -1,4 +1,4 @@
-"""The models of storage in a stack file. `infra.config.checks` says which values go with which kind."""
+"""The models of storage in a stack file. `infra.config.rules` says which values go with which kind."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.local import run_directory
-from infra.config.checks.jobs import MOST_LOCAL_PORTS
+from infra.config.rules.local import MOST_LOCAL_PORTS
 from tests.support.stack_parts import (
     BLOCK,
     CLOSE,

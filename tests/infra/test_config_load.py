@@ -12,7 +12,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.config import ConfigError, engine, load_file, parse
+from infra.config import ConfigError, load_file, parse
+from infra.config.load import engine_values
 from infra.errors import EXIT_USAGE
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
@@ -335,7 +336,7 @@ def test_the_stacks_are_read(file: Path) -> None:
 def test_the_engine_hands_over_every_key_misspelt_ones_too() -> None:
     def run() -> None:
         pulumi.runtime.set_all_config({CLUSTER: "{}", "slurm-stacks:benchmrk": "{}"})
-        assert engine.values() == {CLUSTER: "{}", "slurm-stacks:benchmrk": "{}"}
+        assert engine_values() == {CLUSTER: "{}", "slurm-stacks:benchmrk": "{}"}
 
     contextvars.copy_context().run(run)
 

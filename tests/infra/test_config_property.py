@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from cli.runner import project
 from infra.config import ConfigError, load_file, parse
-from infra.config.batch import BatchConfig
-from infra.config.benchmark import BenchmarkConfig
-from infra.config.checks.partitions import RESERVED
 from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
+from infra.config.jobs import BatchConfig, BenchmarkConfig
+from infra.config.rules.partitions import RESERVED
 from infra.config.storage import SharedStorage
 from infra.design import design, slurm_time
 from infra.errors import EXIT_USAGE

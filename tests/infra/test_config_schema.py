@@ -30,7 +30,7 @@ def accepts(content: object) -> bool:
 
 
 def test_the_stack_schema_is_current() -> None:
-    assert schema.FILE.read_text(encoding="utf-8") == schema.text(), "run python -m infra.config"
+    assert schema.FILE.read_text(encoding="utf-8") == schema.text(), "run python -m infra.config.schema"
 
 
 def test_the_outputs_schema_is_current() -> None:

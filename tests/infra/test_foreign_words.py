@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from infra.config import ClusterConfig, ConfigError, foreign_keys, load_file
-from infra.config.foreign_words import WORDS
+from infra.config.foreign_keys import WORDS
 from infra.config.load import CLUSTER, LOCATION_KEYS
 from infra.config.mistakes import _places
 from infra.design import design
@@ -305,4 +305,4 @@ def test_the_stacks_name_where_the_file_gives_none(tmp_path: Path) -> None:
 def test_the_page_has_every_word() -> None:
     page = (ROOT / "docs" / "words.md").read_text()
     for line in foreign_keys.rows():
-        assert line in page, "run python -m infra.config"
+        assert line in page, "run python -m infra.config.schema"

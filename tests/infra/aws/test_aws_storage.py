@@ -12,7 +12,7 @@ import pytest
 from infra.aws.network import AwsNetwork
 from infra.aws.storage import EVENTS, LUSTRE_VERSION, AwsDisks, AwsStorage, Repository, devices, repositories
 from infra.aws.zones import Zones
-from infra.config.checks.storage import THROUGHPUT
+from infra.config.rules.storage import THROUGHPUT
 from node.model import ClusterDesign, Mount
 from node.sites import MountSource
 from tests.support.aws_mocks import EFS, EXISTING, LUSTRE, NFS, ZONES, aws_design, declare

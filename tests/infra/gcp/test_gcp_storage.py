@@ -12,7 +12,7 @@ import pytest
 from pulumi_gcp import filestore
 
 from infra.config import ConfigError, parse
-from infra.config.checks.storage import FILESTORE as CAPACITIES
+from infra.config.rules.storage import FILESTORE as CAPACITIES
 from infra.config.storage import SharedStorage
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import REGIONAL, GcpStorage, device, share

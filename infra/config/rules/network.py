@@ -6,11 +6,10 @@ import ipaddress
 import re
 
 from infra import addresses
-from infra.config.checks.context import CLUSTER, MISSING, Context
-from infra.config.checks.partitions import NO_METADATA, check_zones
-from infra.config.cluster import PartitionConfig
+from infra.config.cluster import DEFAULT_CIDR, Net, PartitionConfig
 from infra.config.mistakes import near
-from infra.config.network import DEFAULT_CIDR, Net
+from infra.config.rules.context import CLUSTER, MISSING, Context
+from infra.config.rules.partitions import NO_METADATA, check_zones
 from node import plurals
 
 # Shortest prefix that does not count as the whole internet: 0.0.0.0/1 and 128.0.0.0/1 together are all of it.

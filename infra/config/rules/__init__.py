@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.config.benchmark import BenchmarkConfig
-from infra.config.checks.amazon import check_amazon
-from infra.config.checks.batch import check_batch
-from infra.config.checks.budget import check_budget
-from infra.config.checks.containers import check_containers
-from infra.config.checks.context import CLUSTER, CloudLocation, Context
-from infra.config.checks.google import check_google
-from infra.config.checks.health import check_health
-from infra.config.checks.instance_types import check_instance_types
-from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
-from infra.config.checks.local_cloud import check_local_cloud
-from infra.config.checks.network import check_access, check_location, check_login, check_network
-from infra.config.checks.partitions import check_image, check_own_image, check_partitions
-from infra.config.checks.storage import check_storage
-from infra.config.checks.topology import check_topology
-from infra.config.checks.writable_sources import check_writable_sources
-from infra.config.cluster import ClusterConfig
+from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake
+from infra.config.rules.batch import check_batch
+from infra.config.rules.benchmark import check_benchmark
+from infra.config.rules.clouds import check_amazon, check_google
+from infra.config.rules.context import CLUSTER, CloudLocation, Context
+from infra.config.rules.local import check_local, check_local_cloud
+from infra.config.rules.network import check_access, check_location, check_login, check_network
+from infra.config.rules.partitions import (
+    check_image,
+    check_instance_types,
+    check_own_image,
+    check_partitions,
+    check_topology,
+)
+from infra.config.rules.software import check_containers, check_health, check_hooks
+from infra.config.rules.storage import check_storage, check_writable_sources
 from infra.instance_types.catalog import Catalog
 
 __all__ = ["CloudLocation", "check"]
@@ -83,3 +83,31 @@ def check(
         check_google(context)
         check_topology(context)
     return context.mistakes
+
+
+def check_budget(c: Context) -> None:
+    budget = c.cluster.budget
+    if budget.max_usd is None or c.provider == "local":
+        return
+    dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
+    unknown = sorted(
+        {p.instance_type for p in dynamic if c.instance_type(p.instance_type) and _price(c, p) is None}
+    )
+    if c.cluster.batch is not None and c.cluster.scheduler == "batch":
+        types = c.cluster.batch.instance_types
+        unknown = [name for name in types if c.instance_type(name) and c.facts.price(name, c.region) is None]
+    if unknown:
+        example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
+        c.add(
+            (*CLUSTER, "budget", "max_usd"),
+            budget.max_usd,
+            f"a limit in USD only where prices are known; there is none for {', '.join(unknown)}",
+            f"write instance_types: {example}, or limit max_hours instead",
+        )
+
+
+def _price(c: Context, partition: PartitionConfig) -> float | None:
+    machine = c.facts.machines[partition.instance_type]
+    chosen = partition.accelerator or machine.accelerator
+    attached = (chosen.type, chosen.count) if chosen else None
+    return c.facts.price(partition.instance_type, c.region, accelerator=attached, spot=partition.spot)

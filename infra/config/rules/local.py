@@ -1,12 +1,51 @@
-"""Checks of the local cloud's limits: pools must exist and be large enough for the static nodes."""
+"""Rules of the local stack: its ports, isolation, and the local cloud's quotas and pools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.config.checks.context import CLUSTER, Context
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
+from infra.config.rules.context import CLUSTER, Context
+from node.slurm.addressing import PORT_BLOCK
+
+# The most ports of slurmds on this machine. Each partition has blocks of them (see cli.local.run_directory).
+MOST_LOCAL_PORTS = 15_700
+"""The most bytes in the name of an object in Cloud Storage."""
+
+
+def check_local(c: Context) -> None:
+    cluster = c.cluster
+    if c.provider != "local":
+        if cluster.local is not None:
+            c.add((*CLUSTER, "local"), "nothing that applies", f"settings of {c.provider}", "remove local:")
+        return
+    if cluster.local is not None and cluster.local.suite is not None and cluster.local.isolation == "process":
+        c.add(
+            (*CLUSTER, "local", "suite"),
+            cluster.local.suite,
+            "a release only for machines that boot: processes run this machine's",
+            "remove suite:, or write isolation: container",
+        )
+    if cluster.local is not None and cluster.local.isolation == "container":
+        # Each container machine has all ports of its own, and login machines are containers, too.
+        return
+    if cluster.login.count:
+        c.add(
+            (*CLUSTER, "login", "count"),
+            cluster.login.count,
+            "0: where machines are processes, the login machine is this machine",
+            "remove login:, or write local: {isolation: container}",
+        )
+    wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
+    if wanted > MOST_LOCAL_PORTS:
+        c.add(
+            (*CLUSTER, "partitions"),
+            wanted,
+            f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
+            "lower nodes.max",
+        )
+
 
 LOCAL = (*CLUSTER, "local")
 

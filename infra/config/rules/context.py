@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import placeholders
-from infra.config.benchmark import BenchmarkConfig
 from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake, path_of, shown
 from infra.instance_types.catalog import Catalog, InstanceType
 
