@@ -77,9 +77,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-def refusal(allowed: str, advice: str = "") -> PydanticCustomError:
-    """An error of a validator, with the texts that a `Mistake` needs."""
-    return PydanticCustomError("refused", "refused", {"allowed": allowed, "advice": advice})
+def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:
+    """Return an error of a validator, with what a `Mistake` needs."""
+    return PydanticCustomError("refused", "refused", {"code": code, "allowed": allowed, "advice": advice})
 
 
 def clock(seconds: int) -> str:
@@ -111,22 +111,29 @@ def _time_limit(value: Any) -> Any:
         # YAML 1.1 reads 24:00:00 in base 60, as 86400. A small number may mean minutes, as in Slurm.
         minutes = f', or "{value}" for {value} minutes' if 0 < value < 10000 else ""
         raise refusal(
+            "time-limit.number",
             allowed,
             "YAML reads a bare time as a number (24:00:00 becomes 86400): "
             f'write it in quotes, time_limit: "{clock(value)}"{minutes}',
         )
     if not isinstance(value, str):
-        raise refusal(allowed, 'for example time_limit: "24:00:00"')
+        raise refusal("time-limit.form", allowed, 'for example time_limit: "24:00:00"')
     if value.upper() in ("INFINITE", "UNLIMITED"):
         return "INFINITE"
     if not _TIME_LIMIT.fullmatch(value):
-        raise refusal(allowed, 'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)')
+        raise refusal(
+            "time-limit.form",
+            allowed,
+            'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)',
+        )
     if time_limit_seconds(value) == 0:
-        raise refusal(allowed, "a limit of zero lets no job run; leave the key out for no limit")
+        raise refusal(
+            "time-limit.zero", allowed, "a limit of zero lets no job run; leave the key out for no limit"
+        )
     if (time_limit_seconds(value) or 0) > LONGEST_LIMIT:
-        raise refusal(allowed, "longer than ten years; leave the key out for no limit")
+        raise refusal("time-limit.too-long", allowed, "longer than ten years; leave the key out for no limit")
     if _TWO_PARTS.fullmatch(value):
-        raise refusal(allowed, time_limit_advice(value))
+        raise refusal("time-limit.two-parts", allowed, time_limit_advice(value))
     return value
 
 
@@ -150,21 +157,21 @@ def time_limit_seconds(value: str) -> int | None:
 def _cidr(value: Any) -> Any:
     allowed = "a network in CIDR notation, like 10.0.0.0/16"
     if not isinstance(value, str) or "/" not in value:
-        raise refusal(allowed, "a single address is written with /32")
+        raise refusal("network.cidr-form", allowed, "a single address is written with /32")
     try:
         ipaddress.ip_network(value)
     except ValueError as error:
         advice = ""
         if "host bits" in str(error):
             advice = f"did you mean {ipaddress.ip_network(value, strict=False)}?"
-        raise refusal(allowed, advice) from error
+        raise refusal("network.cidr-form", allowed, advice) from error
     return value
 
 
 def _path(value: str) -> str:
     if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", value) or ".." in value.split("/"):
         # slurm.conf and fstab separate by spaces.
-        raise refusal("an absolute path of letters, digits, '.', '_' and '-', like /scratch")
+        raise refusal("mount.path", "an absolute path of letters, digits, '.', '_' and '-', like /scratch")
     return value
 
 
@@ -201,6 +208,7 @@ ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)
 def _isolation(value: object) -> object:
     if value == "namespace":
         raise refusal(
+            "local.isolation",
             "one of process, container",
             "such machines are containers that boot now: write container, and run ./cluster as root",
         )
@@ -212,6 +220,7 @@ def _distribution(value: object) -> object:
     others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
     if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
         raise refusal(
+            "image.source",
             UBUNTU,
             f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
             "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
@@ -223,7 +232,9 @@ def _reservation(value: Any) -> Any:
     several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
     if not (several or isinstance(value, str) or value is None):
         raise refusal(
-            "one reservation as text, or a list of several on AWS", "for example cr-0123456789abcdef0"
+            "reservation.type",
+            "one reservation as text, or a list of several on AWS",
+            "for example cr-0123456789abcdef0",
         )
     return value
 

@@ -160,9 +160,12 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     content, found = stack_file.read(path)
     needed = f"`config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
     if content is None:
-        raise ConfigError(f"{name} is empty: it needs {needed}")
+        raise ConfigError(f"{name} is empty: it needs {needed}", code="file.empty")
     if not isinstance(content, dict):
-        raise ConfigError(f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.")
+        raise ConfigError(
+            f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.",
+            code="file.no-keys",
+        )
     told = {mistake.path for mistake in found}
     for key, value in content.items():
         if key not in FILE_KEYS:
@@ -171,7 +174,9 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     if not isinstance(values, dict):
         if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
             given = shown(values) if "config" in content else "nothing: the key is missing"
-            found.append(Mistake("config", given, "a section of keys and values", f"write {needed}"))
+            found.append(
+                Mistake("file.no-config", "config", given, "a section of keys and values", f"write {needed}")
+            )
         raise ConfigError(name, found)
     told |= {mistake.path for mistake in found}
     try:
@@ -187,7 +192,13 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
 def _unknown_at_top(key: str, value: Any) -> list[Mistake]:
     if ":" in key:
         return [
-            Mistake(path_of((key,)), "a key at the top of the file", "its place is below `config:`", _INDENT)
+            Mistake(
+                "key.at-top",
+                path_of((key,)),
+                "a key at the top of the file",
+                "its place is below `config:`",
+                _INDENT,
+            )
         ]
     return unknown_key((key,), FILE_KEYS, value)
 
@@ -224,7 +235,9 @@ def _section(
     broken.add((key,))
     given = shown(value) if key in values else "nothing: the key is missing"
     mistakes.append(
-        Mistake(key, given, "a section of keys and values", "see Pulumi.local.yaml for an example")
+        Mistake(
+            "value.type", key, given, "a section of keys and values", "see Pulumi.local.yaml for an example"
+        )
     )
     return None
 
@@ -237,7 +250,7 @@ def _cloud_location(
     for key in LOCATION_KEYS:
         value = values.get(key)
         if value is not None and not (isinstance(value, str) and value):
-            mistakes.append(Mistake(key, shown(value), "text", "write it in quotes"))
+            mistakes.append(Mistake("value.type", key, shown(value), "text", "write it in quotes"))
             broken.add((key,))
             value = None
         found[key] = value

@@ -41,20 +41,30 @@ _UNITS |= {"spread": "seconds", "latency": "seconds", "lag": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake in a stack file."""
+    """One mistake in a stack file.
 
+    Attributes:
+        code: The name of the rule, such as `fsx.size`, which stays when the sentence changes. The page
+            docs/mistakes.md lists all.
+        path: The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`.
+        given: The value in the file; empty if there is none.
+        allowed: What the rule allows there.
+        advice: What to do; empty if `allowed` says it.
+        unfilled: Whether it is a placeholder, which a plan accepts where nothing else is wrong.
+    """
+
+    code: str
     path: str
-    """The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`."""
     given: str
-    """The value in the file; empty if there is none."""
     allowed: str
     advice: str = ""
     unfilled: bool = False
-    """Whether it is a placeholder, which a plan accepts where nothing else is wrong."""
 
     def __str__(self) -> str:
         rows = [("given", self.given), ("allowed", self.allowed), ("do", self.advice)]
-        return "\n".join([self.path, *(f"    {label:<8} {text}" for label, text in rows if text)])
+        return "\n".join(
+            [f"{self.path} [{self.code}]", *(f"    {label:<8} {text}" for label, text in rows if text)]
+        )
 
     def line(self, said: set[str]) -> str:
         """The mistake on one line.
@@ -64,7 +74,11 @@ class Mistake:
         """
         allowed, advice = ("as above" if text in said else text for text in (self.allowed, self.advice))
         said.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
-        return f"{self.path}: {self.given}; allowed: {allowed}" + f"; {advice}" * bool(advice)
+        return (
+            f"{self.path}: {self.given}; allowed: {allowed}"
+            + f"; {advice}" * bool(advice)
+            + f" [{self.code}]"
+        )
 
 
 class ConfigError(UserError):
@@ -75,10 +89,10 @@ class ConfigError(UserError):
             in come last.
     """
 
-    def __init__(self, subject: str, mistakes: Sequence[Mistake] = ()) -> None:
+    def __init__(self, subject: str, mistakes: Sequence[Mistake] = (), *, code: str = "") -> None:
         self.mistakes = tuple(mistakes)
         if not mistakes:
-            super().__init__(subject, EXIT_USAGE)
+            super().__init__(subject, EXIT_USAGE, code=code)
             return
         unfilled = sum(mistake.unfilled for mistake in mistakes)
         count = plurals.count(len(mistakes) - unfilled, "mistake")
@@ -167,6 +181,7 @@ def unknown_key(
         answers = [(at, one, foreign_keys.find(at)) for at, one in found]
         return [
             Mistake(
+                "key.of-another-tool",
                 path_of(at),
                 given,
                 known if at == location else "keys of a stack file",
@@ -181,7 +196,7 @@ def unknown_key(
     places = [] if model is None else _places(model).get(key, [])
     if places and len(places) <= MOST_PLACES:
         advice.append(f"its place is {' or '.join(places)}")
-    return [Mistake(path_of(location), given, known, " ".join(advice) or _NOWHERE)]
+    return [Mistake("key.unknown", path_of(location), given, known, " ".join(advice) or _NOWHERE)]
 
 
 _NOWHERE = (
@@ -227,15 +242,33 @@ def _wrong_value(error: ErrorDetails, top: Location, model: type[BaseModel]) -> 
     kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
         allowed = _wanted_at(model, inner)
-        return Mistake(path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …")
+        return Mistake(
+            "key.missing", path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …"
+        )
     if kind == "invalid_key":
-        return Mistake(path_of(location), shown(inner[-1]), "keys that are text", "write the key in quotes")
+        return Mistake(
+            "key.not-text",
+            path_of(location),
+            shown(inner[-1]),
+            "keys that are text",
+            "write the key in quotes",
+        )
     return Mistake(
+        context["code"] if kind == "refused" else _code(kind),
         path_of(location),
         shown(error["input"]),
         _allowed(kind, context, error["msg"], str(inner[-1]) if inner else ""),
         context.get("advice") or _advice(kind, error["input"], context),
     )
+
+
+def _code(kind: str) -> str:
+    """Return the code of a kind of pydantic's errors."""
+    if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
+        return "value.range"
+    if kind in ("string_too_short", "string_too_long", "too_short", "too_long"):
+        return "value.length"
+    return {"literal_error": "value.choice", "string_pattern_mismatch": "value.form"}.get(kind, "value.type")
 
 
 def _allowed(kind: str, context: dict[str, Any], message: str, key: str) -> str:

@@ -85,7 +85,7 @@ def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
         top: The location of the cluster.
     """
     return tuple(
-        Mistake(path_of((*top, *location)), shown(value), *KEYS[_key(location)])
+        Mistake("value.placeholder", path_of((*top, *location)), shown(value), *KEYS[_key(location)])
         for location, value in _texts(cluster.model_dump(exclude_unset=True))
         if _key(location) in KEYS and (is_placeholder(value) or _nobodys(location, value))
     )
@@ -96,7 +96,7 @@ def in_project(project: str | None) -> tuple[Mistake, ...]:
     if project != EXAMPLE_PROJECT:
         return ()
     allowed = "the id of your Google Cloud project, as `gcloud projects list` shows it"
-    return (Mistake("gcp:project", shown(project), allowed, ""),)
+    return (Mistake("value.placeholder", "gcp:project", shown(project), allowed, ""),)
 
 
 def words(found: Sequence[Mistake]) -> list[Mistake]:

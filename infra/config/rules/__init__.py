@@ -54,10 +54,10 @@ def check(
             context.facts = context.facts.with_overrides({name: override}, cluster.provider)
         except ValueError:
             context.add(
+                "instance-type.incomplete",
                 (*CLUSTER, "instance_types", name),
                 override.model_dump(exclude_none=True),
                 "vcpus and memory_mib for a machine that the snapshot does not know",
-                "",
             )
     if provider_is_known:
         check_location(context)
@@ -99,6 +99,7 @@ def check_budget(c: Context) -> None:
     if unknown:
         example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
         c.add(
+            "budget.no-price",
             (*CLUSTER, "budget", "max_usd"),
             budget.max_usd,
             f"a limit in USD only where prices are known; there is none for {', '.join(unknown)}",

@@ -30,6 +30,7 @@ def check_batch(c: Context) -> None:
     if cluster.scheduler == "slurm":
         if cluster.batch is not None:
             c.add(
+                "batch.needs-scheduler",
                 (*CLUSTER, "scheduler"),
                 "slurm",
                 "batch, where a section `batch` is given",
@@ -37,21 +38,40 @@ def check_batch(c: Context) -> None:
             )
         return
     if c.provider != "aws":
-        c.add((*CLUSTER, "scheduler"), "batch", f"slurm on {c.provider}", "batch is AWS Batch")
+        c.add(
+            "batch.needs-aws",
+            (*CLUSTER, "scheduler"),
+            "batch",
+            f"slurm on {c.provider}",
+            "batch is AWS Batch",
+        )
         return
     if cluster.partitions:
         c.add(
+            "batch.no-partitions",
             (*CLUSTER, "partitions"),
             "nothing that applies",
             "no partitions with scheduler batch",
             "remove them",
         )
     if cluster.batch is None:
-        c.add(at, MISSING, "the section `batch`", "nodes, instance_types, vcpus and container are needed")
+        c.add(
+            "batch.section-missing",
+            at,
+            MISSING,
+            "the section `batch`",
+            "nodes, instance_types, vcpus and container are needed",
+        )
         return
     for key, instead in WITHOUT_SLURM.items():
         if key in cluster.model_fields_set and getattr(cluster, key):
-            c.add((*CLUSTER, key), "nothing that applies", f"no {key} with scheduler batch", instead)
+            c.add(
+                "batch.no-slurm",
+                (*CLUSTER, key),
+                "nothing that applies",
+                f"no {key} with scheduler batch",
+                instead,
+            )
     _batch(c, cluster.batch)
     check_container(c, cluster.batch)
     _storage(c, cluster.batch)
@@ -64,24 +84,30 @@ def _batch(c: Context, batch: BatchConfig) -> None:
     low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
     if not low <= desired <= high:
         given = {"min": low, "desired": desired, "max": high}
-        c.add((*at, "vcpus"), given, "min up to desired up to max", "")
+        c.add("batch.vcpus-order", (*at, "vcpus"), given, "min up to desired up to max")
     for name in sorted(batch.tags):
         if name.startswith(RESERVED_TAGS):
             allowed = "names that do not start with aws: or slurm-stacks:, by which `down` finds machines"
-            c.add((*at, "tags", name), batch.tags[name], allowed, "rename it")
+            c.add("batch.tag-reserved", (*at, "tags", name), batch.tags[name], allowed, "rename it")
     machine = c.instance_type(batch.instance_types[0])
     if machine is None:
         return
     name = batch.instance_types[0]
     if batch.container.vcpus > machine.vcpus:
-        c.add((*at, "container", "vcpus"), batch.container.vcpus, f"at most {machine.vcpus} on {name}", "")
+        c.add(
+            "batch.container-vcpus",
+            (*at, "container", "vcpus"),
+            batch.container.vcpus,
+            f"at most {machine.vcpus} on {name}",
+        )
     if batch.container.memory_mib >= machine.memory_mib:
         given_mib = batch.container.memory_mib
         allowed = f"less than the {machine.memory_mib} MiB of {name}: the system needs some"
-        c.add((*at, "container", "memory_mib"), given_mib, allowed, "")
+        c.add("batch.container-memory", (*at, "container", "memory_mib"), given_mib, allowed)
     if batch.nodes * machine.vcpus > high:
         needed = batch.nodes * machine.vcpus
         c.add(
+            "batch.vcpus-too-few",
             (*at, "vcpus", "max"),
             high,
             f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
@@ -89,7 +115,13 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         )
     if machine.accelerator and machine.accelerator.type in GRES:
         allowed = "machines with NVIDIA's GPUs, or without accelerators: containers here get no other devices"
-        c.add((*at, "instance_types", 0), name, allowed, f"{machine.accelerator.type} is for Slurm's stacks")
+        c.add(
+            "batch.accelerator",
+            (*at, "instance_types", 0),
+            name,
+            allowed,
+            f"{machine.accelerator.type} is for Slurm's stacks",
+        )
         return
     _fabric(c, batch, machine)
     own = c.cluster.image.id is not None or c.cluster.image.bake
@@ -97,6 +129,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         # The GPU images of AWS Batch do not support P3, so V100 has no driver there (botocore, batch:
         # Ec2Configuration).
         c.add(
+            "batch.v100-needs-image",
             (*CLUSTER, "image", "id"),
             MISSING,
             "an ECS image of your own with V100s: those of Batch have no driver for them",
@@ -109,10 +142,16 @@ def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
     """EFA needs machines that have it, close together (Batch user guide, "Elastic Fabric Adapter")."""
     at = (*CLUSTER, "batch", "efa")
     if batch.efa and not machine.efa:
-        c.add(at, True, f"false: {batch.instance_types[0]} has no Elastic Fabric Adapter", "write efa: false")
+        c.add(
+            "batch.no-efa",
+            at,
+            True,
+            f"false: {batch.instance_types[0]} has no Elastic Fabric Adapter",
+            "write efa: false",
+        )
     elif batch.efa and batch.placement_group is None:
         allowed = "true only with a placement group, which EFA asks for"
-        c.add(at, True, allowed, "write placement_group: NAME")
+        c.add("batch.efa-needs-placement-group", at, True, allowed, "write placement_group: NAME")
 
 
 def _storage(c: Context, batch: BatchConfig) -> None:
@@ -122,22 +161,40 @@ def _storage(c: Context, batch: BatchConfig) -> None:
         part = getattr(storage, name)
         if part is not None and part.kind not in MOUNTED:
             allowed = f"{' or '.join(MOUNTED)} with scheduler batch: no controller exports directories"
-            c.add((*at, name, "kind"), part.kind, allowed, "")
+            c.add("batch.storage-kind", (*at, name, "kind"), part.kind, allowed)
     if storage.buckets:
         allowed = "nothing with scheduler batch: FSx shows what is in a bucket (scratch.s3_import)"
-        c.add((*at, "buckets"), "nothing that applies", allowed, "remove it")
+        c.add("batch.no-buckets", (*at, "buckets"), "nothing that applies", allowed, "remove it")
     if storage.local_scratch is not None:
         allowed = "nothing with scheduler batch: containers get folders of the root disk by `batch.volumes`"
-        c.add((*at, "local_scratch"), "nothing that applies", allowed, "remove it, and raise batch.disk_gib")
+        c.add(
+            "batch.no-local-scratch",
+            (*at, "local_scratch"),
+            "nothing that applies",
+            allowed,
+            "remove it, and raise batch.disk_gib",
+        )
     if batch.file_system != "job":
         return
     where, scratch = (*CLUSTER, "batch", "file_system"), storage.scratch
     if scratch is None or scratch.kind != "fsx_lustre" or scratch.s3_import is None:
         allowed = "job only where storage.scratch is fsx_lustre with s3_import"
-        c.add(where, "job", allowed, "a file system that begins empty and ends with its job keeps nothing")
+        c.add(
+            "batch.job-file-system-needs-import",
+            where,
+            "job",
+            allowed,
+            "a file system that begins empty and ends with its job keeps nothing",
+        )
     elif not scratch.lustre_deployment().startswith("SCRATCH_"):
         allowed = "SCRATCH_1 or SCRATCH_2 where each job has a file system of its own"
-        c.add((*at, "scratch", "deployment"), scratch.deployment, allowed, "it lives as long as its job")
+        c.add(
+            "batch.job-file-system-deployment",
+            (*at, "scratch", "deployment"),
+            scratch.deployment,
+            allowed,
+            "it lives as long as its job",
+        )
 
 
 CONTAINER: Location = (*CLUSTER, "batch", "container")
@@ -157,16 +214,28 @@ def check_container(c: Context, batch: BatchConfig) -> None:
     container = batch.container
     if container.image is not None and container.repository is not None:
         allowed = "nothing beside `image`: the stack makes a repository only for an image of its own"
-        c.add((*CONTAINER, "repository"), container.repository, allowed, "remove one of the two")
+        c.add(
+            "batch.repository-and-image",
+            (*CONTAINER, "repository"),
+            container.repository,
+            allowed,
+            "remove one of the two",
+        )
     if container.cached and not c.cluster.image.bake:
         allowed = "true only with image: {bake: true}, the image of the machines that would hold it"
-        c.add((*CONTAINER, "cached"), True, allowed, "remove it, or write image: {bake: true}")
+        c.add(
+            "batch.cache-needs-bake",
+            (*CONTAINER, "cached"),
+            True,
+            allowed,
+            "remove it, or write image: {bake: true}",
+        )
     elif container.cached and batch.disk_gib < CACHING_GIB:
         allowed = f"{CACHING_GIB} or more with container.cached: the image of the machines has this size"
-        c.add((*CLUSTER, "batch", "disk_gib"), batch.disk_gib, allowed, "")
+        c.add("batch.cache-disk-size", (*CLUSTER, "batch", "disk_gib"), batch.disk_gib, allowed)
     if (shared := container.shared_memory_mib or 0) > container.memory_mib:
         allowed = f"at most {container.memory_mib}: /dev/shm is part of the container's memory"
-        c.add((*CONTAINER, "shared_memory_mib"), shared, allowed, "")
+        c.add("batch.shared-memory", (*CONTAINER, "shared_memory_mib"), shared, allowed)
     _command(c, batch)
     _volumes(c, batch)
     _variable_names(c, batch)
@@ -181,10 +250,17 @@ def _command(c: Context, batch: BatchConfig) -> None:
     named = {name for word in given for name in re.findall(r"Ref::([\w.-]*)", word)}
     if MANIFEST in named and not batch.start_on_manifest and MANIFEST not in batch.parameters:
         allowed = "Ref::manifest only with start_on_manifest: true"
-        c.add((*CONTAINER, "command"), given, allowed, "nothing else has a manifest")
+        c.add(
+            "batch.manifest-needs-start",
+            (*CONTAINER, "command"),
+            given,
+            allowed,
+            "nothing else has a manifest",
+        )
     for name in sorted(named - known):
         allowed = f"placeholders with a value: {', '.join(f'Ref::{one}' for one in sorted(known))}"
         c.add(
+            "batch.parameter-unknown",
             (*CONTAINER, "command"),
             f"Ref::{name}",
             allowed,
@@ -193,9 +269,15 @@ def _command(c: Context, batch: BatchConfig) -> None:
     for name in sorted(batch.parameters):
         at = (*CLUSTER, "batch", "parameters", name)
         if not re.fullmatch(r"[\w.-]+", name):
-            c.add(at, name, "names of letters, digits, '.', '_' and '-'", "rename it")
+            c.add("batch.parameter-name", at, name, "names of letters, digits, '.', '_' and '-'", "rename it")
         elif name not in named:
-            c.add(at, name, f"parameters that the command uses, as Ref::{name}", "or leave it out")
+            c.add(
+                "batch.parameter-unused",
+                at,
+                name,
+                f"parameters that the command uses, as Ref::{name}",
+                "or leave it out",
+            )
 
 
 def _volumes(c: Context, batch: BatchConfig) -> None:
@@ -206,7 +288,11 @@ def _volumes(c: Context, batch: BatchConfig) -> None:
             if (key, folder) in seen:
                 where = key if getattr(volume, key) else "source"
                 c.add(
-                    (*CONTAINER, "volumes", index, where), folder, "each folder once", "remove one of the two"
+                    "batch.volume-twice",
+                    (*CONTAINER, "volumes", index, where),
+                    folder,
+                    "each folder once",
+                    "remove one of the two",
                 )
                 break
             seen.add((key, folder))
@@ -217,14 +303,26 @@ def _variable_names(c: Context, batch: BatchConfig) -> None:
     for name in sorted(given):
         if name.startswith("AWS_BATCH"):
             # botocore, batch: ContainerProperties.
-            c.add((*VARIABLES, name), given[name], "names that do not start with AWS_BATCH", "rename it")
+            c.add(
+                "batch.variable-reserved",
+                (*VARIABLES, name),
+                given[name],
+                "names that do not start with AWS_BATCH",
+                "rename it",
+            )
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             allowed = "names of letters, digits and underscores, no digit first"
-            c.add((*VARIABLES, name), given[name], allowed, "rename it")
+            c.add("batch.variable-name", (*VARIABLES, name), given[name], allowed, "rename it")
     said = json.dumps([batch.container.command, dict(given)], ensure_ascii=False).encode()
     if len(said) > MOST_DEFINITION:
         allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"
-        c.add(VARIABLES, f"{len(said)} bytes", allowed, "put long values into a file on /fsx")
+        c.add(
+            "batch.definition-too-long",
+            VARIABLES,
+            f"{len(said)} bytes",
+            allowed,
+            "put long values into a file on /fsx",
+        )
 
 
 def _gpus(c: Context, batch: BatchConfig) -> None:
@@ -236,7 +334,7 @@ def _gpus(c: Context, batch: BatchConfig) -> None:
     devices = machine.accelerator.count if machine.accelerator else 0
     gpus = devices if container.gpus is None else container.gpus
     if gpus > devices:
-        c.add((*CONTAINER, "gpus"), gpus, f"at most {devices} on {name}", "")
+        c.add("batch.gpus", (*CONTAINER, "gpus"), gpus, f"at most {devices} on {name}")
         return
     said, there = container.environment.get("MPI_GPUS"), batch.nodes * gpus
     ranks = container.environment.get(LAUNCH) == MPI
@@ -244,11 +342,17 @@ def _gpus(c: Context, batch: BatchConfig) -> None:
         return
     asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
     if not gpus:
-        c.add((*VARIABLES, "MPI_GPUS"), said, f"nothing: {name} has no GPU", "remove it")
+        c.add(
+            "batch.mpi-gpus-without-gpus",
+            (*VARIABLES, "MPI_GPUS"),
+            said,
+            f"nothing: {name} has no GPU",
+            "remove it",
+        )
     elif ranks and said.isascii() and said.isdigit() and 0 < int(said) < there:
         return
     else:
-        c.add((*VARIABLES, "MPI_GPUS"), said, f"{'at most ' * ranks}{there}: {asked}", "")
+        c.add("batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), said, f"{'at most ' * ranks}{there}: {asked}")
 
 
 def _entry_point(c: Context, batch: BatchConfig) -> None:
@@ -257,23 +361,39 @@ def _entry_point(c: Context, batch: BatchConfig) -> None:
     for name, example in FOLDERS.items():
         folder = given.get(name)
         if folder is None:
-            c.add((*VARIABLES, name), MISSING, f"a folder, like {example}", "the entry point needs it")
+            c.add(
+                "batch.folder-missing",
+                (*VARIABLES, name),
+                MISSING,
+                f"a folder, like {example}",
+                "the entry point needs it",
+            )
         elif not folder.startswith("/"):
-            c.add((*VARIABLES, name), folder, f"an absolute path, like {example}", "")
+            c.add("batch.folder-relative", (*VARIABLES, name), folder, f"an absolute path, like {example}")
         elif name == "JOB_DIR" and not _shared(c, batch, folder):
             allowed = "a folder that all nodes see: below a volume of a file system under `storage`"
             c.add(
-                (*VARIABLES, name), folder, allowed, "results and checkpoints would be lost with the machine"
+                "batch.folder-not-shared",
+                (*VARIABLES, name),
+                folder,
+                allowed,
+                "results and checkpoints would be lost with the machine",
             )
     batch_size = given.get("BATCH_SIZE", "1")
     if not (batch_size.isascii() and batch_size.isdigit() and int(batch_size)):
-        c.add((*VARIABLES, "BATCH_SIZE"), batch_size, "a whole number, 1 or more", "")
+        c.add("batch.batch-size", (*VARIABLES, "BATCH_SIZE"), batch_size, "a whole number, 1 or more")
     launch = given.get(LAUNCH, LAUNCHES[0])
     if launch not in LAUNCHES:
-        c.add((*VARIABLES, LAUNCH), launch, f"one of {', '.join(LAUNCHES)}", "")
+        c.add("batch.launch", (*VARIABLES, LAUNCH), launch, f"one of {', '.join(LAUNCHES)}")
     elif launch == MPI and not batch.container.command:
         allowed = "a program: the built-in training of ResNet-50 does not use MPI"
-        c.add((*CONTAINER, "command"), "nothing: the list is empty", allowed, f"or remove {LAUNCH}")
+        c.add(
+            "batch.mpi-needs-command",
+            (*CONTAINER, "command"),
+            "nothing: the list is empty",
+            allowed,
+            f"or remove {LAUNCH}",
+        )
 
 
 def _shared(c: Context, batch: BatchConfig, folder: str) -> bool:

@@ -22,6 +22,7 @@ def check_benchmark(c: Context) -> None:
         return
     if c.cluster.scheduler == "batch":
         c.add(
+            "benchmark.not-with-batch",
             (*BENCHMARK, "enabled"),
             True,
             "false with scheduler batch: its job is the one under `batch`",
@@ -34,7 +35,12 @@ def check_benchmark(c: Context) -> None:
         whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(names)))
         if whole and names:
             where = (*BENCHMARK, "partition")
-            c.add(where, benchmark.partition, f"one of the partitions: {', '.join(names)}", "")
+            c.add(
+                "benchmark.partition-unknown",
+                where,
+                benchmark.partition,
+                f"one of the partitions: {', '.join(names)}",
+            )
         return
     wanted = benchmark.partition
     partition = next((p for p in c.cluster.partitions if p.name == wanted), c.default_partition())
@@ -44,21 +50,32 @@ def check_benchmark(c: Context) -> None:
     at = (*CLUSTER, "partitions", c.cluster.partitions.index(partition))
     if benchmark.nodes > most and c.sound((*at, "nodes", "max")):
         where = (*BENCHMARK, "nodes")
-        c.add(where, benchmark.nodes, f"at most {most}: partition {partition.name} has no more", "")
+        c.add(
+            "benchmark.too-many-nodes",
+            where,
+            benchmark.nodes,
+            f"at most {most}: partition {partition.name} has no more",
+        )
     quota = c.cluster.local.quota_nodes if c.cluster.local and c.provider == "local" else None
     if quota is not None and benchmark.nodes > quota:
-        c.add((*BENCHMARK, "nodes"), benchmark.nodes, f"at most {quota}: local.quota_nodes", "")
+        c.add(
+            "benchmark.over-quota",
+            (*BENCHMARK, "nodes"),
+            benchmark.nodes,
+            f"at most {quota}: local.quota_nodes",
+        )
     machine = c.instance_type(partition.instance_type)
     if machine is not None and benchmark.tasks_per_node > machine.vcpus:
         # Slurm refuses such a job when it is submitted.
         of = f"{partition.name} ({partition.instance_type})"
         allowed = f"at most {machine.vcpus}, the CPUs of a node of {of}"
-        c.add((*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed, "")
+        c.add("benchmark.too-many-tasks", (*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed)
     chosen = partition.accelerator or (machine.accelerator if machine else None)
     computes = chosen is not None and GRES.get(chosen.type, "gpu") == "gpu"
     if chosen is not None and not computes and c.provider != "local" and benchmark.script == KERAS_MNIST:
         # The training's TensorFlow knows NVIDIA's GPUs only, and nodes like these cost as much.
         c.add(
+            "benchmark.accelerator-unused",
             (*BENCHMARK, "partition"),
             benchmark.partition or f"nothing: the default partition, {partition.name}",
             f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
@@ -72,12 +89,12 @@ def check_benchmark(c: Context) -> None:
         return
     if c.provider == "local":
         allowed = "0: simulated devices are counted, but compute nothing"
-        c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "leave it out")
+        c.add("benchmark.gpus-simulated", (*BENCHMARK, "gpus_per_node"), gpus, allowed, "leave it out")
         return
     devices = chosen.count if chosen is not None and computes else 0
     if gpus > devices:
         allowed = f"at most {devices}, the GPUs of a node of {partition.name}"
-        c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "")
+        c.add("benchmark.too-many-gpus", (*BENCHMARK, "gpus_per_node"), gpus, allowed)
 
 
 OF_KERAS = ("epochs", "profile", "data", "batch", "learning_rate", "seed", "average_every")
@@ -95,6 +112,7 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
         for key in OF_PROGRAMS:
             if key in given:
                 c.add(
+                    "benchmark.program-only",
                     (*BENCHMARK, key),
                     getattr(benchmark, key),
                     f"left out: it is for a program of yours, and script is {KERAS_MNIST}",
@@ -106,6 +124,7 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
             value = getattr(benchmark, key)
             advice = f'give it to the program: arguments: ["--{key.replace("_", "-")}", {value}]'
             c.add(
+                "benchmark.built-in-only",
                 (*BENCHMARK, key),
                 value,
                 f"left out: it is for {KERAS_MNIST}, not for {benchmark.script}",
@@ -116,7 +135,11 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
         if not text.isprintable() or len(text) > LONGEST_ARGUMENT:
             allowed = f"printable characters, at most {LONGEST_ARGUMENT}"
             c.add(
-                (*BENCHMARK, "arguments", index), text[:60], allowed, "write longer texts to a file in files"
+                "benchmark.argument",
+                (*BENCHMARK, "arguments", index),
+                text[:60],
+                allowed,
+                "write longer texts to a file in files",
             )
     if benchmark.container is not None:
         _container(c, benchmark, benchmark.container)
@@ -135,7 +158,7 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
         where, name = paths[error.index]
         typed = error.index == 0 and not (c.project / name).exists()
         advice = f"{error.advice}; {KERAS_MNIST} is the built-in training" if typed else error.advice
-        c.add(where, name, error.allowed, advice)
+        c.add("benchmark.file", where, name, error.allowed, advice)
 
 
 def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
@@ -144,19 +167,38 @@ def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
     path = PurePosixPath(bundle)
     if c.cluster.containers is None:
         advice = "give the nodes a runtime, slurm-stacks:cluster.containers: {runtime: oci}"
-        c.add(where, bundle, "left out: the cluster runs no containers", advice)
+        c.add(
+            "benchmark.container-needs-runtime",
+            where,
+            bundle,
+            "left out: the cluster runs no containers",
+            advice,
+        )
     elif c.cluster.containers.runtime != "oci":
         advice = (
             "jobs of your own take an image by its name, `srun --container-image=…`; or have runtime: oci"
         )
-        c.add(where, bundle, "left out: the benchmark has no way into an image of Pyxis", advice)
+        c.add(
+            "benchmark.container-needs-oci",
+            where,
+            bundle,
+            "left out: the benchmark has no way into an image of Pyxis",
+            advice,
+        )
     elif (
         not path.is_absolute() or ".." in path.parts or not bundle.isprintable() or path == PurePosixPath("/")
     ):
         allowed = "the absolute path of an OCI bundle in a shared folder, like /home/ana/bundle"
-        c.add(where, bundle, allowed, "make a bundle of an image with skopeo and umoci: docs/containers.md")
+        c.add(
+            "benchmark.container-path",
+            where,
+            bundle,
+            allowed,
+            "make a bundle of an image with skopeo and umoci: docs/containers.md",
+        )
     if benchmark.requirements is not None:
         c.add(
+            "benchmark.container-requirements",
             (*BENCHMARK, "requirements"),
             benchmark.requirements,
             "left out: in a container the packages are those of the image",
@@ -164,6 +206,7 @@ def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
         )
     if benchmark.tasks_per_node > 1:
         c.add(
+            "benchmark.container-tasks",
             (*BENCHMARK, "tasks_per_node"),
             benchmark.tasks_per_node,
             "1 with container: Slurm 22.05 starts one task on each node in containers",
@@ -177,7 +220,7 @@ def _requirements(c: Context, name: str) -> None:
     try:
         environments.read_requirements(c.project, name)
     except UnusableFileError as error:
-        c.add((*BENCHMARK, "requirements"), name, error.allowed, error.advice)
+        c.add("benchmark.requirements", (*BENCHMARK, "requirements"), name, error.allowed, error.advice)
 
 
 def _inside(c: Context, where: Location, name: str) -> bool:
@@ -194,5 +237,11 @@ def _inside(c: Context, where: Location, name: str) -> bool:
     ):
         return True
     advice = "copy the program there, or begin with ./ where its name begins with - or ~"
-    c.add(where, name, "a path inside the stack file's folder, like train.py or code/train.py", advice)
+    c.add(
+        "benchmark.path-outside",
+        where,
+        name,
+        "a path inside the stack file's folder, like train.py or code/train.py",
+        advice,
+    )
     return False

@@ -20,7 +20,13 @@ IMAGE_PREFIX = "image-"
 def check_amazon(c: Context) -> None:
     if c.provider != "aws":
         if c.cluster.aws is not None:
-            c.add((*CLUSTER, "aws"), "nothing that applies", f"settings of {c.provider}", "remove aws:")
+            c.add(
+                "provider.other-settings",
+                (*CLUSTER, "aws"),
+                "nothing that applies",
+                f"settings of {c.provider}",
+                "remove aws:",
+            )
         return
     _kms_key(c)
     _nat(c)
@@ -40,7 +46,7 @@ def _aws_name(c: Context, partition: PartitionConfig, at: Location) -> None:
     if f"{partition.name}-".startswith(IMAGE_PREFIX):
         allowed = f"a name that is not {IMAGE_PREFIX.rstrip('-')}, and does not begin with {IMAGE_PREFIX}"
         advice = "by this name IAM tells nodes from machines that become images"
-        c.add((*at, "name"), partition.name, allowed, advice)
+        c.add("partition.name-prefix", (*at, "name"), partition.name, allowed, advice)
 
 
 def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
@@ -50,7 +56,13 @@ def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
         return
     if machine.accelerator is None or machine.accelerator.type not in NEURON_CORES:
         allowed = f"false: {partition.instance_type} has no Neuron devices"
-        c.add((*at, "aws", "neuron_cores"), True, allowed, f"types that have: {', '.join(NEURON_CORES)}")
+        c.add(
+            "partition.no-neuron-cores",
+            (*at, "aws", "neuron_cores"),
+            True,
+            allowed,
+            f"types that have: {', '.join(NEURON_CORES)}",
+        )
 
 
 def _kms_key(c: Context) -> None:
@@ -58,7 +70,7 @@ def _kms_key(c: Context) -> None:
     key = c.cluster.aws.kms_key if c.cluster.aws is not None else None
     if key is not None and c.region is not None and (its := key.split(":")[3]) != c.region:
         advice = f"a key of {its} encrypts nothing here: take one of {c.region}"
-        c.add((*CLUSTER, "aws", "kms_key"), key, f"a key of {c.region}", advice)
+        c.add("aws.kms-key-region", (*CLUSTER, "aws", "kms_key"), key, f"a key of {c.region}", advice)
 
 
 def _nat(c: Context) -> None:
@@ -67,6 +79,7 @@ def _nat(c: Context) -> None:
     at = (*CLUSTER, "aws", "nat")
     if c.cluster.network.aws is not None:
         c.add(
+            "aws.nat-with-vpc",
             at,
             False,
             "true, or nothing, with an existing VPC",
@@ -76,6 +89,7 @@ def _nat(c: Context) -> None:
         machine = c.instance_type(partition.instance_type)
         if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
             c.add(
+                "aws.nat-with-interfaces",
                 at,
                 False,
                 "true with machines of several network interfaces",
@@ -94,9 +108,16 @@ def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> Non
     """
     where, machine = (*at, "aws", "capacity_block"), c.instance_type(partition.instance_type)
     if partition.reservation is None:
-        c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
+        c.add(
+            "capacity-block.no-reservation",
+            (*at, "reservation"),
+            MISSING,
+            "the Capacity Block's id, cr-…",
+            "see the EC2 console",
+        )
     elif isinstance(partition.reservation, list) or ":resource-groups:" in partition.reservation:
         c.add(
+            "capacity-block.not-one",
             (*at, "reservation"),
             partition.reservation,
             "the Capacity Block's own id, cr-…",
@@ -104,6 +125,7 @@ def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> Non
         )
     if machine is not None and machine.accelerator is None:
         c.add(
+            "capacity-block.no-accelerator",
             where,
             True,
             f"false: {partition.instance_type} has no accelerators",
@@ -112,6 +134,7 @@ def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> Non
     group = partition.aws is not None and partition.aws.placement_group is not None
     if partition.placement == "cluster" or group:
         c.add(
+            "capacity-block.placement",
             (*at, "aws", "placement_group") if group else (*at, "placement"),
             partition.aws.placement_group if group and partition.aws else "cluster",
             "nothing with a Capacity Block",
@@ -120,6 +143,7 @@ def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> Non
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if len(set(zones)) != 1:
         c.add(
+            "capacity-block.zones",
             (*at, "zones"),
             zones or MISSING,
             "one zone: the Capacity Block's",
@@ -138,6 +162,7 @@ def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> Non
     gpus = machine.accelerator if machine is not None else None
     if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:
         c.add(
+            "image.no-subnet-manager",
             (*at, "image"),
             MISSING,
             "an image with NVIDIA's NVLink Subnet Manager, without which no program can use the GPUs of "
@@ -152,6 +177,7 @@ def _placement_group(c: Context, partition: PartitionConfig, at: Location) -> No
     group = str(partition.aws.placement_group if partition.aws is not None else None)
     if re.fullmatch(r"pg-[0-9a-f]{8,17}", group):
         c.add(
+            "placement-group.id",
             (*at, "aws", "placement_group"),
             group,
             IN_WORDS[PLACEMENT_GROUP],
@@ -159,6 +185,7 @@ def _placement_group(c: Context, partition: PartitionConfig, at: Location) -> No
         )
     if partition.placement == "none" and "placement" in partition.model_fields_set:
         c.add(
+            "placement-group.placement-none",
             (*at, "placement"),
             "none",
             "cluster, or nothing, with a placement group by name",
@@ -191,6 +218,7 @@ def _google_names(c: Context) -> None:
     """Names that Cloud Storage refuses in a bucket's, and partitions that IAM would take for hosts."""
     if "google" in c.cluster.name or c.cluster.name.startswith("goog"):
         c.add(
+            "name.google",
             (*CLUSTER, "name"),
             c.cluster.name,
             "a name that neither holds 'google' nor begins with 'goog'",
@@ -200,6 +228,7 @@ def _google_names(c: Context) -> None:
         # `login` itself is checked for every cloud.
         if f"{partition.name}-".startswith(HOST_PREFIXES) and partition.name != "login":
             c.add(
+                "partition.name-prefix",
                 (*CLUSTER, "partitions", index, "name"),
                 partition.name,
                 f"a name that does not begin with {' or '.join(HOST_PREFIXES)}",
@@ -228,7 +257,13 @@ def _google_disks(c: Context) -> None:
             or (partition in nodes and number.isdigit())
         ):
             allowed = "a path that is not spelled like a machine of the cluster"
-            c.add(where, path, allowed, f"its disk would be {name}, and so is that of the machine {machine}")
+            c.add(
+                "storage.name-of-machine",
+                where,
+                path,
+                allowed,
+                f"its disk would be {name}, and so is that of the machine {machine}",
+            )
 
 
 def _google_network(c: Context) -> None:
@@ -236,6 +271,7 @@ def _google_network(c: Context) -> None:
     for key in ("public_cidr", "private_cidr"):
         if getattr(network, key) is not None and network.gcp is None:
             c.add(
+                "network.cidr-on-gcp",
                 (*at, key),
                 getattr(network, key),
                 "nothing on Google Cloud: one subnetwork has all of network.cidr",
@@ -247,6 +283,7 @@ def _google_network(c: Context) -> None:
         name = getattr(network.gcp, key)
         if name is not None and (not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME):
             c.add(
+                "network.gcp-name",
                 (*at, "gcp", key),
                 name,
                 f"the name of a {key} in gcp:project: {IN_WORDS[NAME]}",
@@ -263,18 +300,31 @@ def _google_hardware(c: Context) -> None:
         series = partition.instance_type.partition("-")[0]
         if said.disk_type == "pd-standard" and series in WITHOUT_STANDARD:
             allowed = f"pd-balanced or pd-ssd on {series.upper()} machines"
-            c.add((*at, "disk_type"), said.disk_type, allowed, "write disk_type: pd-balanced")
+            c.add(
+                "partition.disk-type",
+                (*at, "disk_type"),
+                said.disk_type,
+                allowed,
+                "write disk_type: pd-balanced",
+            )
         platform = said.min_cpu_platform
         if platform is None:
             continue
         if series in ONE_PLATFORM:
             allowed = f"nothing on {series.upper()} machines, whose processors Google chooses"
             c.add(
-                (*at, "min_cpu_platform"), platform, allowed, "leave it out, or take N1, N2 or N2D machines"
+                "partition.no-cpu-platform",
+                (*at, "min_cpu_platform"),
+                platform,
+                allowed,
+                "leave it out, or take N1, N2 or N2D machines",
             )
         elif platform not in (platforms := PLATFORMS.get(series, (platform,))):
             c.add(
-                (*at, "min_cpu_platform"), platform, f"one of {', '.join(platforms)} on {series.upper()}", ""
+                "partition.cpu-platform",
+                (*at, "min_cpu_platform"),
+                platform,
+                f"one of {', '.join(platforms)} on {series.upper()}",
             )
 
 
@@ -288,6 +338,7 @@ def _google_reservations(c: Context) -> None:
         zones = partition.zones if partition.zones is not None else c.cluster.network.zones
         if partition.reservation is not None and len(set(zones)) > 1:
             c.add(
+                "reservation.several-zones",
                 (*CLUSTER, "partitions", index, "reservation"),
                 partition.reservation,
                 "one zone only: the reservation's",
@@ -295,6 +346,7 @@ def _google_reservations(c: Context) -> None:
             )
         if partition.reservation is not None and partition.placement == "cluster":
             c.add(
+                "reservation.placement",
                 (*CLUSTER, "partitions", index, "placement"),
                 partition.placement,
                 "none with a reservation, which has its machines where they are",
@@ -305,6 +357,7 @@ def _google_reservations(c: Context) -> None:
             continue
         if partition.reservation is None:
             c.add(
+                "placement-policy.no-reservation",
                 (*CLUSTER, "partitions", index, "gcp", "placement_policy"),
                 partition.gcp.placement_policy,
                 "nothing without a reservation: it is the reservation's policy",

@@ -58,16 +58,17 @@ class Context:
     def provider(self) -> str:
         return self.cluster.provider
 
-    def add(self, location: Location, given: Any, allowed: str, advice: str = "") -> None:
+    def add(self, code: str, location: Location, given: Any, allowed: str, advice: str = "") -> None:
         """Report a mistake, unless its location is known to be wrong already, or has a placeholder.
 
         Args:
+            code: The rule's name. It never changes, and another rule never gets it.
             given: The value. A text that begins with "nothing" is shown without quotes.
         """
         if not self.sound(location) or placeholders.stands_at(location, given):
             return
         text = given if isinstance(given, str) and given.startswith("nothing") else shown(given)
-        self.mistakes.append(Mistake(path_of(location), text, allowed, advice))
+        self.mistakes.append(Mistake(code, path_of(location), text, allowed, advice))
 
     def sound(self, location: Location) -> bool:
         """Whether the value is the one in the file: no mistake is at this location, above or below it."""

@@ -35,23 +35,39 @@ def check_location(c: Context) -> None:
     if c.provider == "aws":
         region = c.location.aws_region
         if region is None:
-            c.add(("aws:region",), MISSING, "an AWS region", "write for example aws:region: eu-central-1")
+            c.add(
+                "location.aws-region-missing",
+                ("aws:region",),
+                MISSING,
+                "an AWS region",
+                "write for example aws:region: eu-central-1",
+            )
         elif not re.fullmatch(REGION, region):
             zone = re.fullmatch(f"({REGION})[a-z]", region)
             advice = f"{region} is a zone of {zone[1]}: write {zone[1]}" if zone else _near_region(c, region)
-            c.add(("aws:region",), region, "an AWS region, like eu-central-1", advice)
+            c.add("location.aws-region", ("aws:region",), region, "an AWS region, like eu-central-1", advice)
     if c.provider == "gcp":
         _project(c)
         zone_name, region = c.location.zone, c.location.gcp_region
         if zone_name is None:
             c.add(
-                ("gcp:zone",), MISSING, "a zone of Google Cloud", "write for example gcp:zone: europe-west4-a"
+                "location.gcp-zone-missing",
+                ("gcp:zone",),
+                MISSING,
+                "a zone of Google Cloud",
+                "write for example gcp:zone: europe-west4-a",
             )
         elif not re.fullmatch(r"[a-z]+(-[a-z]+)+\d+-[a-z]", zone_name):
-            c.add(("gcp:zone",), zone_name, "a zone of Google Cloud, like europe-west4-a", "")
+            c.add(
+                "location.gcp-zone", ("gcp:zone",), zone_name, "a zone of Google Cloud, like europe-west4-a"
+            )
         elif region is not None and zone_name.rpartition("-")[0] != region:
             c.add(
-                ("gcp:region",), region, f"the zone's region, {zone_name.rpartition('-')[0]}", "leave it out"
+                "location.gcp-region",
+                ("gcp:region",),
+                region,
+                f"the zone's region, {zone_name.rpartition('-')[0]}",
+                "leave it out",
             )
     if len(c.mistakes) == before:
         c.region = c.location.region_of(c.provider)
@@ -68,13 +84,19 @@ def _project(c: Context) -> None:
     project = c.location.project
     if project is None:
         c.add(
+            "location.gcp-project-missing",
             ("gcp:project",),
             MISSING,
             "the id of your Google Cloud project",
             "write for example gcp:project: my-project",
         )
     elif not re.fullmatch(PROJECT, project):
-        c.add(("gcp:project",), project, "the id of a project, like my-project: not its name or number", "")
+        c.add(
+            "location.gcp-project",
+            ("gcp:project",),
+            project,
+            "the id of a project, like my-project: not its name or number",
+        )
 
 
 def check_access(c: Context) -> None:
@@ -84,6 +106,7 @@ def check_access(c: Context) -> None:
         for key in sorted(access.model_fields_set):
             if getattr(access, key):
                 c.add(
+                    "access.local",
                     (*at, key),
                     getattr(access, key),
                     "nothing: the login machine is this machine",
@@ -91,9 +114,10 @@ def check_access(c: Context) -> None:
                 )
         return
     if access.mode is not None and access.mode not in modes:
-        c.add((*at, "mode"), access.mode, f"{' or '.join(modes)} on {c.provider}", "")
+        c.add("access.mode", (*at, "mode"), access.mode, f"{' or '.join(modes)} on {c.provider}")
     if access.mode == "ssh" and not access.ssh_cidrs:
         c.add(
+            "access.no-cidrs",
             (*at, "ssh_cidrs"),
             "nothing: the list is empty",
             "the networks that may log in",
@@ -101,6 +125,7 @@ def check_access(c: Context) -> None:
         )
     if c.provider == "aws" and access.mode == "ssh" and access.key is None and not _own_image(c):
         c.add(
+            "access.no-key-pair",
             (*at, "key"),
             "nothing: there is no key pair",
             "the name of an EC2 key pair in the region, with mode: ssh",
@@ -108,6 +133,7 @@ def check_access(c: Context) -> None:
         )
     if access.mode != "ssh" and access.ssh_cidrs:
         c.add(
+            "access.cidrs-need-ssh",
             (*at, "ssh_cidrs"),
             access.ssh_cidrs,
             "networks with mode: ssh only",
@@ -115,12 +141,17 @@ def check_access(c: Context) -> None:
         )
     if access.key is not None and c.provider == "gcp":
         c.add(
-            (*at, "key"), access.key, "nothing on Google Cloud: OS Login knows the users' keys", "remove it"
+            "access.key-on-gcp",
+            (*at, "key"),
+            access.key,
+            "nothing on Google Cloud: OS Login knows the users' keys",
+            "remove it",
         )
     for index, cidr in enumerate(access.ssh_cidrs):
         net = ipaddress.ip_network(cidr)
         if net.prefixlen < ANYWHERE[net.version] and not access.allow_ssh_from_anywhere:
             c.add(
+                "access.open-to-all",
                 (*at, "ssh_cidrs", index),
                 cidr,
                 "your own network",
@@ -128,6 +159,7 @@ def check_access(c: Context) -> None:
             )
         elif net.version == 6 and not _may_have_ipv6(c):
             c.add(
+                "access.ipv6",
                 (*at, "ssh_cidrs", index),
                 cidr,
                 "an IPv4 network: the cluster's machines have IPv4 addresses only",
@@ -147,9 +179,10 @@ def check_login(c: Context) -> None:
     if not c.cluster.login.open_metadata:
         return
     if c.provider == "local":
-        c.add(where, True, NO_METADATA, "remove it")
+        c.add("metadata.local", where, True, NO_METADATA, "remove it")
     elif c.cluster.login.count == 0:
         c.add(
+            "metadata.login-on-controller",
             where,
             True,
             "false with login.count: 0: users log in on the controller, whose identity may launch machines "
@@ -170,6 +203,7 @@ def check_network(c: Context) -> None:
         for key in sorted(network.model_fields_set):
             if getattr(network, key):
                 c.add(
+                    "network.local",
                     (*at, key),
                     "nothing that applies",
                     "no network: local machines use loopback",
@@ -179,7 +213,13 @@ def check_network(c: Context) -> None:
     check_zones(c, network.zones, (*at, "zones"))
     for name in ("aws", "gcp"):
         if name != c.provider and getattr(network, name) is not None:
-            c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
+            c.add(
+                "provider.other-settings",
+                (*at, name),
+                "nothing that applies",
+                f"settings of {c.provider}",
+                f"remove {name}:",
+            )
     _existing(c)
     _addresses(c)
 
@@ -193,6 +233,7 @@ def _existing(c: Context) -> None:
         for key in ("cidr", "public_cidr", "private_cidr"):
             if getattr(network, key) is not None:
                 c.add(
+                    "network.cidr-of-existing",
                     (*at, key),
                     getattr(network, key),
                     "nothing: the existing network has its addresses",
@@ -206,11 +247,16 @@ def _existing(c: Context) -> None:
         }
         for key, value in parts.items():
             if value is None:
-                c.add((*at, "aws", key), MISSING, "all of vpc, public_subnet and private_subnets", "")
+                c.add(
+                    "network.aws-incomplete",
+                    (*at, "aws", key),
+                    MISSING,
+                    "all of vpc, public_subnet and private_subnets",
+                )
     if gcp is not None:
         for key in ("network", "subnetwork"):
             if getattr(gcp, key) is None:
-                c.add((*at, "gcp", key), MISSING, "both of network and subnetwork", "")
+                c.add("network.gcp-incomplete", (*at, "gcp", key), MISSING, "both of network and subnetwork")
 
 
 def _addresses(c: Context) -> None:
@@ -219,6 +265,7 @@ def _addresses(c: Context) -> None:
     for reserved, why in RESERVED.items():
         if whole.version == 4 and whole.overlaps(ipaddress.ip_network(reserved)):
             c.add(
+                "network.cidr-reserved",
                 (*at, "cidr"),
                 network.cidr,
                 "a private network that machines can have addresses of",
@@ -229,6 +276,7 @@ def _addresses(c: Context) -> None:
         whole.version == 4 and 16 <= whole.prefixlen <= 24 and whole.is_private
     ):
         c.add(
+            "network.cidr",
             (*at, "cidr"),
             network.cidr,
             "a private IPv4 network from /16 to /24",
@@ -244,6 +292,7 @@ def _addresses(c: Context) -> None:
     for index, value in enumerate(network.peers):
         if _overlap(ipaddress.ip_network(value), whole):
             c.add(
+                "network.peer-overlap",
                 (*at, "peers", index),
                 value,
                 f"addresses apart from the cluster's, {whole}",
@@ -262,6 +311,7 @@ def _capacity(c: Context) -> None:
         hosts = 1 + c.cluster.login.count + 1  # and the NAT gateway
         if hosts > (free := addresses.free_addresses(str(public), "aws")):
             c.add(
+                "network.public-too-small",
                 (*CLUSTER, "network", "public_cidr"),
                 str(public),
                 f"a network for {plurals.count(hosts, 'machine')}",
@@ -274,6 +324,7 @@ def _capacity(c: Context) -> None:
     zones = [zone for zone in short.zones if not zone.startswith(ANY)]
     where = f" in {', '.join(zones)}" if len(zones) == len(short.zones) else ""
     c.add(
+        "network.too-small",
         at,
         getattr(network, key) or DEFAULT_CIDR,
         f"{plurals.count(short.nodes, 'address', 'addresses')} for all machines at once{where}: "
@@ -327,11 +378,17 @@ def _subnets(c: Context, whole: Net) -> None:
     public, private = network.subnets()
     for key, net in (("public_cidr", public), ("private_cidr", private)):
         if not _inside(net, whole):
-            c.add((*at, key), str(net), f"a part of the cluster's network, {whole}", "")
+            c.add("network.subnet-outside", (*at, key), str(net), f"a part of the cluster's network, {whole}")
     if _overlap(public, private):
         key, other = ("private_cidr", public) if network.private_cidr else ("public_cidr", private)
         given = getattr(network, key)
-        c.add((*at, key), given, f"addresses apart from the other subnet's, {other}", "give both, apart")
+        c.add(
+            "network.subnet-overlap",
+            (*at, key),
+            given,
+            f"addresses apart from the other subnet's, {other}",
+            "give both, apart",
+        )
 
 
 def _overlap(a: Net, b: Net) -> bool:

@@ -38,10 +38,17 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
     retired = c.facts.retired.get(name)
     if retired is not None and retired.provider == c.provider:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
-        c.add(location, name, f"an instance type that still exists: {retired.why}", f"take {instead}")
+        c.add(
+            "instance-type.retired",
+            location,
+            name,
+            f"an instance type that still exists: {retired.why}",
+            f"take {instead}",
+        )
         return
     if is_arm(name, c.provider):
         c.add(
+            "instance-type.arm",
             location,
             name,
             "an instance type with x86-64 processors",
@@ -54,13 +61,20 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
     series = c.facts.series.get(name.partition("-")[0]) if c.provider == "gcp" else None
     why = unusable.why if unusable and unusable.provider == c.provider else series and series.unusable
     if why and machine is None:
-        c.add(location, name, "an instance type that a cluster here can use", f"{name} is not one: {why}")
+        c.add(
+            "instance-type.unusable",
+            location,
+            name,
+            "an instance type that a cluster here can use",
+            f"{name} is not one: {why}",
+        )
     elif machine is None:
         _unknown(c, location, name)
     elif machine.provider != c.provider:
         few = c.facts.names(c.provider)
         which = f": {', '.join(few)}" if len(few) <= FEW else ""
         c.add(
+            "instance-type.other-provider",
             location,
             name,
             f"an instance type of {c.provider}{which}",
@@ -71,20 +85,29 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
         advice = f"{name} is offered in {where}"
         if machine.asked:
             advice = f"its facts are kept of {where} only; {_ask(c)}"
-        c.add(location, name, f"an instance type that {c.region} offers", advice)
+        c.add(
+            "instance-type.other-region", location, name, f"an instance type that {c.region} offers", advice
+        )
 
 
 def _unknown(c: Context, location: Location, name: str) -> None:
     if c.provider != "local" and (advice := _family(c, name)):
-        c.add(location, name, "one instance type, not a family of them", advice)
+        c.add("instance-type.family", location, name, "one instance type, not a family of them", advice)
         return
     near = c.near(name)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
         known = f"an instance type of local: {', '.join(c.facts.names(c.provider))}"
-        c.add(location, name, known, f"{advice}another one: give its facts under {CLUSTER[0]}.instance_types")
+        c.add(
+            "instance-type.unknown",
+            location,
+            name,
+            known,
+            f"{advice}another one: give its facts under {CLUSTER[0]}.instance_types",
+        )
         return
     c.add(
+        "instance-type.unknown",
         location,
         name,
         f"an instance type of {c.provider}; {len(c.facts.names(c.provider))} are known",
@@ -141,7 +164,7 @@ def check_topology(c: Context) -> None:
             continue
         if reason := _no_topology(c, partition):
             allowed, advice = reason
-            c.add((*CLUSTER, "partitions", index, "topology"), True, allowed, advice)
+            c.add("topology.unknown", (*CLUSTER, "partitions", index, "topology"), True, allowed, advice)
 
 
 def _no_topology(c: Context, partition: PartitionConfig) -> tuple[str, str] | None:
@@ -198,20 +221,39 @@ IMAGE_IDS = {
 def check_partitions(c: Context) -> None:
     partitions = c.cluster.partitions
     if not partitions and c.cluster.scheduler == "slurm":
-        c.add((*CLUSTER, "partitions"), "nothing: the list is empty", "at least one partition", "add one")
+        c.add(
+            "partition.none",
+            (*CLUSTER, "partitions"),
+            "nothing: the list is empty",
+            "at least one partition",
+            "add one",
+        )
     seen: set[str] = set()
     defaults = 0
     for index, partition in enumerate(partitions):
         at = (*CLUSTER, "partitions", index)
         if partition.name in seen:
-            c.add((*at, "name"), partition.name, "a name of its own", "rename one of the two partitions")
+            c.add(
+                "partition.name-twice",
+                (*at, "name"),
+                partition.name,
+                "a name of its own",
+                "rename one of the two partitions",
+            )
         seen.add(partition.name)
         defaults += bool(partition.default)
         if partition.default and defaults > 1:
-            c.add((*at, "default"), True, "one default partition", "leave `default` out here")
+            c.add(
+                "partition.default-twice",
+                (*at, "default"),
+                True,
+                "one default partition",
+                "leave `default` out here",
+            )
         _names(c, partition, at)
         if partition.nodes.min > partition.nodes.max:
             c.add(
+                "partition.nodes-order",
                 (*at, "nodes"),
                 {"min": partition.nodes.min, "max": partition.nodes.max},
                 "min up to max",
@@ -224,12 +266,17 @@ def check_partitions(c: Context) -> None:
 def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
     if partition.name in RESERVED:
         c.add(
-            (*at, "name"), partition.name, f"any name but {', '.join(RESERVED)}", "these mean something else"
+            "partition.name-reserved",
+            (*at, "name"),
+            partition.name,
+            f"any name but {', '.join(RESERVED)}",
+            "these mean something else",
         )
     longest = f"{c.cluster.name}-{partition.name}-{partition.nodes.max - 1}"
     if len(longest) > LONGEST_NAME and c.sound((*CLUSTER, "name")):
         over = len(longest) - LONGEST_NAME
         c.add(
+            "partition.name-too-long",
             (*at, "name"),
             partition.name,
             f"machine names of at most {LONGEST_NAME} characters",
@@ -241,19 +288,26 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
     """Check what depends on the cloud."""
     for name in ("aws", "gcp", "local"):
         if name != c.provider and getattr(partition, name) is not None:
-            c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
+            c.add(
+                "provider.other-settings",
+                (*at, name),
+                "nothing that applies",
+                f"settings of {c.provider}",
+                f"remove {name}:",
+            )
     if partition.zones is not None:
         check_zones(c, partition.zones, (*at, "zones"))
     check_instance_type(c, (*at, "instance_type"), partition.instance_type)
     check_own_image(c, partition.image, (*at, "image"))
     _reservation(c, partition, at)
     if partition.open_metadata and c.provider == "local":
-        c.add((*at, "open_metadata"), True, NO_METADATA, "remove it")
+        c.add("metadata.local", (*at, "open_metadata"), True, NO_METADATA, "remove it")
     machine = c.instance_type(partition.instance_type)
     if machine is None:
         return
     if partition.spot and not machine.spot:
         c.add(
+            "partition.no-spot",
             (*at, "spot"),
             True,
             f"false: {partition.instance_type} is never a spot machine",
@@ -269,16 +323,27 @@ def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
         return
     if partition.spot:
         c.add(
-            where, value, "a reservation, or spot", "reserved machines are on demand: remove one of the two"
+            "reservation.spot",
+            where,
+            value,
+            "a reservation, or spot",
+            "reserved machines are on demand: remove one of the two",
         )
     if c.provider == "local":
-        c.add(where, value, "nothing: the local stack reserves no machines", "remove it")
+        c.add("reservation.local", where, value, "nothing: the local stack reserves no machines", "remove it")
     elif c.provider == "aws":
         _of_ec2(c, value, where)
     elif c.provider == "gcp" and isinstance(value, list):
-        c.add(where, value, "one reservation on Google Cloud", "give each reservation a partition of its own")
+        c.add(
+            "reservation.one-on-gcp",
+            where,
+            value,
+            "one reservation on Google Cloud",
+            "give each reservation a partition of its own",
+        )
     elif c.provider == "gcp" and not GOOGLES_RESERVATION.fullmatch(str(value)):
         c.add(
+            "reservation.gcp-form",
             where,
             value,
             "the name of a reservation in the zone, or projects/<project>/reservations/<name>",
@@ -304,13 +369,17 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
             if several and RESERVATION_GROUP.fullmatch(one):
                 advice = "a group holds no other group: name that group alone, or its reservations here"
             c.add(
-                at, one, f"cr-…, or {shared} if another account shares it{',' * bool(group)}{group}", advice
+                "reservation.aws-form",
+                at,
+                one,
+                f"cr-…, or {shared} if another account shares it{',' * bool(group)}{group}",
+                advice,
             )
         elif found["region"] and c.region and found["region"] != c.region:
             allowed = f"a {'reservation' if ONE_RESERVATION.fullmatch(one) else 'group'} of {c.region}"
-            c.add(at, one, allowed, f"machines of {found['region']} are of no use here")
+            c.add("reservation.region", at, one, allowed, f"machines of {found['region']} are of no use here")
         elif one.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
-            c.add(at, one, "each reservation once", "remove it")
+            c.add("reservation.twice", at, one, "each reservation once", "remove it")
 
 
 def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
@@ -321,7 +390,12 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
         _attached(c, partition, machine, where)
     elif c.provider == "local":
         if wanted.count > MOST_SIMULATED:
-            c.add((*where, "count"), wanted.count, f"at most {MOST_SIMULATED} simulated devices a node", "")
+            c.add(
+                "accelerator.simulated-count",
+                (*where, "count"),
+                wanted.count,
+                f"at most {MOST_SIMULATED} simulated devices a node",
+            )
     elif machine.accelerator is None:
         having = c.facts.matching(
             partition.instance_type,
@@ -330,6 +404,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
             best=lambda m: m.accelerator is not None and m.accelerator.type == wanted.type,
         )
         c.add(
+            "accelerator.none",
             where,
             {"type": wanted.type, "count": wanted.count},
             f"no accelerator: {partition.instance_type} has none",
@@ -338,6 +413,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
     elif wanted.type != machine.accelerator.type:
         own = machine.accelerator
         c.add(
+            "accelerator.type",
             (*where, "type"),
             wanted.type,
             f"{own.type}: what {partition.instance_type} has",
@@ -346,6 +422,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
     elif wanted.count > machine.accelerator.count:
         most = machine.accelerator.count
         c.add(
+            "accelerator.count",
             (*where, "count"),
             wanted.count,
             f"at most {most} on {partition.instance_type}",
@@ -363,9 +440,15 @@ def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, whe
         family = partition.instance_type.partition("-")[0]
         offered = [t for t, g in c.facts.attachable.items() if family in g.families]
         if offered:
-            c.add((*where, "type"), wanted.type, f"one of {', '.join(offered)} on {family.upper()} machines")
+            c.add(
+                "accelerator.attached-type",
+                (*where, "type"),
+                wanted.type,
+                f"one of {', '.join(offered)} on {family.upper()} machines",
+            )
         else:
             c.add(
+                "accelerator.attached-machine",
                 where,
                 {"type": wanted.type, "count": wanted.count},
                 "GPUs on N1 machines only",
@@ -374,9 +457,15 @@ def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, whe
         return
     if wanted.count not in gpu.max_vcpus:
         counts = ", ".join(map(str, gpu.max_vcpus))
-        c.add((*where, "count"), wanted.count, f"{counts} of {wanted.type} on a machine", "")
+        c.add(
+            "accelerator.attached-count",
+            (*where, "count"),
+            wanted.count,
+            f"{counts} of {wanted.type} on a machine",
+        )
     elif machine.vcpus > gpu.max_vcpus[wanted.count]:
         c.add(
+            "accelerator.attached-vcpus",
             (*where, "count"),
             wanted.count,
             f"with {wanted.count} {wanted.type} a machine of at most {gpu.max_vcpus[wanted.count]} vCPUs",
@@ -389,6 +478,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
     if efa and machine.efa == 0:
         having = c.facts.matching(partition.instance_type, "aws", lambda m: m.efa)
         c.add(
+            "partition.no-efa",
             (*at, "aws", "efa"),
             True,
             f"false: {partition.instance_type} has no EFA",
@@ -403,15 +493,28 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
             c.provider, "a cluster placement group"
         )
         advice = "remove it" if group is not None else "write placement: none"
-        c.add(where, said, f"none: {partition.instance_type} does not take {what}", advice)
+        c.add(
+            "placement.unsupported",
+            where,
+            said,
+            f"none: {partition.instance_type} does not take {what}",
+            advice,
+        )
     elif placed and c.provider == "gcp" and partition.nodes.max > COMPACT_PLACEMENT_NODES:
-        c.add(where, "cluster", f"at most {COMPACT_PLACEMENT_NODES} nodes close together", "lower nodes.max")
+        c.add(
+            "placement.too-many-nodes",
+            where,
+            "cluster",
+            f"at most {COMPACT_PLACEMENT_NODES} nodes close together",
+            "lower nodes.max",
+        )
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if (placed or efa) and len(set(zones)) > 1:
         # Neither works across zones.
         which = where if placed else (*at, "aws", "efa")
         value = said if placed else True
         c.add(
+            "placement.several-zones",
             which,
             value,
             "one zone only",
@@ -424,14 +527,14 @@ def check_zones(c: Context, zones: list[str], at: Location) -> None:
     for index, zone in enumerate(zones):
         if c.provider == "local":
             if not re.fullmatch(NAME, zone) or len(zone) > LONGEST_NAME:
-                c.add((*at, index), zone, f"a zone's name: {IN_WORDS[NAME]}", "")
+                c.add("zone.form", (*at, index), zone, f"a zone's name: {IN_WORDS[NAME]}")
             elif zone in zones[:index]:
-                c.add((*at, index), zone, "each zone once", "remove it")
+                c.add("zone.twice", (*at, index), zone, "each zone once", "remove it")
             continue
         wanted = r"[a-z]" if c.provider == "aws" else r"-[a-z]"
         if c.region and not re.fullmatch(re.escape(c.region) + wanted, zone):
             example = f"{c.region}a" if c.provider == "aws" else f"{c.region}-a"
-            c.add((*at, index), zone, f"a zone of {c.region}, like {example}", "")
+            c.add("zone.region", (*at, index), zone, f"a zone of {c.region}, like {example}")
 
 
 def check_image(c: Context, image: ImageConfig) -> None:
@@ -439,15 +542,22 @@ def check_image(c: Context, image: ImageConfig) -> None:
     at = (*CLUSTER, "image")
     if image.bake and c.provider != "local" and _all_have_own(c):
         c.add(
+            "image.bake-unused",
             (*at, "bake"),
             True,
             "false where every machine has an image of its own",
             "remove bake, or the `image` of those machines that are to start from a baked one",
         )
     if image.id is not None and "source" in image.model_fields_set:
-        c.add((*at, "source"), image.source, "an id or a source, not both", "remove one of the two")
+        c.add(
+            "image.id-and-source",
+            (*at, "source"),
+            image.source,
+            "an id or a source, not both",
+            "remove one of the two",
+        )
     if c.provider == "local" and image.bake:
-        c.add((*at, "bake"), True, NO_IMAGE, "remove it")
+        c.add("image.local", (*at, "bake"), True, NO_IMAGE, "remove it")
     if image.id is not None:
         check_image_id(c, image.id, (*at, "id"))
 
@@ -467,8 +577,8 @@ def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> N
 def check_image_id(c: Context, image: str, at: Location) -> None:
     """An image's id must have the cloud's form."""
     if c.provider == "local":
-        c.add(at, image, NO_IMAGE, "remove it")
+        c.add("image.local", at, image, NO_IMAGE, "remove it")
         return
     pattern, example = IMAGE_IDS[c.provider]
     if not re.fullmatch(pattern, image):
-        c.add(at, image, f"an image's id, like {example}", "")
+        c.add("image.id", at, image, f"an image's id, like {example}")

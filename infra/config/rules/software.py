@@ -20,12 +20,24 @@ def check_hooks(c: Context) -> None:
         if (hook.source is None) == (hook.script is None):
             if c.sound((*at, "source")) and c.sound((*at, "script")):
                 given = MISSING if hook.source is None else "source and script"
-                c.add(at, given, "either source or script", "source is a path or an address, script a text")
+                c.add(
+                    "hook.source-or-script",
+                    at,
+                    given,
+                    "either source or script",
+                    "source is a path or an address, script a text",
+                )
         elif hook.source is not None:
             check_source(c, hook.source, (*at, "source"))
         elif hook.script is not None and not hook.script.startswith("#!"):
             first = hook.script.partition("\n")[0]
-            c.add((*at, "script"), first, "a first line that names the interpreter", "begin with #!/bin/bash")
+            c.add(
+                "hook.interpreter",
+                (*at, "script"),
+                first,
+                "a first line that names the interpreter",
+                "begin with #!/bin/bash",
+            )
 
     # Without slurm.resume_timeout in the file, the time to boot includes the hooks.
     longest = LONGEST_TIMEOUT - 5000
@@ -33,7 +45,7 @@ def check_hooks(c: Context) -> None:
         total = sum(hook.timeout for hook in c.cluster.hooks if hook.role in ("compute", "all"))
         if total > longest:
             most = f"timeouts of {longest} seconds together, of those hooks that run on nodes"
-            c.add((*CLUSTER, "hooks"), total, most, "lower timeout")
+            c.add("hook.timeouts", (*CLUSTER, "hooks"), total, most, "lower timeout")
 
 
 def check_source(c: Context, source: str, where: Location) -> None:
@@ -44,7 +56,7 @@ def check_source(c: Context, source: str, where: Location) -> None:
     elif c.provider not in SCHEMES.get(scheme[1], ()):
         allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
         why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
-        c.add(where, source, " or ".join(["a path in this project", *allowed]), why)
+        c.add("source.scheme", where, source, " or ".join(["a path in this project", *allowed]), why)
     elif scheme[1] == "gs":
         _object(c, source, where)
 
@@ -52,9 +64,11 @@ def check_source(c: Context, source: str, where: Location) -> None:
 def script_in_project(c: Context, source: str, where: Location) -> None:
     """A script that is not fetched must be a file of the project."""
     if source.startswith("/") or ".." in source.split("/"):
-        c.add(where, source, "a path inside this project, like hooks/containers.sh", "")
+        c.add("source.outside-project", where, source, "a path inside this project, like hooks/containers.sh")
     elif c.project is not None and not (c.project / source).is_file():
-        c.add(where, source, "a file of this project", "the path is relative to Pulumi.yaml")
+        c.add(
+            "source.missing", where, source, "a file of this project", "the path is relative to Pulumi.yaml"
+        )
 
 
 def _object(c: Context, source: str, where: Location) -> None:
@@ -64,12 +78,24 @@ def _object(c: Context, source: str, where: Location) -> None:
         allowed = (
             "a bucket's name: 3 to 63 small letters, digits, '-', '_', '.'; a letter or digit at both ends"
         )
-        c.add(where, source, allowed, f"Cloud Storage does not accept {bucket or 'an empty name'}")
+        c.add(
+            "source.bucket",
+            where,
+            source,
+            allowed,
+            f"Cloud Storage does not accept {bucket or 'an empty name'}",
+        )
     elif not name or name.endswith("/"):
-        c.add(where, source, "one object: gs://bucket/path/script.sh", "this is a bucket or a folder in it")
+        c.add(
+            "source.folder",
+            where,
+            source,
+            "one object: gs://bucket/path/script.sh",
+            "this is a bucket or a folder in it",
+        )
     elif len(name.encode()) > LONGEST_OBJECT or re.search(r"[\x00-\x1f\x7f]", name):
         allowed = f"an object's name: {LONGEST_OBJECT} bytes at most, no line breaks or control characters"
-        c.add(where, source, allowed, "")
+        c.add("source.object", where, source, allowed)
 
 
 PACKAGES = "the packages of Enroot and of Pyxis, each with source and sha256, or an image that has them"
@@ -81,10 +107,17 @@ def check_containers(c: Context) -> None:
         return
     at = (*CLUSTER, "containers")
     if c.cluster.scheduler == "batch":
-        c.add(at, "nothing that applies", "no containers: with scheduler batch", "its own are under `batch`")
+        c.add(
+            "containers.not-with-batch",
+            at,
+            "nothing that applies",
+            "no containers: with scheduler batch",
+            "its own are under `batch`",
+        )
         return
     if c.provider == "local" and (c.cluster.local is None or c.cluster.local.isolation == "process"):
         c.add(
+            "containers.need-isolation",
             (*at, "runtime"),
             containers.runtime,
             "nothing where machines are processes: they run as you, on this machine's files",
@@ -97,23 +130,32 @@ def check_containers(c: Context) -> None:
     for key in ("packages", "images"):
         if key in containers.model_fields_set:
             c.add(
-                (*at, key), "a value", "nothing with runtime oci", f"remove {key}:, or write runtime: pyxis"
+                "containers.pyxis-only",
+                (*at, key),
+                "a value",
+                "nothing with runtime oci",
+                f"remove {key}:, or write runtime: pyxis",
             )
 
 
 def _pyxis(c: Context, containers: ContainersConfig) -> None:
     at = (*CLUSTER, "containers", "packages")
     if not containers.packages and c.sound(at) and not (c.cluster.image and c.cluster.image.id):
-        c.add(at, MISSING, PACKAGES, "docs/containers.md says where they come from")
+        c.add("containers.no-packages", at, MISSING, PACKAGES, "docs/containers.md says where they come from")
     seen: set[str] = set()
     for index, package in enumerate(containers.packages):
         where = (*at, index, "source")
         if not package.source.endswith(".deb"):
-            c.add(where, package.source, "a Debian package: a name that ends in .deb", "")
+            c.add("containers.not-deb", where, package.source, "a Debian package: a name that ends in .deb")
         else:
             check_source(c, package.source, where)
         if package.sha256 in seen:
-            c.add((*at, index, "sha256"), package.sha256, "another hash than the packages before it", "")
+            c.add(
+                "containers.package-twice",
+                (*at, index, "sha256"),
+                package.sha256,
+                "another hash than the packages before it",
+            )
         seen.add(package.sha256)
 
 
@@ -122,13 +164,26 @@ def check_health(c: Context) -> None:
     given = said.model_fields_set
     batch = c.cluster.scheduler == "batch"
     if batch and given:
-        c.add(at, "nothing that applies", "no health: with scheduler batch, which runs no Slurm", "remove it")
+        c.add(
+            "health.not-with-batch",
+            at,
+            "nothing that applies",
+            "no health: with scheduler batch, which runs no Slurm",
+            "remove it",
+        )
     elif said.enabled is False:
         for key in sorted(given - {"enabled"}):
             where = (*at, key)
-            c.add(where, getattr(said, key), "nothing while health.enabled is false", "remove one of them")
+            c.add(
+                "health.disabled",
+                where,
+                getattr(said, key),
+                "nothing while health.enabled is false",
+                "remove one of them",
+            )
     elif said.enabled and not any(_has_devices(c, p) for p in c.cluster.partitions):
         c.add(
+            "health.no-devices",
             (*at, "enabled"),
             True,
             "true only where a partition has GPUs, Neuron devices or EFA",
@@ -141,7 +196,7 @@ def check_health(c: Context) -> None:
         where = (*CLUSTER, "slurm", key)
         if "://" in script.source:
             advice = "it comes with the nodes' code, so that a node has it before a job"
-            c.add((*where, "source"), script.source, "a path in this project", advice)
+            c.add("job-script.address", (*where, "source"), script.source, "a path in this project", advice)
         else:
             script_in_project(c, script.source, (*where, "source"))
 

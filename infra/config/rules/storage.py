@@ -55,6 +55,7 @@ def check_storage(c: Context) -> None:
     if c.provider == "local":
         for name in [*given, *(["buckets"] if buckets else [])]:
             c.add(
+                "storage.local",
                 (*at, name),
                 "nothing that applies",
                 "no storage: local machines share this machine's own directories",
@@ -80,14 +81,26 @@ def check_storage(c: Context) -> None:
 def _bucket(c: Context, one: BucketConfig, taken: dict[str, str], at: Location) -> None:
     scheme = {"aws": "s3://", "gcp": "gs://"}[c.provider]
     if not one.bucket.startswith(scheme):
-        c.add((*at, "bucket"), one.bucket, f"{scheme}… on {c.provider}", "")
+        c.add("bucket.scheme", (*at, "bucket"), one.bucket, f"{scheme}… on {c.provider}")
     elif c.provider == "gcp" and not gs_bucket(one.bucket.removeprefix(scheme).partition("/")[0]):
-        c.add((*at, "bucket"), one.bucket, "the name of a bucket", "")
+        c.add("bucket.name", (*at, "bucket"), one.bucket, "the name of a bucket")
     if SYSTEM.fullmatch(one.path):
-        c.add((*at, "path"), one.path, "a directory that is not the system's", "for example /data")
+        c.add(
+            "mount.system-path",
+            (*at, "path"),
+            one.path,
+            "a directory that is not the system's",
+            "for example /data",
+        )
     for other, path in taken.items():
         if f"{one.path}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one.path}/"):
-            c.add((*at, "path"), one.path, f"a path apart from {other}'s, {path}", "give it another path")
+            c.add(
+                "mount.inside-other",
+                (*at, "path"),
+                one.path,
+                f"a path apart from {other}'s, {path}",
+                "give it another path",
+            )
 
 
 def _twice(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
@@ -97,18 +110,29 @@ def _twice(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Locat
         if isinstance(part, SharedStorage) and part.existing is not None:
             other = seen.setdefault(part.existing, name)
             if other != name:
-                c.add((*at, name, "existing"), part.existing, f"one of its own: it is {other} already", "")
+                c.add(
+                    "existing.twice",
+                    (*at, name, "existing"),
+                    part.existing,
+                    f"one of its own: it is {other} already",
+                )
 
 
 def _shared(c: Context, part: SharedStorage, at: Location) -> None:
     if c.provider not in KINDS[part.kind]:
         kinds = [kind for kind, providers in KINDS.items() if c.provider in providers]
-        c.add((*at, "kind"), part.kind, f"one of {', '.join(kinds)} on {c.provider}", "")
+        c.add("storage.kind", (*at, "kind"), part.kind, f"one of {', '.join(kinds)} on {c.provider}")
         return
     for key in sorted(part.model_fields_set - EVERYWHERE - SETTINGS[part.kind]):
         if getattr(part, key) is not None:
             takes = ", ".join(sorted(SETTINGS[part.kind])) or "no settings"
-            c.add((*at, key), getattr(part, key), f"with kind {part.kind}: {takes}", f"remove {key}")
+            c.add(
+                "storage.other-kind",
+                (*at, key),
+                getattr(part, key),
+                f"with kind {part.kind}: {takes}",
+                f"remove {key}",
+            )
     if part.existing is not None:
         check_existing(c, part, at)
         return
@@ -125,9 +149,21 @@ def _disk(c: Context, size: int, at: Location) -> None:
     """Check the disk of a directory that the controller exports."""
     least = LEAST_NFS[c.provider]
     if size < least:
-        c.add(at, size, f"at least {least} GiB: Google Cloud has no smaller disk", f"write {least}")
+        c.add(
+            "storage.disk-too-small",
+            at,
+            size,
+            f"at least {least} GiB: Google Cloud has no smaller disk",
+            f"write {least}",
+        )
     elif size > MOST_NFS:
-        c.add(at, size, f"at most {MOST_NFS} GiB: one disk", "take a file system service")
+        c.add(
+            "storage.disk-too-large",
+            at,
+            size,
+            f"at most {MOST_NFS} GiB: one disk",
+            "take a file system service",
+        )
 
 
 def _filestore(c: Context, part: SharedStorage, at: Location) -> None:
@@ -139,34 +175,54 @@ def _filestore(c: Context, part: SharedStorage, at: Location) -> None:
     ]
     allowed = f"{', or '.join(words)} GiB with {tier}"
     if size is None:
-        c.add(where, MISSING, allowed, f"write size_gib: {ranges[0][0]}")
+        c.add("filestore.size-missing", where, MISSING, allowed, f"write size_gib: {ranges[0][0]}")
         return
     if any(least <= size <= most and (size - least) % step == 0 for least, most, step in ranges):
         return
     least, most, step = ranges[-1]
     above = least + max(0, -(-(size - least) // step)) * step
     nearest = ranges[0][0] if size < ranges[0][0] else min(above, most)
-    c.add(where, size, allowed, f"take {nearest}")
+    c.add("filestore.size", where, size, allowed, f"take {nearest}")
 
 
 def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
     """Check size and throughput against the limits of the FSx API."""
     deployment, disks = part.lustre_deployment(), part.storage_type or "SSD"
     if disks == "HDD" and deployment != "PERSISTENT_1":
-        c.add((*at, "storage_type"), "HDD", f"SSD with {deployment}", "HDD needs deployment: PERSISTENT_1")
+        c.add(
+            "fsx.hdd",
+            (*at, "storage_type"),
+            "HDD",
+            f"SSD with {deployment}",
+            "HDD needs deployment: PERSISTENT_1",
+        )
         return
     speeds = THROUGHPUT.get((deployment, disks), ())
     listed = ", ".join(map(str, speeds))
     if speeds and part.throughput is None:
-        c.add((*at, "throughput"), MISSING, f"one of {listed} (MB/s a TiB) with {deployment}", "")
+        c.add(
+            "fsx.throughput-missing",
+            (*at, "throughput"),
+            MISSING,
+            f"one of {listed} (MB/s a TiB) with {deployment}",
+        )
         return
     if speeds and part.throughput not in speeds:
         c.add(
-            (*at, "throughput"), part.throughput, f"one of {listed} (MB/s a TiB) with {deployment} on {disks}"
+            "fsx.throughput",
+            (*at, "throughput"),
+            part.throughput,
+            f"one of {listed} (MB/s a TiB) with {deployment} on {disks}",
         )
         return
     if not speeds and part.throughput is not None:
-        c.add((*at, "throughput"), part.throughput, f"no throughput with {deployment}", "remove it")
+        c.add(
+            "fsx.no-throughput",
+            (*at, "throughput"),
+            part.throughput,
+            f"no throughput with {deployment}",
+            "remove it",
+        )
     _scratch_1_export(c, part, at)
     first: tuple[int, ...] = (1200, 2400)
     step = 2400
@@ -177,11 +233,17 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
     allowed = f"{', '.join([*map(str, first), f'multiples of {step}'])} GiB with {deployment}"
     size = part.size_gib
     if size is None:
-        c.add((*at, "size_gib"), MISSING, allowed, f"write size_gib: {first[0] if first else step}")
+        c.add(
+            "fsx.size-missing",
+            (*at, "size_gib"),
+            MISSING,
+            allowed,
+            f"write size_gib: {first[0] if first else step}",
+        )
     elif size not in first and size % step:
         around = sorted({*first, size // step * step, (size // step + 1) * step} - {0})
         nearest = [n for n in around if n < size][-1:] + [n for n in around if n > size][:1]
-        c.add((*at, "size_gib"), size, allowed, f"take {' or '.join(map(str, nearest))}")
+        c.add("fsx.size", (*at, "size_gib"), size, allowed, f"take {' or '.join(map(str, nearest))}")
 
 
 def _scratch_1_export(c: Context, part: SharedStorage, at: Location) -> None:
@@ -191,7 +253,13 @@ def _scratch_1_export(c: Context, part: SharedStorage, at: Location) -> None:
         return
     if source is None or _bucket_of(source) != _bucket_of(target):
         allowed = "a folder in the bucket of s3_import: with SCRATCH_1 FSx writes back to no other"
-        c.add((*at, "s3_export"), target, allowed, "take deployment: SCRATCH_2, or give both in one bucket")
+        c.add(
+            "fsx.export-bucket",
+            (*at, "s3_export"),
+            target,
+            allowed,
+            "take deployment: SCRATCH_2, or give both in one bucket",
+        )
 
 
 def _bucket_of(address: str) -> str:
@@ -206,6 +274,7 @@ def _local_scratch(c: Context, at: Location) -> None:
         first = c.cluster.partitions[0].instance_type if c.cluster.partitions else ""
         having = c.facts.matching(first, c.provider, _own_disks)
         c.add(
+            "local-scratch.no-nvme",
             at,
             {"kind": "nvme"},
             "a partition whose machine has NVMe disks",
@@ -228,17 +297,39 @@ def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Locat
         path = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
         where = (*at, name, "path") if name in given else (*at, name)
         if SYSTEM.fullmatch(path):
-            c.add(where, path, "a directory that is not the system's", "for example /scratch")
+            c.add(
+                "mount.system-path",
+                where,
+                path,
+                "a directory that is not the system's",
+                "for example /scratch",
+            )
         for other, taken in paths.items():
             if path == taken:
-                c.add(where, path, f"a path of its own: {other} is mounted there", "give one another path")
+                c.add(
+                    "mount.twice",
+                    where,
+                    path,
+                    f"a path of its own: {other} is mounted there",
+                    "give one another path",
+                )
             elif f"{path}/".startswith(f"{taken}/") or f"{taken}/".startswith(f"{path}/"):
-                c.add(where, path, f"a path apart from {other}'s, {taken}", "mounts inside mounts hide files")
+                c.add(
+                    "mount.inside-other",
+                    where,
+                    path,
+                    f"a path apart from {other}'s, {taken}",
+                    "mounts inside mounts hide files",
+                )
             elif part.kind == kinds[other] and _spelled(c, path) == _spelled(c, taken):
                 allowed = f"a path that is not spelled like {taken}, with hyphens for slashes"
                 what = "disks" if part.kind == "nfs" else "file systems"
                 c.add(
-                    where, path, allowed, f"both {what} would be called {c.cluster.name}-{_spelled(c, path)}"
+                    "mount.same-name",
+                    where,
+                    path,
+                    allowed,
+                    f"both {what} would be called {c.cluster.name}-{_spelled(c, path)}",
                 )
         paths[name] = path
 
@@ -296,17 +387,30 @@ def check_existing(c: Context, part: SharedStorage, at: Location) -> None:
     form, words = EXISTING[c.provider, part.kind]
     where, existing = (*at, "existing"), str(part.existing)
     if not re.fullmatch(form, existing):
-        c.add(where, existing, words, "")
+        c.add("existing.form", where, existing, words)
     for key in sorted(part.model_fields_set - {"kind", "path", "existing", "security_group"}):
         if (value := getattr(part, key)) not in (None, False):
             shown = value.model_dump(exclude_none=True) if isinstance(value, Gp3Config) else value
-            c.add((*at, key), shown, "nothing beside existing", f"its owner decides that: remove {key}")
+            c.add(
+                "existing.other-keys",
+                (*at, key),
+                shown,
+                "nothing beside existing",
+                f"its owner decides that: remove {key}",
+            )
     network = c.cluster.network
     service = part.kind in ("efs", "fsx_lustre")
     if part.security_group is not None and not service:
-        c.add((*at, "security_group"), part.security_group, "with efs and fsx_lustre only", "remove it")
+        c.add(
+            "security-group.kind",
+            (*at, "security_group"),
+            part.security_group,
+            "with efs and fsx_lustre only",
+            "remove it",
+        )
     elif service and part.security_group is not None and network.aws is None:
         c.add(
+            "security-group.network",
             (*at, "security_group"),
             part.security_group,
             "a group in the VPC that network.aws names",
@@ -314,23 +418,42 @@ def check_existing(c: Context, part: SharedStorage, at: Location) -> None:
         )
     elif part.kind == "fsx_lustre" and part.security_group is None:
         c.add(
+            "security-group.missing",
             (*at, "security_group"),
             MISSING,
             "the security group of the file system, sg-…, in the VPC that network.aws names",
             f"`aws fsx describe-file-systems --file-system-ids {existing}` shows its interfaces",
         )
     if part.kind == "filestore" and network.gcp is None:
-        c.add(where, existing, "an instance in the network that network.gcp names", "write network: {gcp: …}")
+        c.add(
+            "existing.filestore-network",
+            where,
+            existing,
+            "an instance in the network that network.gcp names",
+            "write network: {gcp: …}",
+        )
 
 
 def check_end(c: Context, part: SharedStorage, at: Location) -> None:
     """Check what becomes of a disk or a file system of the cluster's own when the cluster is destroyed."""
     if part.security_group is not None:
-        c.add((*at, "security_group"), part.security_group, "with existing only", "remove it")
+        c.add(
+            "security-group.needs-existing",
+            (*at, "security_group"),
+            part.security_group,
+            "with existing only",
+            "remove it",
+        )
     if part.keep and part.kind in OWN_NETWORK:
         key, why = OWN_NETWORK[part.kind]
         if getattr(c.cluster.network, key) is None:
-            c.add((*at, "keep"), True, f"with an existing network, network: {{{key}: …}}", why)
+            c.add(
+                "keep.needs-network",
+                (*at, "keep"),
+                True,
+                f"with an existing network, network: {{{key}: …}}",
+                why,
+            )
     if part.snapshot:
         _snapshot(c, part, at)
     if part.restore is not None:
@@ -340,9 +463,21 @@ def check_end(c: Context, part: SharedStorage, at: Location) -> None:
 def _snapshot(c: Context, part: SharedStorage, at: Location) -> None:
     where = (*at, "snapshot")
     if part.keep:
-        c.add(where, True, "keep or snapshot, not both", "what is kept needs no snapshot: remove one")
+        c.add(
+            "snapshot.with-keep",
+            where,
+            True,
+            "keep or snapshot, not both",
+            "what is kept needs no snapshot: remove one",
+        )
     elif part.kind in NO_SNAPSHOT:
-        c.add(where, True, f"nothing with kind {part.kind}", f"{NO_SNAPSHOT[part.kind]}; or write keep: true")
+        c.add(
+            "snapshot.kind",
+            where,
+            True,
+            f"nothing with kind {part.kind}",
+            f"{NO_SNAPSHOT[part.kind]}; or write keep: true",
+        )
     elif part.kind == "fsx_lustre":
         _backup(c, part, where, True)
 
@@ -350,9 +485,9 @@ def _snapshot(c: Context, part: SharedStorage, at: Location) -> None:
 def _restore(c: Context, part: SharedStorage, at: Location) -> None:
     where = (*at, "restore")
     if (found := RESTORED.get((c.provider, part.kind))) is None:
-        c.add(where, part.restore, f"nothing with kind {part.kind}", NO_SNAPSHOT[part.kind])
+        c.add("restore.kind", where, part.restore, f"nothing with kind {part.kind}", NO_SNAPSHOT[part.kind])
     elif not re.fullmatch(found[0], str(part.restore)):
-        c.add(where, part.restore, found[1], "")
+        c.add("restore.form", where, part.restore, found[1])
     elif part.kind == "fsx_lustre":
         _backup(c, part, where, part.restore)
 
@@ -361,9 +496,21 @@ def _backup(c: Context, part: SharedStorage, where: Location, value: object) -> 
     """FSx backs up persistent file systems that are not linked to S3 (FSx API, CreateBackup)."""
     if not part.lustre_deployment().startswith("PERSISTENT"):
         allowed = "with deployment PERSISTENT_1 or PERSISTENT_2"
-        c.add(where, value, allowed, f"FSx has no backups of {part.lustre_deployment()}")
+        c.add(
+            "backup.not-persistent",
+            where,
+            value,
+            allowed,
+            f"FSx has no backups of {part.lustre_deployment()}",
+        )
     elif part.s3_import or part.s3_export:
-        c.add(where, value, "without s3_import and s3_export", "FSx has no backups of what is linked to S3")
+        c.add(
+            "backup.linked",
+            where,
+            value,
+            "without s3_import and s3_export",
+            "FSx has no backups of what is linked to S3",
+        )
 
 
 def check_performance(c: Context) -> None:
@@ -385,7 +532,13 @@ def check_performance(c: Context) -> None:
         if gp3 is None:
             continue
         if c.provider != "aws":
-            c.add((*at, "gp3"), gp3.model_dump(exclude_none=True), "nothing: gp3 is AWS's", "remove gp3")
+            c.add(
+                "gp3.not-aws",
+                (*at, "gp3"),
+                gp3.model_dump(exclude_none=True),
+                "nothing: gp3 is AWS's",
+                "remove gp3",
+            )
         else:
             _gp3_ratios(c, gp3, size, (*at, "gp3"))
 
@@ -395,10 +548,11 @@ def _gp3_ratios(c: Context, gp3: Gp3Config, size: int, at: Location) -> None:
     # Every volume has the included IOPS, however small it is.
     if iops > (most := max(INCLUDED_IOPS, size * IOPS_PER_GIB)):
         allowed = f"at most {most} with {size} GiB: {IOPS_PER_GIB} for each GiB (EBS user guide)"
-        c.add((*at, "iops"), iops, allowed, f"take {-(-iops // IOPS_PER_GIB)} GiB, or fewer")
+        c.add("gp3.iops", (*at, "iops"), iops, allowed, f"take {-(-iops // IOPS_PER_GIB)} GiB, or fewer")
     if gp3.throughput_mibs is not None and gp3.throughput_mibs * IOPS_PER_MIBS > iops:
         allowed = f"at most {iops // IOPS_PER_MIBS} MiB/s with {iops} IOPS: a quarter (EBS user guide)"
         c.add(
+            "gp3.throughput",
             (*at, "throughput_mibs"),
             gp3.throughput_mibs,
             allowed,
@@ -420,6 +574,7 @@ def check_writable_sources(c: Context) -> None:
         for key, said, (other, beginning) in open_to_all:
             if bucket == other and name.startswith(beginning):
                 c.add(
+                    "hook.writable-by-users",
                     (*CLUSTER, "hooks", index, "source"),
                     hook.source,
                     f"a script that users cannot replace: {key} lets every user write to {said}",

@@ -14,7 +14,7 @@ from infra.config import schema
 from infra.outputs import fields
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
 
 

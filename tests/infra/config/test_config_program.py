@@ -9,6 +9,7 @@ import shlex
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.local.cluster import LocalShell
 from node.bootstrap.vm.training import requirements_digest
+from tests.support import sentences
 from tests.support.aws_mocks import aws_design
 from tests.support.checkout import ROOT
 from tests.support.doubles import design as local_design
@@ -61,10 +63,10 @@ def read(said: dict[str, Any], project: Path | None, stack: str = "local") -> An
 
 
 def mistakes(said: dict[str, Any], project: Path | None) -> dict[str, str]:
-    """Return the mistakes: path below the benchmark -> what is allowed and what to do."""
+    """Return the mistakes: path below the benchmark -> code."""
     with pytest.raises(ConfigError) as caught:
         read(said, project)
-    return {m.path.removeprefix(f"{BENCHMARK}."): f"{m.allowed}; {m.advice}" for m in caught.value.mistakes}
+    return {m.path.removeprefix(f"{BENCHMARK}."): m.code for m in caught.value.mistakes}
 
 
 # --- the stack file --------------------------------------------------------------------------------------
@@ -92,58 +94,46 @@ def test_a_program_and_all_that_it_may_have(project: Path) -> None:
     assert (found.own, found.staged, found.script) == (False, (), "keras-mnist")
 
 
-@pytest.mark.parametrize(
-    ("said", "where", "words"),
-    [
-        ({"script": "none.py"}, "script", ["a file or folder in", "keras-mnist is the built-in training"]),
-        ({"script": "/etc/passwd"}, "script", ["a path inside the stack file's folder"]),
-        ({"script": "../train.py"}, "script", ["a path inside the stack file's folder"]),
-        ({"script": "-x.py"}, "script", ["begin with ./"]),
-        ({"script": "https://example.org/train.py"}, "script", ["a path inside"]),
-        ({"script": "."}, "script", ["a path inside"]),
-        (
-            {"script": "code"},
-            "script",
-            ["__main__.py", "script: code/train.py", "files: [code]"],
-        ),
-        ({"script": "notes.txt"}, "script", ["a program that Linux can execute", "#!/bin/bash"]),
-        ({"script": "latin.py"}, "script", ["Python in UTF-8", "byte 3"]),
-        ({"script": "out.py"}, "script", ["not what a link outside leads to"]),
-        ({"script": "train.py", "files": ["linked"]}, "files[0]", ["link to a file outside", "copy it"]),
-        (
-            {"script": "train.py", "files": ["code", "big"]},
-            "files[1]",
-            ["at most 1 MiB", "copy data to the cluster"],
-        ),
-        ({"script": "train.py", "files": ["empty"]}, "files[0]", ["a folder with files in it"]),
-        ({"script": "train.py", "files": ["pipe"]}, "files[0]", ["no device or socket"]),
-        ({"script": "train.py", "requirements": "no.txt"}, "requirements", ["a requirements file in"]),
-        ({"script": "train.py", "requirements": "nothing.txt"}, "requirements", ["at least one package"]),
-        ({"script": "train.py", "requirements": "more.txt"}, "requirements", ["line 2 leads to other files"]),
-        (
-            {"script": "train.py", "requirements": "local.txt"},
-            "requirements",
-            ["line 1 leads to other files"],
-        ),
-        ({"script": "train.py", "requirements": "uv.lock"}, "requirements", ["uv export"]),
-        ({"script": "train.py", "requirements": "latin.py"}, "requirements", ["in UTF-8"]),
-        ({"script": "train.py", "tasks_per_node": 2}, "tasks_per_node", ["at most 1", "local.small"]),
-        ({"script": "train.py", "tasks_per_node": 0}, "tasks_per_node", ["1 or more"]),
-        ({"script": "train.py", "arguments": ["a\nb"]}, "arguments[0]", ["printable characters"]),
-        ({"script": "train.py", "container": "/home/b"}, "container", ["containers: {runtime: oci}"]),
-        ({"container": "/home/b"}, "container", ["left out", "script: train.py"]),
-        ({"script": "train.py", "epochs": 8}, "epochs", ["left out", 'arguments: ["--epochs", 8]']),
-        ({"script": "train.py", "learning_rate": 0.1}, "learning_rate", ["--learning-rate"]),
-        ({"script": "train.py", "profile": "sync"}, "profile", ["it is for keras-mnist, not for train.py"]),
-        ({"arguments": ["--x"]}, "arguments", ["left out", "script: train.py"]),
-        ({"tasks_per_node": 1}, "tasks_per_node", ["left out"]),
-        ({"requirements": "requirements.txt"}, "requirements", ["left out"]),
-        ({"files": []}, "files", ["left out"]),
-    ],
-)
-def test_what_a_plan_refuses(
-    project: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], where: str, words: list[str]
-) -> None:
+# benchmark, path of the one mistake and its code
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"script": "none.py"}, "script", "benchmark.file"),
+    ({"script": "/etc/passwd"}, "script", "benchmark.path-outside"),
+    ({"script": "../train.py"}, "script", "benchmark.path-outside"),
+    ({"script": "-x.py"}, "script", "benchmark.path-outside"),
+    ({"script": "https://example.org/train.py"}, "script", "benchmark.path-outside"),
+    ({"script": "."}, "script", "benchmark.path-outside"),
+    ({"script": "code"}, "script", "benchmark.file"),
+    ({"script": "notes.txt"}, "script", "benchmark.file"),
+    ({"script": "latin.py"}, "script", "benchmark.file"),
+    ({"script": "out.py"}, "script", "benchmark.file"),
+    ({"script": "train.py", "files": ["linked"]}, "files[0]", "benchmark.file"),
+    ({"script": "train.py", "files": ["code", "big"]}, "files[1]", "benchmark.file"),
+    ({"script": "train.py", "files": ["empty"]}, "files[0]", "benchmark.file"),
+    ({"script": "train.py", "files": ["pipe"]}, "files[0]", "benchmark.file"),
+    ({"script": "train.py", "requirements": "no.txt"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "nothing.txt"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "more.txt"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "local.txt"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "uv.lock"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "latin.py"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "tasks_per_node": 2}, "tasks_per_node", "benchmark.too-many-tasks"),
+    ({"script": "train.py", "tasks_per_node": 0}, "tasks_per_node", "value.range"),
+    ({"script": "train.py", "arguments": ["a\nb"]}, "arguments[0]", "benchmark.argument"),
+    ({"script": "train.py", "container": "/home/b"}, "container", "benchmark.container-needs-runtime"),
+    ({"container": "/home/b"}, "container", "benchmark.program-only"),
+    ({"script": "train.py", "epochs": 8}, "epochs", "benchmark.built-in-only"),
+    ({"script": "train.py", "learning_rate": 0.1}, "learning_rate", "benchmark.built-in-only"),
+    ({"script": "train.py", "profile": "sync"}, "profile", "benchmark.built-in-only"),
+    ({"arguments": ["--x"]}, "arguments", "benchmark.program-only"),
+    ({"tasks_per_node": 1}, "tasks_per_node", "benchmark.program-only"),
+    ({"requirements": "requirements.txt"}, "requirements", "benchmark.program-only"),
+    ({"files": []}, "files", "benchmark.program-only"),
+]
+
+
+@pytest.fixture
+def odd_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the project with files that cannot be staged."""
     monkeypatch.setattr(workload_files, "MOST_BYTES", 1 << 20)
     write(project, "notes.txt", "no program\n")
     write(project, "latin.py", b"# \xe9\n")
@@ -157,9 +147,22 @@ def test_what_a_plan_refuses(
     write(project, "nothing.txt", "# none\n\n")
     write(project, "more.txt", "torch\n-r other.txt\n")
     write(project, "local.txt", "mine @ ./mine\n")
-    found = mistakes(said, project)
-    assert list(found) == [where]
-    assert [word for word in words if word not in found[where]] == []
+    return project
+
+
+@pytest.mark.parametrize(("benchmark", "path", "code"), REFUSED)
+def test_what_a_plan_refuses(odd_files: Path, benchmark: dict[str, Any], path: str, code: str) -> None:
+    assert mistakes(benchmark, odd_files) == {path: code}
+
+
+def test_the_sentences(odd_files: Path, pytestconfig: pytest.Config) -> None:
+    def texts() -> Iterator[str]:
+        for benchmark, *_ in REFUSED:
+            with pytest.raises(ConfigError) as caught:
+                read(benchmark, odd_files)
+            yield from map(str, caught.value.mistakes)
+
+    sentences.check(pytestconfig, __file__, texts())
 
 
 def with_containers(said: dict[str, Any], project: Path, **more: Any) -> Any:
@@ -180,7 +183,7 @@ def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project:
         with pytest.raises(ConfigError) as caught:
             with_containers({"script": "train.py", "container": path}, project)
         (mistake,) = caught.value.mistakes
-        assert "an OCI bundle in a shared folder" in mistake.allowed
+        assert mistake.code == "benchmark.container-path"
     said = {"requirements": "requirements.txt", "tasks_per_node": 2}
     with pytest.raises(ConfigError) as caught:
         with_containers({"script": "train.py", "container": "/home/b", **said}, project)
@@ -192,7 +195,7 @@ def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project:
         with_containers(
             {"script": "train.py", "container": "/home/b"}, project, runtime="pyxis", packages=[package]
         )
-    assert "left out: the benchmark has no way" in str(caught.value)
+    assert [m.code for m in caught.value.mistakes] == ["benchmark.container-needs-oci"]
 
 
 def test_all_mistakes_come_at_once(project: Path) -> None:
