@@ -23,7 +23,6 @@ from infra.config.fields import (
     Cidr,
     ClusterName,
     Distribution,
-    Isolation,
     Name,
     Reservation,
     Section,
@@ -166,7 +165,7 @@ class ContainersConfig(Section):
 class LocalConfig(Section):
     """How the local cloud behaves and what fails in it. `./cluster chaos` changes it while it runs."""
 
-    isolation: Isolation = Field(
+    isolation: Literal["process", "container"] = Field(
         "process",
         description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
         "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",

@@ -205,16 +205,6 @@ Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
 
 
-def _isolation(value: object) -> object:
-    if value == "namespace":
-        raise refusal(
-            "local.isolation",
-            "one of process, container",
-            "such machines are containers that boot now: write container, and run ./cluster as root",
-        )
-    return value
-
-
 def _distribution(value: object) -> object:
     """Explain why other distributions cannot be chosen: posts and templates name them."""
     others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
@@ -257,4 +247,3 @@ Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string",
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
 Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
-Isolation = Annotated[Literal["process", "container"], BeforeValidator(_isolation)]

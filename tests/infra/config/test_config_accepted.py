@@ -19,7 +19,7 @@ from tests.support.stack_parts import (
     ours,
     pyxis,
 )
-from tests.support.stack_values import CLUSTER, mistakes, values
+from tests.support.stack_values import mistakes, values
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     (
@@ -158,32 +158,14 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"partitions[0]": {**CLOSE, "placement": "cluster", "reservation": "cr-0123456789"}}),
     ("batch", {"@enabled": False, "batch.container.environment": {"MPI_GPUS": 32}}),
     ("batch", {"batch.container.gpus": 1, "batch.container.environment": {"MPI_GPUS": "4"}}),
+    ("local", {"login.count": 1, "local.isolation": "container"}),
+    ("local", {"local.suite": "trixie", "local.isolation": "container"}),
 ]
 
 
 @pytest.mark.parametrize(("stack", "changes"), ACCEPTED, ids=range(len(ACCEPTED)))
 def test_accepted(stack: str, changes: dict[str, Any]) -> None:
     assert mistakes(values(stack, changes)) == []
-
-
-def test_login_machines_need_machines_of_their_own() -> None:
-    (found,) = mistakes(values("local", {"login.count": 1}))
-    assert found.path == f"{CLUSTER}.login.count"
-    assert "isolation: container" in found.advice
-    assert mistakes(values("local", {"login.count": 1, "local.isolation": "container"})) == []
-
-
-def test_machines_of_an_older_version_are_refused_with_what_they_are_now() -> None:
-    (found,) = mistakes(values("local", {"local.isolation": "namespace"}))
-    assert found.path == f"{CLUSTER}.local.isolation"
-    assert "write container" in found.advice
-
-
-def test_another_release_needs_machines_that_boot() -> None:
-    (found,) = mistakes(values("local", {"local.suite": "trixie"}))
-    assert found.path == f"{CLUSTER}.local.suite"
-    assert "isolation: container" in found.advice
-    assert mistakes(values("local", {"local.suite": "trixie", "local.isolation": "container"})) == []
 
 
 def test_all_ports_that_are_allowed_can_be_had() -> None:

@@ -161,6 +161,11 @@ def test_the_sentences(odd_files: Path, pytestconfig: pytest.Config) -> None:
             with pytest.raises(ConfigError) as caught:
                 read(benchmark, odd_files)
             yield from map(str, caught.value.mistakes)
+        program = {"script": "train.py", "container": "bundle", "requirements": "requirements.txt"}
+        for runtime in ("oci", "pyxis"):
+            with pytest.raises(ConfigError) as caught:
+                with_containers({**program, "tasks_per_node": 2}, odd_files, runtime=runtime)
+            yield from map(str, caught.value.mistakes)
 
     sentences.check(pytestconfig, __file__, texts())
 

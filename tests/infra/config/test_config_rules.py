@@ -66,6 +66,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "partitions[1].default",
         "partition.default-twice",
     ),
+    # NVLink of several B200s needs NVIDIA's subnet manager in the image.
+    (
+        "aws",
+        {"partitions[1]": {"name": "b", "instance_type": "p6-b200.48xlarge"}},
+        "partitions[1].image",
+        "image.no-subnet-manager",
+    ),
     # keys that only AWS has
     (
         "aws",

@@ -134,6 +134,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "budget.max_usd",
         "budget.no-price",
     ),
+    ("local", {"local.isolation": "namespace"}, "local.isolation", "value.choice"),
+    ("local", {"local.suite": "trixie"}, "local.suite", "local.suite-needs-container"),
+    (
+        "aws",
+        {"containers": {"runtime": "pyxis", "packages": [{"source": ENROOT_DEB, "sha256": "0" * 64}] * 2}},
+        "containers.packages[1].sha256",
+        "containers.package-twice",
+    ),
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", "batch.needs-scheduler"),
     ("batch", {"batch": REMOVE}, "batch", "batch.section-missing"),
@@ -266,6 +274,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
             ({"SLURM_STACKS_LAUNCH": "srun"}, "environment.SLURM_STACKS_LAUNCH", "batch.launch"),
             ({"SLURM_STACKS_LAUNCH": "mpi"}, "command", "batch.mpi-needs-command"),
         )
+    ),
+    (
+        "batch",
+        {"batch.parameters": {"learning rate": 1}},
+        'batch.parameters["learning rate"]',
+        "batch.parameter-name",
     ),
     ("batch", {"batch.container.cached": True}, "batch.container.cached", "batch.cache-needs-bake"),
     (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import ConfigError, StackConfig, load_file
+from infra.config import ConfigError, StackConfig, load_file, stack_file
 from infra.errors import EXIT_USAGE
 from tests.support import sentences
 from tests.support.stack_values import CLUSTER
@@ -258,6 +258,23 @@ def test_what_stands_at_the_wrong_place_or_is_read_otherwise(
 def test_the_sentences(file: Path, pytestconfig: pytest.Config) -> None:
     contents = [content for content, _ in [*MESSAGES.values(), *MISTAKES.values()]]
     errors = [refused(file, content) for content in contents]
+    file.write_text(f"{GOOD}    hooks: [{{role: all, source: hooks/a.sh}}]\n")
+    for scripts, name in ((True, file.name), (False, "Pulumi.none.yaml")):
+        with pytest.raises(ConfigError) as caught:
+            load_file(file.with_name(name), scripts=scripts)
+        errors.append(caught.value)
+    file.write_text(GOOD + "    image: {id: PLACEHOLDER_IMAGE}\n    budget: {max_usd: 0}\n")
+    errors.append(refused(file))
+    file.unlink()
+    file.mkdir()
+    errors.append(refused(file))
+    file.rmdir()
+    file.symlink_to(file.name)
+    errors.append(refused(file))
+    for name in ("Pulumi.mine.yaml", "a b"):
+        with pytest.raises(ConfigError) as caught:
+            stack_file.check_stack_name(name, file.parent / "empty")
+        errors.append(caught.value)
     sentences.check(pytestconfig, __file__, (text for e in errors for text in map(str, e.mistakes or [e])))
 
 
