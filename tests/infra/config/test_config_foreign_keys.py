@@ -19,6 +19,7 @@ from infra.config.load import CLUSTER, LOCATION_KEYS
 from infra.config.mistakes import _places
 from infra.design import design
 from infra.instance_types.catalog import catalog
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.stack_values import mistakes, values
 
@@ -182,44 +183,34 @@ def test_words_that_have_no_file_of_yaml(word: str) -> None:
     assert answer.key or answer.note
 
 
-@pytest.mark.parametrize(
-    ("where", "word", "value", "advice"),
-    [
-        ("", "cluster_name", "slurm10", "here it is name: write name: slurm10"),
-        ("", "zone", "europe-west4-a", "write gcp:zone: europe-west4-a directly below `config:`"),
-        (
-            "",
-            "controller_machine_type",
-            "n1-standard-2",
-            "here it is controller.instance_type: write controller: {instance_type: n1-standard-2}",
-        ),
-        ("", "login_machine_type", "n1-standard-2", "write login: {instance_type: n1-standard-2}"),
-        ("", "master_instance_type", "m4.large", "write controller: {instance_type: m4.large}"),
-        ("", "max_queue_size", 10, "write nodes: {max: 10} in its partition"),
-        ("", "suspend_time", 300, "write slurm: {suspend_time: 300}"),
-        ("", "default_users", "ana@example.com", "OS Login"),
-        ("", "key_name", "my key: secret!", "write access: {key: …}"),
-        ("partitions[0].", "max_node_count", 8, "write nodes: {max: 8} in this section"),
-        ("partitions[0].", "static_node_count", 2, "write nodes: {min: 2} in this section"),
-        (
-            "partitions[0].",
-            "gpu_type",
-            "nvidia-tesla-v100",
-            "write accelerator: {type: nvidia-tesla-v100} in",
-        ),
-        ("partitions[0].", "gpu_count", 1, "write accelerator: {count: 1} in this section"),
-        ("partitions[0].", "zone", "europe-west4-a", "here it is partitions.zones"),
-        ("partitions[0].", "preemptible_bursting", True, "write spot: true in this section"),
-        ("partitions[0].", "compute_disk_type", "pd-ssd", "write gcp: {disk_type: pd-ssd} in this section"),
-        ("partitions[0].", "cpu_platform", "Intel Skylake", "write gcp: {min_cpu_platform: Intel Skylake}"),
-        ("partitions[0].", "node_count_dynamic_max", 8, "here it is partitions.nodes.max"),
-        ("controller.", "disk_size_gb", 100, "write disk_gib: 100 in this section"),
-    ],
-)
-def test_the_message_names_our_key(where: str, word: str, value: Any, advice: str) -> None:
+# place, word of another tool, value
+WORDS_AT: list[tuple[str, str, Any]] = [
+    ("", "cluster_name", "slurm10"),
+    ("", "zone", "europe-west4-a"),
+    ("", "controller_machine_type", "n1-standard-2"),
+    ("", "login_machine_type", "n1-standard-2"),
+    ("", "master_instance_type", "m4.large"),
+    ("", "max_queue_size", 10),
+    ("", "suspend_time", 300),
+    ("", "default_users", "ana@example.com"),
+    ("", "key_name", "my key: secret!"),
+    ("partitions[0].", "max_node_count", 8),
+    ("partitions[0].", "static_node_count", 2),
+    ("partitions[0].", "gpu_type", "nvidia-tesla-v100"),
+    ("partitions[0].", "gpu_count", 1),
+    ("partitions[0].", "zone", "europe-west4-a"),
+    ("partitions[0].", "preemptible_bursting", True),
+    ("partitions[0].", "compute_disk_type", "pd-ssd"),
+    ("partitions[0].", "cpu_platform", "Intel Skylake"),
+    ("partitions[0].", "node_count_dynamic_max", 8),
+    ("controller.", "disk_size_gb", 100),
+]
+
+
+@pytest.mark.parametrize(("where", "word", "value"), WORDS_AT)
+def test_a_word_of_another_tool_is_known(where: str, word: str, value: Any) -> None:
     (found,) = mistakes(values("gcp", {f"{where}{word}": value}))
-    assert found.path == f"{CLUSTER}.{where}{word}"
-    assert advice in found.advice
+    assert (found.path, found.code) == (f"{CLUSTER}.{where}{word}", "key.of-another-tool")
 
 
 def merged(into: dict[str, Any], more: dict[str, Any]) -> None:
@@ -261,20 +252,25 @@ def test_who_does_what_the_message_says_gets_the_published_cluster(tmp_path: Pat
     assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "advice"),
-    [
-        ({"partitions[0].efa": True}, "its place is partitions[].aws.efa or batch.efa"),
-        ({"partitions[0].min": 1}, "its place is partitions[].nodes.min"),
-        ({"resume_timeout": 600}, "its place is slurm.resume_timeout"),
-        ({"instance_type": "m5.large"}, "did you mean instance_types? its place is controller.instance_type"),
-        ({"wibble": 1}, "infra/schema/stack.json"),
-    ],
-    ids=str,
-)
-def test_a_key_of_ours_at_another_place(changes: dict[str, Any], advice: str) -> None:
+MISPLACED: list[dict[str, Any]] = [
+    {"partitions[0].efa": True},
+    {"partitions[0].min": 1},
+    {"resume_timeout": 600},
+    {"instance_type": "m5.large"},
+    {"wibble": 1},
+]
+
+
+@pytest.mark.parametrize("changes", MISPLACED, ids=str)
+def test_a_key_of_ours_at_another_place(changes: dict[str, Any]) -> None:
     (found,) = mistakes(values("aws", changes))
-    assert advice in found.advice
+    assert (found.path, found.code) == (f"{CLUSTER}.{next(iter(changes))}", "key.unknown")
+
+
+def test_the_sentences(pytestconfig: pytest.Config) -> None:
+    configs = [values("gcp", {f"{where}{word}": value}) for where, word, value in WORDS_AT]
+    configs += [values("aws", changes) for changes in MISPLACED]
+    sentences.check(pytestconfig, __file__, (str(m) for config in configs for m in mistakes(config)))
 
 
 @pytest.mark.parametrize(
