@@ -83,11 +83,11 @@ class NetworkConfig(Section):
     gcp: GcpNetwork | None = Field(None, description="An existing network.")
 
     def whole(self) -> Net:
-        """All of the network's addresses."""
+        """Return all of the network's addresses."""
         return ipaddress.ip_network(self.cidr or DEFAULT_CIDR)
 
     def subnets(self) -> tuple[Net, Net]:
-        """The public part, for controller and login, and the private part, for nodes.
+        """Return the public part, for controller and login, and the private part, for nodes.
 
         A part that the stack file does not give is the lower or the upper half of the network.
         """
@@ -365,7 +365,7 @@ class LocalPartition(Section):
 
 
 class PartitionConfig(Section):
-    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, …"""
+    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, and so on."""
 
     name: Name = Field(description="Small letters, digits, hyphens. Job scripts name it.")
     instance_type: str = Field(description="Instance type, e.g. c4.2xlarge, n1-standard-2, local.small.")
@@ -413,9 +413,11 @@ class PartitionConfig(Section):
     local: LocalPartition | None = Field(None, description="Settings that only the local stack has.")
 
     def reservations(self) -> tuple[str, ...]:
-        """Its reservations. A launch template names a single one by its id, without its owner."""
-        found = [self.reservation] if isinstance(self.reservation, str) else self.reservation or []
-        return tuple(one.rpartition("capacity-reservation/")[2] if len(found) == 1 else one for one in found)
+        """Return the reservations. A launch template names a single one by its id, without its owner."""
+        names = [self.reservation] if isinstance(self.reservation, str) else self.reservation or []
+        return tuple(
+            name.rpartition("capacity-reservation/")[2] if len(names) == 1 else name for name in names
+        )
 
 
 class HookConfig(Section):

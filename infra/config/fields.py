@@ -83,12 +83,12 @@ def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:
 
 
 def clock(seconds: int) -> str:
-    """Seconds as hours:minutes:seconds."""
+    """Return seconds as hours:minutes:seconds."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def time_limit_advice(text: str) -> str:
-    """What to write instead of a time in two parts, or of one without quotes, as it stands in the file."""
+    """Return what to write instead of a time in two parts, or of one without quotes."""
     if (parts := _TWO_PARTS.fullmatch(text)) is not None:
         first, second = map(int, parts.groups())
         short, long = first * 60 + second, first * 3600 + second * 60
@@ -100,7 +100,7 @@ def time_limit_advice(text: str) -> str:
 
 
 def in_words(seconds: int) -> str:
-    """A duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
+    """Return a duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
     parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
     return " ".join(f"{number} {unit}" for number, unit in parts if number) or "nothing"
 
@@ -138,7 +138,7 @@ def _time_limit(value: Any) -> Any:
 
 
 def time_limit_seconds(value: str) -> int | None:
-    """A time limit in any of Slurm's notations as seconds; `None` for INFINITE.
+    """Return a time limit in any of Slurm's notations as seconds; `None` for INFINITE.
 
     Slurm reads `m`, `m:s`, `h:m:s`, `d-h`, `d-h:m` and `d-h:m:s`.
     """
@@ -191,7 +191,7 @@ def _accelerator(value: Any) -> Any:
 
 
 def gs_bucket(name: str) -> bool:
-    """Whether this is a valid bucket name of Cloud Storage (https://cloud.google.com/storage/docs/buckets)."""
+    """Return whether Cloud Storage accepts a bucket's name (cloud.google.com/storage/docs/buckets)."""
     return (
         re.fullmatch(GS_BUCKET, name) is not None
         and 3 <= len(name) <= (222 if "." in name else 63)
@@ -219,7 +219,7 @@ def _distribution(value: object) -> object:
 
 
 def _reservation(value: Any) -> Any:
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    several = isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
     if not (several or isinstance(value, str) or value is None):
         raise refusal(
             "reservation.type",

@@ -31,12 +31,12 @@ class Word:
 
 
 def _to(key: str, note: str = "") -> Word:
-    """Our key, which takes other values."""
+    """Return our key, which takes other values."""
     return Word(key, note, same=False)
 
 
 def _not(note: str) -> Word:
-    """No key does this."""
+    """Return the answer for a word that no key stands for."""
     return Word("", note)
 
 
@@ -365,7 +365,7 @@ for _path, _word in WORDS.items():
 
 
 def find(location: Location, *, exact: bool = False) -> Word | None:
-    """What a key is here, by its name and the sections around it; `None` if no other tool has the word.
+    """Return what a key is here, by its name and the sections around it; `None` if no tool has the word.
 
     Args:
         exact: Whether the case of the key's letters counts. Without it, it decides between two words.
@@ -377,11 +377,11 @@ def find(location: Location, *, exact: bool = False) -> Word | None:
         for name, inside, word in _BY_NAME.get(texts[-1].lower(), ())
         if _within(inside, around) and (name == texts[-1] or not exact)
     ]
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return max(found, key=lambda match: match[0])[1] if found else None
 
 
 def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
-    """The keys inside of another tool's section that have an answer of their own, with their values."""
+    """Yield the keys in another tool's section that have an answer of their own, with their values."""
     if len(location) > MOST_DEEP:
         return
     items: Any = ()
@@ -397,24 +397,24 @@ def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
 
 
 def advice(location: Location, word: Word, value: Any) -> str:
-    """What to write instead of a word."""
+    """Return what to write instead of a word."""
     if not word.key:
         return word.note
     key, note = word.key, f" ({word.note})" if word.note else ""
-    said = _shown(value) if word.same else "…"
+    text = _shown(value) if word.same else "…"
     if ":" in key:
-        return f"here it is {key}: write {key}: {said} directly below `config:`{note}"
-    ours = key.split(".")
+        return f"here it is {key}: write {key}: {text} directly below `config:`{note}"
+    keys = key.split(".")
     around = [part for part in location[:-1] if isinstance(part, str) and ":" not in part]
-    depth = next((n for n in range(len(around), 0, -1) if around == ours[:n]), 0)
-    if not depth and ours[0] == "partitions" and len(ours) > 1:
-        return f"here it is {key}: write {_nested(ours[1:], said)} in its partition{note}"
+    depth = next((n for n in range(len(around), 0, -1) if around == keys[:n]), 0)
+    if not depth and keys[0] == "partitions" and len(keys) > 1:
+        return f"here it is {key}: write {_nested(keys[1:], text)} in its partition{note}"
     where = " in this section" if depth else ""
-    return f"here it is {key}: write {_nested(ours[depth:], said)}{where}{note}"
+    return f"here it is {key}: write {_nested(keys[depth:], text)}{where}{note}"
 
 
 def rows() -> list[str]:
-    """The tables of docs/words.md, line by line."""
+    """Return the tables of docs/words.md, line by line."""
     lines = []
     for tool, words in TOOLS.items():
         lines += [f"## {tool}", "", "| there | here | |", "|---|---|---|"]
@@ -427,7 +427,7 @@ def rows() -> list[str]:
 
 
 def _nested(parts: list[str], value: str) -> str:
-    """Keys in each other on one line, as YAML: `nodes: {max: 10}`."""
+    """Return keys in each other on one line, as YAML: `nodes: {max: 10}`."""
     text = f"{parts[-1]}: {value}"
     for part in reversed(parts[:-1]):
         text = f"{part}: {{{text}}}"
@@ -435,13 +435,13 @@ def _nested(parts: list[str], value: str) -> str:
 
 
 def _within(inside: tuple[str, ...], around: list[str]) -> bool:
-    """Whether the sections are all there, in this order."""
-    there = iter(around)
-    return all(part in there for part in inside)
+    """Return whether the sections are all there, in this order."""
+    sections = iter(around)
+    return all(part in sections for part in inside)
 
 
 def _shown(value: Any) -> str:
-    """A value that is a number, a name or yes or no; others are not repeated, for they may be secret."""
+    """Return a value that is a number, a name, yes or no; others are not repeated, as they may be secret."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float) or (isinstance(value, str) and _PLAIN.fullmatch(value)):

@@ -33,7 +33,7 @@ from infra.instance_types.catalog import Catalog, catalog
 
 
 def engine_values() -> dict[str, Any]:
-    """All keys of the stack with their namespaces, and their values.
+    """Return all keys of the stack with their namespaces, and their values.
 
     `pulumi.Config` gives only the values of known keys, so a misspelt key would not be found.
     """
@@ -66,29 +66,32 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class StackConfig(BaseModel):
-    """The values of a stack file without mistakes."""
+    """The values of a stack file without mistakes.
+
+    Attributes:
+        benchmark: `None` if the file has no `slurm-stacks:benchmark`; then nothing is trained.
+        zone: Google Cloud only.
+        project: Google Cloud only.
+        placeholders: Values that the user still has to fill in: the stack can be planned but not brought up.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     stack: str
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    """`None` if the file has no `slurm-stacks:benchmark`; then nothing is trained."""
     region: str | None
     zone: str | None
-    """Google Cloud only."""
     project: str | None
-    """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
-    """Values that the user still has to fill in: such a stack can be planned but not brought up."""
 
     @property
     def provider(self) -> str:
-        """local | aws | gcp"""
+        """The provider: local, aws or gcp."""
         return self.cluster.provider
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
-        """The facts of instance types; this stack's own win."""
+        """Return the facts of instance types; this stack's own win."""
         return (facts or catalog()).with_overrides(self.cluster.instance_types, self.cluster.provider)
 
 
@@ -166,10 +169,10 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
             f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.",
             code="file.no-keys",
         )
-    told = {mistake.path for mistake in found}
+    reported = {mistake.path for mistake in found}
     for key, value in content.items():
         if key not in FILE_KEYS:
-            found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in told]
+            found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in reported]
     values = content.get("config")
     if not isinstance(values, dict):
         if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
@@ -178,12 +181,12 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
                 Mistake("file.no-config", "config", given, "a section of keys and values", f"write {needed}")
             )
         raise ConfigError(name, found)
-    told |= {mistake.path for mistake in found}
+    reported |= {mistake.path for mistake in found}
     try:
         project = path.parent if scripts else None
         config = parse(values, stack_file.stack_of(path), subject=name, project=project)
     except ConfigError as error:
-        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in told)]) from None
+        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in reported)]) from None
     if found:
         raise ConfigError(name, found)
     return config
@@ -204,7 +207,7 @@ def _unknown_at_top(key: str, value: Any) -> list[Mistake]:
 
 
 def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
-    """Unknown keys in our namespace or without one. Keys of other namespaces belong to other programs."""
+    """Return the unknown keys in our namespace or without one. Others belong to other programs."""
     ours = [CLUSTER, BENCHMARK]
     mistakes = []
     for key in map(str, values):
@@ -224,7 +227,7 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
 def _section(
     values: Mapping[str, Any], key: str, mistakes: list[Mistake], broken: set[Location]
 ) -> dict[str, Any] | None:
-    """A copy of one of our sections. If it cannot be used, a mistake is added and `None` returned."""
+    """Return a copy of one of our sections. If it cannot be used, add a mistake and return `None`."""
     value = values.get(key)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):  # The message then shows the text.
@@ -245,7 +248,7 @@ def _section(
 def _cloud_location(
     values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]
 ) -> CloudLocation:
-    """The region, zone and project from the settings of the clouds' providers."""
+    """Return the region, zone and project from the settings of the clouds' providers."""
     found: dict[str, str | None] = {}
     for key in LOCATION_KEYS:
         value = values.get(key)
@@ -265,7 +268,7 @@ def _cloud_location(
 def _validated(
     model: type[M], raw: dict[str, Any], top: Location, mistakes: list[Mistake], broken: set[Location]
 ) -> M | None:
-    """The validated section, without the values that are wrong; their mistakes are added.
+    """Return the validated section without the values that are wrong, and add their mistakes.
 
     Returns:
         The model, or `None` if no valid one is left.

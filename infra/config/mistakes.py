@@ -66,14 +66,14 @@ class Mistake:
             [f"{self.path} [{self.code}]", *(f"    {label:<8} {text}" for label, text in rows if text)]
         )
 
-    def line(self, said: set[str]) -> str:
-        """The mistake on one line.
+    def line(self, earlier: set[str]) -> str:
+        """Return the mistake on one line.
 
         Args:
-            said: Long texts of earlier lines, which are not repeated. Those of this line are added.
+            earlier: Long texts of earlier lines, which are not repeated. Those of this line are added.
         """
-        allowed, advice = ("as above" if text in said else text for text in (self.allowed, self.advice))
-        said.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
+        allowed, advice = ("as above" if text in earlier else text for text in (self.allowed, self.advice))
+        earlier.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
         return (
             f"{self.path}: {self.given}; allowed: {allowed}"
             + f"; {advice}" * bool(advice)
@@ -102,14 +102,14 @@ class ConfigError(UserError):
         if len(mistakes) <= MOST_IN_FULL:
             super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
         else:
-            said: set[str] = set()
+            earlier: set[str] = set()
             # The head is repeated at the end, because the beginning has scrolled off the screen.
-            lines = [head, "", *(mistake.line(said) for mistake in mistakes), "", head]
+            lines = [head, "", *(mistake.line(earlier) for mistake in mistakes), "", head]
             super().__init__("\n".join(lines), EXIT_USAGE)
 
 
 def path_of(location: Location) -> str:
-    """A location as text."""
+    """Return a location as text."""
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -122,7 +122,7 @@ def path_of(location: Location) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as text, shortened. A value that looks like a secret is not shown."""
+    """Return a value as text, shortened. A value that looks like a secret is not shown."""
     if value is None:
         return "nothing (null)"
     text = _json(value)
@@ -132,7 +132,7 @@ def shown(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """The beginning of a value as JSON, without control characters."""
+    """Return the beginning of a value as JSON, without control characters."""
     text = ""
     try:
         # The encoding stops early, because the value may be huge.
@@ -150,7 +150,7 @@ def _shortened(text: str) -> str:
 
 
 def near(word: str, words: Iterable[str]) -> str | None:
-    """The word that was probably meant; `None` if no word is similar enough."""
+    """Return the word that was probably meant; `None` if no word is similar enough."""
     candidates = list(words)
     by_lower = {w.lower(): w for w in candidates}
     found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
@@ -164,7 +164,7 @@ def near(word: str, words: Iterable[str]) -> str | None:
 def unknown_key(
     location: Location, allowed: Sequence[str], value: Any = None, *, model: type[BaseModel] | None = None
 ) -> list[Mistake]:
-    """An unknown key as a mistake, with the key that was probably meant.
+    """Return an unknown key as a mistake, with the key that was probably meant.
 
     Only the value of a word of another tool is shown, and only if it is a number or a name. If such a word is
     a section, each key in it that has an answer is a mistake of its own.
@@ -178,16 +178,16 @@ def unknown_key(
     given = "a key that is not known"
     if word is not None:
         found = [(location, value), *foreign_keys.inner(location, value)]
-        answers = [(at, one, foreign_keys.find(at)) for at, one in found]
+        answers = [(at, given_value, foreign_keys.find(at)) for at, given_value in found]
         return [
             Mistake(
                 "key.of-another-tool",
                 path_of(at),
                 given,
                 known if at == location else "keys of a stack file",
-                foreign_keys.advice(at, answer, one),
+                foreign_keys.advice(at, answer, given_value),
             )
-            for at, one, answer in answers
+            for at, given_value, answer in answers
             if answer is not None
         ]
     others = {other: meant for other, meant in OTHER_WORDS.items() if meant in allowed}
@@ -206,7 +206,7 @@ _NOWHERE = (
 
 @functools.cache
 def _places(model: type[BaseModel]) -> dict[str, list[str]]:
-    """key -> the paths at which a section and the sections in it have this key."""
+    """Return the paths at which a section and the sections in it have each key."""
     found: dict[str, list[str]] = {}
 
     def look(kind: Any, path: str) -> None:
@@ -224,7 +224,7 @@ def _places(model: type[BaseModel]) -> dict[str, list[str]]:
 
 
 def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> list[Mistake]:
-    """A `Mistake` from an error of pydantic; several for a section of another tool.
+    """Return a `Mistake` from an error of pydantic; several for a section of another tool.
 
     Args:
         top: The location of `model` in the configuration.
@@ -321,8 +321,10 @@ def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
 
 
 def fitting(name: str) -> str:
-    """The name that fits and is most like this one: `slurmcpu-parallelcluster` of `slurmCPU_parallelcluster`;
-    empty if nothing of it is left."""
+    """Return the name that fits and is most like this one; empty if nothing of it is left.
+
+    For example `slurmcpu-parallelcluster` for `slurmCPU_parallelcluster`.
+    """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).lstrip("-0123456789")[:CLUSTER_NAME_LENGTH].rstrip("-")
 
@@ -338,7 +340,7 @@ def _number_advice(text: str) -> str:
 
 
 def _walk(model: type[BaseModel], inner: Location) -> Any:
-    """The type annotation at a location inside a model."""
+    """Return the type annotation at a location inside a model."""
     kind: Any = model
     for part in inner:
         kind = _plain(kind)
@@ -352,7 +354,7 @@ def _walk(model: type[BaseModel], inner: Location) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without None and without annotations."""
+    """Return a type without None and without annotations."""
     if typing.get_origin(kind) is typing.Annotated:
         return _plain(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -366,7 +368,7 @@ def _keys_at(model: type[BaseModel], inner: Location) -> list[str]:
 
 
 def _wanted_at(model: type[BaseModel], inner: Location) -> str:
-    """What belongs at a key: its values where there are few, else its description."""
+    """Return what belongs at a key: its values where there are few, else its description."""
     owner = _walk(model, inner[:-1])
     if not (isinstance(owner, type) and issubclass(owner, BaseModel) and inner[-1] in owner.model_fields):
         return ""

@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[1] / "schema" / "stack.json"
 
 
 def schema() -> dict[str, Any]:
-    """The schema of a whole stack file."""
+    """Return the schema of a whole stack file."""
     _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
     definitions = made["$defs"]
     # Without a name the cluster has the stack's.
@@ -63,7 +63,7 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema as it is checked in."""
+    """Return the schema as it is checked in."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -94,7 +94,7 @@ _PROBLEMS: tuple[tuple[str, str, str, bool], ...] = (
 
 
 def check_stack_name(stack: str, folder: Path) -> str:
-    """The name, if it is a valid name of a stack.
+    """Return the name, if it is a valid name of a stack.
 
     Raises:
         ConfigError: It is not valid; the message names the stacks of `folder`.
@@ -116,12 +116,12 @@ def check_stack_name(stack: str, folder: Path) -> str:
 
 
 def stack_of(path: Path) -> str:
-    """The stack of a stack file, by the file's name."""
+    """Return the stack of a stack file, by the file's name."""
     return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def read(path: Path) -> tuple[Any, list[Mistake]]:
-    """The file's values, and the mistakes that can be seen only in its text.
+    """Return the file's values, and the mistakes that can be seen only in its text.
 
     Raises:
         ConfigError: The file is missing, or is not YAML.
@@ -153,7 +153,7 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
 
 
 def provider(path: Path) -> str | None:
-    """The provider that a file names, even if it has mistakes; `None` if the provider cannot be read."""
+    """Return the provider that a file names, even if it has mistakes; `None` if it cannot be read."""
     found: Any = None
     with contextlib.suppress(ConfigError):
         found, _ = read(path)

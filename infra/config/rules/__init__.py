@@ -1,4 +1,4 @@
-"""Checks that find impossible combinations before any resource is made.
+"""Rules that find impossible combinations before any resource is made.
 
 Pydantic checks single values. These checks compare several values, or a value with the facts of machine
 types. Each check reports every mistake that it finds.
@@ -40,12 +40,12 @@ def check(
     stack: str,
     project: Path | None = None,
 ) -> list[Mistake]:
-    """The mistakes in a cluster's combination of values.
+    """Return the mistakes in a cluster's combination of values.
 
     Args:
         broken: Locations whose values were wrong and were replaced; nothing more is reported about them.
-        stack: its name, for the commands that an advice spells out.
-        project: the project's folder, where hooks' scripts are looked for; None: they are not.
+        stack: The stack's name, for the commands that an advice spells out.
+        project: The project's folder, in which hooks' scripts must exist; `None` checks no scripts.
     """
     context = Context(cluster, benchmark, location, facts, broken, stack, project)
     provider_is_known = context.sound((*CLUSTER, "provider"))

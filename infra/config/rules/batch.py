@@ -139,7 +139,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
 
 
 def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
-    """EFA needs machines that have it, close together (Batch user guide, "Elastic Fabric Adapter")."""
+    """Check that EFA has machines with it, close together (Batch user guide, "Elastic Fabric Adapter")."""
     at = (*CLUSTER, "batch", "efa")
     if batch.efa and not machine.efa:
         c.add(
@@ -155,7 +155,7 @@ def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
 
 
 def _storage(c: Context, batch: BatchConfig) -> None:
-    """Without a controller, Batch's machines mount file system services only. A job may have its own FSx."""
+    """Check storage: without a controller, Batch's machines mount file system services only."""
     at, storage = (*CLUSTER, "storage"), c.cluster.storage
     for name in ("home", "apps", "scratch"):
         part = getattr(storage, name)
@@ -245,7 +245,7 @@ def check_container(c: Context, batch: BatchConfig) -> None:
 
 
 def _command(c: Context, batch: BatchConfig) -> None:
-    """Batch passes a placeholder without a value as it stands: the program would meet the word `Ref::lr`."""
+    """Check placeholders: without a value, Batch would pass the word `Ref::lr` to the program."""
     given, known = batch.container.command, {*batch.parameters, MANIFEST}
     named = {name for word in given for name in re.findall(r"Ref::([\w.-]*)", word)}
     if MANIFEST in named and not batch.start_on_manifest and MANIFEST not in batch.parameters:
@@ -281,7 +281,7 @@ def _command(c: Context, batch: BatchConfig) -> None:
 
 
 def _volumes(c: Context, batch: BatchConfig) -> None:
-    """A folder is mounted once, and nothing is mounted over it."""
+    """Check that a folder is mounted once, and nothing over it."""
     seen: set[tuple[str, str]] = set()
     for index, volume in enumerate(batch.container.volumes):
         for key, folder in (("source", volume.source), ("path", volume.path or volume.source)):
@@ -313,20 +313,20 @@ def _variable_names(c: Context, batch: BatchConfig) -> None:
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             allowed = "names of letters, digits and underscores, no digit first"
             c.add("batch.variable-name", (*VARIABLES, name), given[name], allowed, "rename it")
-    said = json.dumps([batch.container.command, dict(given)], ensure_ascii=False).encode()
-    if len(said) > MOST_DEFINITION:
+    definition = json.dumps([batch.container.command, dict(given)], ensure_ascii=False).encode()
+    if len(definition) > MOST_DEFINITION:
         allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"
         c.add(
             "batch.definition-too-long",
             VARIABLES,
-            f"{len(said)} bytes",
+            f"{len(definition)} bytes",
             allowed,
             "put long values into a file on /fsx",
         )
 
 
 def _gpus(c: Context, batch: BatchConfig) -> None:
-    """The GPUs of a node, and the published variable that has those of all nodes."""
+    """Check the GPUs of a node, and the published variable that has those of all nodes."""
     name, container = batch.instance_types[0], batch.container
     machine = c.instance_type(name)
     if machine is None or not c.sound((*CLUSTER, "batch", "nodes")):
@@ -336,27 +336,29 @@ def _gpus(c: Context, batch: BatchConfig) -> None:
     if gpus > devices:
         c.add("batch.gpus", (*CONTAINER, "gpus"), gpus, f"at most {devices} on {name}")
         return
-    said, there = container.environment.get("MPI_GPUS"), batch.nodes * gpus
+    mpi_gpus, all_gpus = container.environment.get("MPI_GPUS"), batch.nodes * gpus
     ranks = container.environment.get(LAUNCH) == MPI
-    if said is None or said == str(there) or (ranks and not gpus):
+    if mpi_gpus is None or mpi_gpus == str(all_gpus) or (ranks and not gpus):
         return
     asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
     if not gpus:
         c.add(
             "batch.mpi-gpus-without-gpus",
             (*VARIABLES, "MPI_GPUS"),
-            said,
+            mpi_gpus,
             f"nothing: {name} has no GPU",
             "remove it",
         )
-    elif ranks and said.isascii() and said.isdigit() and 0 < int(said) < there:
+    elif ranks and mpi_gpus.isascii() and mpi_gpus.isdigit() and 0 < int(mpi_gpus) < all_gpus:
         return
     else:
-        c.add("batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), said, f"{'at most ' * ranks}{there}: {asked}")
+        c.add(
+            "batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), mpi_gpus, f"{'at most ' * ranks}{all_gpus}: {asked}"
+        )
 
 
 def _entry_point(c: Context, batch: BatchConfig) -> None:
-    """What the entry point of our own image would refuse."""
+    """Check what the entry point of our own image would refuse."""
     given = batch.container.environment
     for name, example in FOLDERS.items():
         folder = given.get(name)
@@ -397,7 +399,7 @@ def _entry_point(c: Context, batch: BatchConfig) -> None:
 
 
 def _shared(c: Context, batch: BatchConfig, folder: str) -> bool:
-    """Whether a folder of the container is on a file system that all nodes mount."""
+    """Return whether a folder of the container is on a file system that all nodes mount."""
     storage = c.cluster.storage
     parts = {name: getattr(storage, name) for name in ("home", "apps", "scratch")}
     mounts = [part.mounted_at(name) for name, part in parts.items() if part is not None]

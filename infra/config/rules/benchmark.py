@@ -224,7 +224,7 @@ def _requirements(c: Context, name: str) -> None:
 
 
 def _inside(c: Context, where: Location, name: str) -> bool:
-    """Whether a path leads into the stack file's folder; if not, a mistake is added."""
+    """Return whether a path leads into the stack file's folder; if not, add a mistake."""
     path = PurePosixPath(name)
     if (
         name

@@ -42,7 +42,7 @@ def check_amazon(c: Context) -> None:
 
 
 def _aws_name(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """IAM tells by a report's name whether a node wrote it, or a machine that becomes an image."""
+    """Check a partition's name, by which IAM tells nodes' reports from those of image builds."""
     if f"{partition.name}-".startswith(IMAGE_PREFIX):
         allowed = f"a name that is not {IMAGE_PREFIX.rstrip('-')}, and does not begin with {IMAGE_PREFIX}"
         advice = "by this name IAM tells nodes from machines that become images"
@@ -50,7 +50,7 @@ def _aws_name(c: Context, partition: PartitionConfig, at: Location) -> None:
 
 
 def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """Only Neuron devices have NeuronCores."""
+    """Check that NeuronCores are those of Neuron devices."""
     machine = c.instance_type(partition.instance_type)
     if partition.aws is None or not partition.aws.neuron_cores or machine is None:
         return
@@ -66,7 +66,7 @@ def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
 
 
 def _kms_key(c: Context) -> None:
-    """A KMS key must be in the stack's region."""
+    """Check that a KMS key is in the stack's region."""
     key = c.cluster.aws.kms_key if c.cluster.aws is not None else None
     if key is not None and c.region is not None and (its := key.split(":")[3]) != c.region:
         advice = f"a key of {its} encrypts nothing here: take one of {c.region}"
@@ -99,7 +99,7 @@ def _nat(c: Context) -> None:
 
 
 def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """A Capacity Block is one reservation of accelerated machines in one zone that are close together.
+    """Check a Capacity Block: one reservation of accelerated machines in one zone, close together.
 
     Its market type is one of its own, so a launch into it is neither spot nor on demand (botocore, EC2's
     MarketType). Blocks begin and end at different times, so nodes of a partition start in one block, although
@@ -152,15 +152,15 @@ def _capacity_block(c: Context, partition: PartitionConfig, at: Location) -> Non
 
 
 def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """Machines whose GPUs are of no use with what Ubuntu's image and our boot install.
+    """Refuse machines whose GPUs are of no use with what Ubuntu's image and our boot install.
 
     NVIDIA's NVLink Subnet Manager is neither. AWS's Deep Learning Base AMI supports these machines (its
     release notes).
     """
     machine = c.instance_type(partition.instance_type)
-    own = c.cluster.image.id is not None or partition.image is not None
+    has_image = c.cluster.image.id is not None or partition.image is not None
     gpus = machine.accelerator if machine is not None else None
-    if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:
+    if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not has_image:
         c.add(
             "image.no-subnet-manager",
             (*at, "image"),
@@ -215,7 +215,7 @@ def check_google(c: Context) -> None:
 
 
 def _google_names(c: Context) -> None:
-    """Names that Cloud Storage refuses in a bucket's, and partitions that IAM would take for hosts."""
+    """Refuse names that Cloud Storage refuses in a bucket's, and partitions that IAM takes for hosts."""
     if "google" in c.cluster.name or c.cluster.name.startswith("goog"):
         c.add(
             "name.google",
@@ -237,7 +237,7 @@ def _google_names(c: Context) -> None:
 
 
 def _google_disks(c: Context) -> None:
-    """A machine's disk has the machine's name, so a directory's disk must not have the name of a machine."""
+    """Check that a directory's disk has no machine's name, which that machine's disk has."""
     storage, cluster = c.cluster.storage, c.cluster.name
     for key in ("home", "apps", "scratch"):
         part = getattr(storage, key)
@@ -249,7 +249,7 @@ def _google_disks(c: Context) -> None:
         name = resource_of(cluster, path)
         machine = name.removeprefix(f"{cluster}-")
         partition, _, number = machine.rpartition("-")
-        nodes = {one.name for one in c.cluster.partitions}
+        nodes = {partition_config.name for partition_config in c.cluster.partitions}
         where = (*CLUSTER, "storage", key, *(["path"] if part is not None else []))
         if (
             machine == "controller"
@@ -292,22 +292,22 @@ def _google_network(c: Context) -> None:
 
 
 def _google_hardware(c: Context) -> None:
-    """Disks and processors that the series of a partition's machines does not have."""
+    """Refuse disks and processors that the series of a partition's machines does not have."""
     for index, partition in enumerate(c.cluster.partitions):
-        said, at = partition.gcp, (*CLUSTER, "partitions", index, "gcp")
-        if said is None or c.instance_type(partition.instance_type) is None:
+        config, at = partition.gcp, (*CLUSTER, "partitions", index, "gcp")
+        if config is None or c.instance_type(partition.instance_type) is None:
             continue
         series = partition.instance_type.partition("-")[0]
-        if said.disk_type == "pd-standard" and series in WITHOUT_STANDARD:
+        if config.disk_type == "pd-standard" and series in WITHOUT_STANDARD:
             allowed = f"pd-balanced or pd-ssd on {series.upper()} machines"
             c.add(
                 "partition.disk-type",
                 (*at, "disk_type"),
-                said.disk_type,
+                config.disk_type,
                 allowed,
                 "write disk_type: pd-balanced",
             )
-        platform = said.min_cpu_platform
+        platform = config.min_cpu_platform
         if platform is None:
             continue
         if series in ONE_PLATFORM:
@@ -329,7 +329,7 @@ def _google_hardware(c: Context) -> None:
 
 
 def _google_reservations(c: Context) -> None:
-    """A reservation of Google's is in one zone, so nodes in other zones cannot use it.
+    """Check reservations: one of Google's is in one zone, and nodes in others cannot use it.
 
     Nodes with a placement policy of the cluster's own cannot use it either: a reservation takes only the
     policies that it was made with (slurm-gcp removes its own there, in `update_reservation_props`).

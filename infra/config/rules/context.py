@@ -37,20 +37,23 @@ class CloudLocation:
 
 @dataclass(slots=True)
 class Context:
-    """A cluster whose configuration is checked."""
+    """A cluster whose configuration is checked.
+
+    Attributes:
+        broken: Locations whose values were found wrong and replaced by placeholders.
+        stack: The stack's name, for commands in messages.
+        project: The project's folder; `None` if files are not checked.
+        region: The stack's region; `None` if it is unknown or not valid.
+    """
 
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
     location: CloudLocation
     facts: Catalog
     broken: set[Location]
-    """Locations whose values were found wrong and replaced by placeholders."""
     stack: str
-    """The stack's name, for commands in messages."""
     project: Path | None = None
-    """The project's folder; `None` if files are not checked."""
     region: str | None = None
-    """The stack's region; `None` if it is unknown or not valid."""
     mistakes: list[Mistake] = field(default_factory=list)
     _near: dict[str, list[str]] = field(default_factory=dict)
 
@@ -71,16 +74,16 @@ class Context:
         self.mistakes.append(Mistake(code, path_of(location), text, allowed, advice))
 
     def sound(self, location: Location) -> bool:
-        """Whether the value is the one in the file: no mistake is at this location, above or below it."""
+        """Return whether the value is the file's: no mistake is at this location, above or below it."""
         return all(wrong[: len(location)] != location[: len(wrong)] for wrong in self.broken)
 
     def instance_type(self, name: str) -> InstanceType | None:
-        """The facts of an instance type, if it is this provider's."""
+        """Return the facts of an instance type, if it is this provider's."""
         machine = self.facts.instance_type(name)
         return machine if machine and machine.provider == self.provider else None
 
     def near(self, name: str) -> list[str]:
-        """Instance types of this provider with names similar to `name`, the most similar first; cached."""
+        """Return this provider's instance types with similar names, the most similar first; cached."""
         if name not in self._near:
             self._near[name] = self.facts.near(name, self.provider)
         return self._near[name]

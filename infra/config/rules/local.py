@@ -101,7 +101,7 @@ def _capacity_for_static_nodes(c: Context, partition: PartitionConfig, capacity:
 
 
 def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """The names of pools that `capacity` may have.
+    """Return the names of pools that `capacity` may have.
 
     Args:
         partitions: The name and the zones of each partition.

@@ -80,7 +80,7 @@ def _near_region(c: Context, region: str) -> str:
 
 
 def _project(c: Context) -> None:
-    """A project is needed even for a plan, because the names of service accounts contain it."""
+    """Check the project, which even a plan needs: the names of service accounts contain it."""
     project = c.location.project
     if project is None:
         c.add(
@@ -168,13 +168,13 @@ def check_access(c: Context) -> None:
 
 
 def _may_have_ipv6(c: Context) -> bool:
-    """Whether machines may have IPv6 addresses: an existing subnet of AWS may assign them."""
+    """Return whether machines may have IPv6 addresses: an existing subnet of AWS may assign them."""
     network = c.cluster.network.aws
     return c.provider == "aws" and network is not None and network.vpc is not None
 
 
 def check_login(c: Context) -> None:
-    """The metadata address of login machines may be open, a controller's never."""
+    """Check that only login machines open their metadata address, and never a controller."""
     where = (*CLUSTER, "login", "open_metadata")
     if not c.cluster.login.open_metadata:
         return
@@ -192,7 +192,7 @@ def check_login(c: Context) -> None:
 
 
 def _own_image(c: Context) -> bool:
-    """Whether the login machine has the user's own image, which may have an SSH key in it."""
+    """Return whether the login machine has the user's own image, which may have an SSH key in it."""
     image = c.cluster.controller.image
     return c.cluster.image.id is not None or (image is not None and image.id is not None)
 
@@ -225,7 +225,7 @@ def check_network(c: Context) -> None:
 
 
 def _existing(c: Context) -> None:
-    """An existing network must be given completely, and without addresses."""
+    """Check that an existing network is given completely, and without addresses."""
     network, at = c.cluster.network, (*CLUSTER, "network")
     aws, gcp = network.aws, network.gcp
     existing = (aws is not None and aws.vpc is not None) or (gcp is not None and gcp.network is not None)
@@ -301,7 +301,7 @@ def _addresses(c: Context) -> None:
 
 
 def _capacity(c: Context) -> None:
-    """All machines of all partitions must be able to have an address at once."""
+    """Check that all machines of all partitions can have an address at once."""
     network = c.cluster.network
     key = "private_cidr" if c.provider == "aws" and network.private_cidr is not None else "cidr"
     at = (*CLUSTER, "network", key)
@@ -335,12 +335,12 @@ def _capacity(c: Context) -> None:
 
 
 def _part(c: Context, prefix: int) -> str:
-    """What a network of this size has for nodes by default: half of it on AWS, all of it on Google Cloud."""
+    """Return what a network of this size has for nodes: half of it on AWS, all of it on Google Cloud."""
     return f"10.0.0.0/{prefix + 1 if c.provider == 'aws' else prefix}"
 
 
 def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
-    """Machines that cannot all have an address in the nodes' part of the network.
+    """Return machines that cannot all have an address in the nodes' part of the network.
 
     AWS chooses the zones of partitions that name none when the cluster is made, and this is checked again
     then: here they may be in any zone that the network is divided for.
@@ -368,12 +368,12 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
 
 
 def _zones_of(c: Context, partition: PartitionConfig) -> list[str]:
-    """The zones that the stack file names for a partition; empty if AWS chooses them."""
+    """Return the zones that the stack file names for a partition; empty if AWS chooses them."""
     return list(partition.zones or c.cluster.network.zones)
 
 
 def _subnets(c: Context, whole: Net) -> None:
-    """The two subnets must be in the network and must not overlap."""
+    """Check that the two subnets are in the network and do not overlap."""
     network, at = c.cluster.network, (*CLUSTER, "network")
     public, private = network.subnets()
     for key, net in (("public_cidr", public), ("private_cidr", private)):

@@ -19,7 +19,7 @@ _GOOGLE_ARM = ("t2a", "c4a", "n4a", "a4x")
 
 
 def is_arm(name: str, provider: str) -> bool:
-    """Whether a cloud's instance type has ARM processors, by its name."""
+    """Return whether a cloud's instance type has ARM processors, by its name."""
     if provider == "aws":
         return _EC2_ARM.fullmatch(name) is not None
     return provider == "gcp" and name.partition("-")[0] in _GOOGLE_ARM
@@ -34,7 +34,7 @@ def check_instance_types(c: Context) -> None:
 
 
 def check_instance_type(c: Context, location: Location, name: str) -> None:
-    """Whether an instance type can be used; if not, the mistake says what to use instead."""
+    """Check that an instance type can be used; if not, the mistake says what to use instead."""
     retired = c.facts.retired.get(name)
     if retired is not None and retired.provider == c.provider:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
@@ -116,7 +116,7 @@ def _unknown(c: Context, location: Location, name: str) -> None:
 
 
 def _family(c: Context, name: str) -> str:
-    """What to take where the name is a family's (`p3`, `p3 family`, `n1`), or AWS Batch's `optimal`."""
+    """Return what to take where the name is a family's (`p3 family`, `n1`), or AWS Batch's `optimal`."""
     family = name.lower().removesuffix(" family").removesuffix(".*").rstrip("*.")
     if c.provider == "aws" and family == "optimal":
         return "take one type: nodes of one job are equal, and Slurm counts their CPUs before they start"
@@ -134,7 +134,7 @@ def _family(c: Context, name: str) -> str:
 
 
 def _ask(c: Context) -> str:
-    """How to learn a type's facts from the cloud, which `plan` does not ask."""
+    """Return how to learn a type's facts from the cloud, which `plan` does not ask."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
     command = f"./cluster doctor --stack {c.stack}"
     return f"`{command}` asks {cloud} about it, with your credentials, and keeps the answer"
@@ -168,7 +168,7 @@ def check_topology(c: Context) -> None:
 
 
 def _no_topology(c: Context, partition: PartitionConfig) -> tuple[str, str] | None:
-    """Why nobody tells where its nodes are, and what to do; `None` if the cloud tells."""
+    """Return why nobody tells where its nodes are, and what to do; `None` if the cloud tells."""
     kind = partition.instance_type
     if c.provider == "local":
         return "false: all machines of the local stack are on one host", "remove topology"
@@ -177,8 +177,8 @@ def _no_topology(c: Context, partition: PartitionConfig) -> tuple[str, str] | No
             f"false: EC2 does not tell where a {kind} is",
             f"types of which it tells: {TOPOLOGY_PAGE_OF_AWS}",
         )
-    own = partition.gcp.placement_policy if partition.gcp is not None else None
-    close = partition.placement == "cluster" or own is not None
+    policy = partition.gcp.placement_policy if partition.gcp is not None else None
+    close = partition.placement == "cluster" or policy is not None
     if c.provider == "gcp" and not close and not _matches(kind, TOPOLOGY_OF_GOOGLE):
         return (
             f"false: Compute Engine does not tell where a {kind} without a placement policy is",
@@ -355,45 +355,47 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
     """Check reservations of EC2: one, several, or a group of the user's.
 
     A group holds reservations, the account's own and those that others share with it, but no other group (EC2
-    user guide, "Capacity Reservation Resource Groups"). All of them are in one region.
+    user guide, "Capacity Reservation Resource Groups"). All of them are in name region.
     """
     several = isinstance(value, list)
     members = value if isinstance(value, list) else [value]
-    for index, one in enumerate(members):
+    for index, name in enumerate(members):
         at = (*where, index) if several else where
-        found = ONE_RESERVATION.fullmatch(one) or (None if several else RESERVATION_GROUP.fullmatch(one))
+        found = ONE_RESERVATION.fullmatch(name) or (None if several else RESERVATION_GROUP.fullmatch(name))
         if found is None:
             group = "" if several else " or arn:aws:resource-groups:<region>:<account>:group/<name>"
             shared = "arn:aws:ec2:<region>:<account>:capacity-reservation/cr-…"
             advice = "see the EC2 console"
-            if several and RESERVATION_GROUP.fullmatch(one):
+            if several and RESERVATION_GROUP.fullmatch(name):
                 advice = "a group holds no other group: name that group alone, or its reservations here"
             c.add(
                 "reservation.aws-form",
                 at,
-                one,
+                name,
                 f"cr-…, or {shared} if another account shares it{',' * bool(group)}{group}",
                 advice,
             )
         elif found["region"] and c.region and found["region"] != c.region:
-            allowed = f"a {'reservation' if ONE_RESERVATION.fullmatch(one) else 'group'} of {c.region}"
-            c.add("reservation.region", at, one, allowed, f"machines of {found['region']} are of no use here")
-        elif one.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
-            c.add("reservation.twice", at, one, "each reservation once", "remove it")
+            allowed = f"a {'reservation' if ONE_RESERVATION.fullmatch(name) else 'group'} of {c.region}"
+            c.add(
+                "reservation.region", at, name, allowed, f"machines of {found['region']} are of no use here"
+            )
+        elif name.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
+            c.add("reservation.twice", at, name, "each reservation once", "remove it")
 
 
 def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
-    wanted, where = partition.accelerator, (*at, "accelerator")
-    if wanted is None:
+    accelerator, where = partition.accelerator, (*at, "accelerator")
+    if accelerator is None:
         return
     if c.provider == "gcp" and machine.accelerator is None:
         _attached(c, partition, machine, where)
     elif c.provider == "local":
-        if wanted.count > MOST_SIMULATED:
+        if accelerator.count > MOST_SIMULATED:
             c.add(
                 "accelerator.simulated-count",
                 (*where, "count"),
-                wanted.count,
+                accelerator.count,
                 f"at most {MOST_SIMULATED} simulated devices a node",
             )
     elif machine.accelerator is None:
@@ -401,30 +403,30 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
             partition.instance_type,
             c.provider,
             lambda m: m.accelerator,
-            best=lambda m: m.accelerator is not None and m.accelerator.type == wanted.type,
+            best=lambda m: m.accelerator is not None and m.accelerator.type == accelerator.type,
         )
         c.add(
             "accelerator.none",
             where,
-            {"type": wanted.type, "count": wanted.count},
+            {"type": accelerator.type, "count": accelerator.count},
             f"no accelerator: {partition.instance_type} has none",
             f"machines with some: {having}",
         )
-    elif wanted.type != machine.accelerator.type:
-        own = machine.accelerator
+    elif accelerator.type != machine.accelerator.type:
+        built_in = machine.accelerator
         c.add(
             "accelerator.type",
             (*where, "type"),
-            wanted.type,
-            f"{own.type}: what {partition.instance_type} has",
-            f"write type: {own.type}",
+            accelerator.type,
+            f"{built_in.type}: what {partition.instance_type} has",
+            f"write type: {built_in.type}",
         )
-    elif wanted.count > machine.accelerator.count:
+    elif accelerator.count > machine.accelerator.count:
         most = machine.accelerator.count
         c.add(
             "accelerator.count",
             (*where, "count"),
-            wanted.count,
+            accelerator.count,
             f"at most {most} on {partition.instance_type}",
             f"write count: {most}",
         )
@@ -432,10 +434,10 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
 
 def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, where: Location) -> None:
     """Check GPUs that Google attaches to a machine."""
-    wanted = partition.accelerator
-    if wanted is None:
+    accelerator = partition.accelerator
+    if accelerator is None:
         return
-    gpu = c.facts.attachable_to(partition.instance_type, wanted.type)
+    gpu = c.facts.attachable_to(partition.instance_type, accelerator.type)
     if gpu is None:
         family = partition.instance_type.partition("-")[0]
         offered = [t for t, g in c.facts.attachable.items() if family in g.families]
@@ -443,32 +445,33 @@ def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, whe
             c.add(
                 "accelerator.attached-type",
                 (*where, "type"),
-                wanted.type,
+                accelerator.type,
                 f"one of {', '.join(offered)} on {family.upper()} machines",
             )
         else:
             c.add(
                 "accelerator.attached-machine",
                 where,
-                {"type": wanted.type, "count": wanted.count},
+                {"type": accelerator.type, "count": accelerator.count},
                 "GPUs on N1 machines only",
                 f"{partition.instance_type} takes none: take e.g. n1-standard-4",
             )
         return
-    if wanted.count not in gpu.max_vcpus:
+    if accelerator.count not in gpu.max_vcpus:
         counts = ", ".join(map(str, gpu.max_vcpus))
         c.add(
             "accelerator.attached-count",
             (*where, "count"),
-            wanted.count,
-            f"{counts} of {wanted.type} on a machine",
+            accelerator.count,
+            f"{counts} of {accelerator.type} on a machine",
         )
-    elif machine.vcpus > gpu.max_vcpus[wanted.count]:
+    elif machine.vcpus > gpu.max_vcpus[accelerator.count]:
         c.add(
             "accelerator.attached-vcpus",
             (*where, "count"),
-            wanted.count,
-            f"with {wanted.count} {wanted.type} a machine of at most {gpu.max_vcpus[wanted.count]} vCPUs",
+            accelerator.count,
+            f"with {accelerator.count} {accelerator.type} a machine of at most "
+            f"{gpu.max_vcpus[accelerator.count]} vCPUs",
             f"{partition.instance_type} has {machine.vcpus}: take a smaller machine or more GPUs",
         )
 
@@ -523,7 +526,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
 
 
 def check_zones(c: Context, zones: list[str], at: Location) -> None:
-    """Zones must be in the region; the local cloud pretends to have any zone."""
+    """Check that zones are in the region; the local cloud pretends to have any zone."""
     for index, zone in enumerate(zones):
         if c.provider == "local":
             if not re.fullmatch(NAME, zone) or len(zone) > LONGEST_NAME:
@@ -538,7 +541,7 @@ def check_zones(c: Context, zones: list[str], at: Location) -> None:
 
 
 def check_image(c: Context, image: ImageConfig) -> None:
-    """The cluster's image is given by an id or by a distribution, not by both. Both can be baked."""
+    """Check that the cluster's image is an id or a distribution, not both. Both can be baked."""
     at = (*CLUSTER, "image")
     if image.bake and c.provider != "local" and _all_have_own(c):
         c.add(
@@ -563,7 +566,7 @@ def check_image(c: Context, image: ImageConfig) -> None:
 
 
 def _all_have_own(c: Context) -> bool:
-    """Whether every machine has its own image. Login machines always have the cluster's."""
+    """Return whether every machine has its own image. Login machines always have the cluster's."""
     cluster = c.cluster
     own = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
     return None not in own and not cluster.login.count
@@ -575,7 +578,7 @@ def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> N
 
 
 def check_image_id(c: Context, image: str, at: Location) -> None:
-    """An image's id must have the cloud's form."""
+    """Check that an image's id has the cloud's form."""
     if c.provider == "local":
         c.add("image.local", at, image, NO_IMAGE, "remove it")
         return

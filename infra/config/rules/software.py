@@ -49,7 +49,7 @@ def check_hooks(c: Context) -> None:
 
 
 def check_source(c: Context, source: str, where: Location) -> None:
-    """A script or package must be in the project, or lie where machines of this provider can fetch it."""
+    """Check that a script or package is in the project, or where this provider's machines fetch it."""
     scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", source)
     if scheme is None:
         script_in_project(c, source, where)
@@ -62,7 +62,7 @@ def check_source(c: Context, source: str, where: Location) -> None:
 
 
 def script_in_project(c: Context, source: str, where: Location) -> None:
-    """A script that is not fetched must be a file of the project."""
+    """Check that a script that is not fetched is a file of the project."""
     if source.startswith("/") or ".." in source.split("/"):
         c.add("source.outside-project", where, source, "a path inside this project, like hooks/containers.sh")
     elif c.project is not None and not (c.project / source).is_file():
@@ -72,7 +72,7 @@ def script_in_project(c: Context, source: str, where: Location) -> None:
 
 
 def _object(c: Context, source: str, where: Location) -> None:
-    """A script in Cloud Storage must be one object of a bucket."""
+    """Check that a script in Cloud Storage is one object of a bucket."""
     bucket, _, name = source.removeprefix("gs://").partition("/")
     if not gs_bucket(bucket):
         allowed = (
@@ -160,8 +160,8 @@ def _pyxis(c: Context, containers: ContainersConfig) -> None:
 
 
 def check_health(c: Context) -> None:
-    said, at = c.cluster.health, (*CLUSTER, "health")
-    given = said.model_fields_set
+    health, at = c.cluster.health, (*CLUSTER, "health")
+    given = health.model_fields_set
     batch = c.cluster.scheduler == "batch"
     if batch and given:
         c.add(
@@ -171,17 +171,17 @@ def check_health(c: Context) -> None:
             "no health: with scheduler batch, which runs no Slurm",
             "remove it",
         )
-    elif said.enabled is False:
+    elif health.enabled is False:
         for key in sorted(given - {"enabled"}):
             where = (*at, key)
             c.add(
                 "health.disabled",
                 where,
-                getattr(said, key),
+                getattr(health, key),
                 "nothing while health.enabled is false",
                 "remove one of them",
             )
-    elif said.enabled and not any(_has_devices(c, p) for p in c.cluster.partitions):
+    elif health.enabled and not any(_has_devices(c, p) for p in c.cluster.partitions):
         c.add(
             "health.no-devices",
             (*at, "enabled"),

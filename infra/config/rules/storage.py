@@ -73,31 +73,31 @@ def check_storage(c: Context) -> None:
     for name in dict.fromkeys(["home", "apps", *given]):
         part = given.get(name, SharedStorage())
         taken[name] = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
-    for index, one in enumerate(buckets):
-        _bucket(c, one, taken, (*at, "buckets", index))
-        taken[f"buckets[{index}]"] = one.path
+    for index, bucket in enumerate(buckets):
+        _bucket(c, bucket, taken, (*at, "buckets", index))
+        taken[f"buckets[{index}]"] = bucket.path
 
 
-def _bucket(c: Context, one: BucketConfig, taken: dict[str, str], at: Location) -> None:
+def _bucket(c: Context, bucket: BucketConfig, taken: dict[str, str], at: Location) -> None:
     scheme = {"aws": "s3://", "gcp": "gs://"}[c.provider]
-    if not one.bucket.startswith(scheme):
-        c.add("bucket.scheme", (*at, "bucket"), one.bucket, f"{scheme}… on {c.provider}")
-    elif c.provider == "gcp" and not gs_bucket(one.bucket.removeprefix(scheme).partition("/")[0]):
-        c.add("bucket.name", (*at, "bucket"), one.bucket, "the name of a bucket")
-    if SYSTEM.fullmatch(one.path):
+    if not bucket.bucket.startswith(scheme):
+        c.add("bucket.scheme", (*at, "bucket"), bucket.bucket, f"{scheme}… on {c.provider}")
+    elif c.provider == "gcp" and not gs_bucket(bucket.bucket.removeprefix(scheme).partition("/")[0]):
+        c.add("bucket.name", (*at, "bucket"), bucket.bucket, "the name of a bucket")
+    if SYSTEM.fullmatch(bucket.path):
         c.add(
             "mount.system-path",
             (*at, "path"),
-            one.path,
+            bucket.path,
             "a directory that is not the system's",
             "for example /data",
         )
     for other, path in taken.items():
-        if f"{one.path}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one.path}/"):
+        if f"{bucket.path}/".startswith(f"{path}/") or f"{path}/".startswith(f"{bucket.path}/"):
             c.add(
                 "mount.inside-other",
                 (*at, "path"),
-                one.path,
+                bucket.path,
                 f"a path apart from {other}'s, {path}",
                 "give it another path",
             )
@@ -247,7 +247,7 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _scratch_1_export(c: Context, part: SharedStorage, at: Location) -> None:
-    """SCRATCH_1 imports from and exports to one bucket (FSx API, CreateFileSystemLustreConfiguration)."""
+    """Check that SCRATCH_1 has one bucket (FSx API, CreateFileSystemLustreConfiguration)."""
     source, target = part.s3_import, part.s3_export
     if part.lustre_deployment() != "SCRATCH_1" or target is None or is_placeholder(source):
         return
@@ -283,7 +283,7 @@ def _local_scratch(c: Context, at: Location) -> None:
 
 
 def _own_disks(machine: InstanceType) -> int:
-    """The disks for a local scratch: its NVMe disks in GiB, or the number of attached local SSDs."""
+    """Return the disks for a local scratch: its NVMe disks in GiB, or the number of local SSDs."""
     return machine.nvme_gib or machine.local_ssds
 
 
@@ -493,7 +493,7 @@ def _restore(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _backup(c: Context, part: SharedStorage, where: Location, value: object) -> None:
-    """FSx backs up persistent file systems that are not linked to S3 (FSx API, CreateBackup)."""
+    """Check that FSx backs it up: persistent, and not linked to S3 (FSx API, CreateBackup)."""
     if not part.lustre_deployment().startswith("PERSISTENT"):
         allowed = "with deployment PERSISTENT_1 or PERSISTENT_2"
         c.add(
@@ -571,13 +571,13 @@ def check_writable_sources(c: Context) -> None:
         if hook.source is None or (found := _object_of(hook.source)) is None:
             continue
         bucket, name = found
-        for key, said, (other, beginning) in open_to_all:
+        for key, address, (other, beginning) in open_to_all:
             if bucket == other and name.startswith(beginning):
                 c.add(
                     "hook.writable-by-users",
                     (*CLUSTER, "hooks", index, "source"),
                     hook.source,
-                    f"a script that users cannot replace: {key} lets every user write to {said}",
+                    f"a script that users cannot replace: {key} lets every user write to {address}",
                     "it runs as root on every machine of its role: put it into another bucket, or into this "
                     "project",
                 )
@@ -585,14 +585,14 @@ def check_writable_sources(c: Context) -> None:
 
 
 def _open_to_all(c: Context) -> Iterator[tuple[str, str, Place]]:
-    """The keys by which every user may write to a bucket, their values, and where they may write."""
+    """Yield the keys by which every user may write to a bucket, their values, and where they may write."""
     storage = c.cluster.storage
-    for index, one in enumerate(storage.buckets):
-        if not one.read_only:
-            bucket, name = _parts(one.bucket)
+    for index, bucket_config in enumerate(storage.buckets):
+        if not bucket_config.read_only:
+            bucket, name = _parts(bucket_config.bucket)
             # Cloud Storage FUSE may write to the whole bucket: a folder cannot limit its grant.
             beginning = f"{name}/" if name and c.provider == "aws" else ""
-            yield f"storage.buckets[{index}]", one.bucket, (bucket, beginning)
+            yield f"storage.buckets[{index}]", bucket_config.bucket, (bucket, beginning)
     for key in ("home", "apps", "scratch"):
         part = getattr(storage, key)
         if isinstance(part, SharedStorage) and part.s3_export is not None:
@@ -607,7 +607,7 @@ def _parts(address: str) -> Place:
 
 
 def _object_of(source: str) -> Place | None:
-    """The object of a source in a bucket, also of an https address of S3 or Cloud Storage."""
+    """Return the object of a source in a bucket, also of an https address of S3 or Cloud Storage."""
     if source.startswith(("s3://", "gs://")):
         bucket, _, name = source.partition("://")[2].partition("/")
         return bucket, name
