@@ -19,8 +19,8 @@ def check(config: pytest.Config, module: str, texts: Iterable[str]) -> None:
     Args:
         config: The run's configuration, of which `--update-snapshots` is asked.
         module: The test module's path, `__file__`.
-        texts: The messages, each with its code. Equal ones count once. The list of a section's keys is left out:
-            a new key is no other sentence.
+        texts: The messages, each with its code. Equal ones count once. A section's keys are left out: a new
+            key is no other sentence.
     """
     file = Path(module).parent / "sentences" / f"{Path(module).stem.removeprefix('test_')}.txt"
     text = (
