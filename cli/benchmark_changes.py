@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from cli import login_machine, providers
 from cli.hints import hint
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.benchmark import BenchmarkRun
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 
 if TYPE_CHECKING:
-    from cli.provider import Outputs
+    from cli.access import Outputs
     from infra.program.stack import Stack
     from node.model import BenchmarkDesign, ClusterDesign
 

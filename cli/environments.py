@@ -13,7 +13,7 @@ from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from cli.access import StackUp
 
 app = typer.Typer(
     help="List or make Python environments of the cluster, which jobs on all machines can use.",

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.provider import Inside
+from cli.access import Inside
 from infra.errors import UserError
 
 _COPY = ("cp", "-R", "--remove-destination", "--")

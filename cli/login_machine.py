@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli import programs, providers
-from cli.provider import TOOL
+from cli.access import TOOL
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.slurm.environment import without_job
 
 if TYPE_CHECKING:
-    from cli.provider import Command, StackUp
+    from cli.access import Command, StackUp
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from cli import providers
 from cli.login_machine import environment_of
-from cli.provider import TOOL
-from cli.runner import interrupt
+from cli.access import TOOL
+from cli.runner import process
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from node.logs import show as here
 from node.logs.find import CONTROLLER, Cluster
 
 if TYPE_CHECKING:
-    from cli.provider import Command, StackUp
+    from cli.access import Command, StackUp
 
 BROKEN = 126
 """The status of a tool that cannot be run or has no `logs`: it is older, or its interpreter is missing."""
@@ -74,7 +74,7 @@ def _run(command: Command) -> int:
                 child.kill()
 
     before = signal.getsignal(signal.SIGINT)
-    if signal.SIGINT in interrupt.handled_signals():
+    if signal.SIGINT in process.handled_signals():
         signal.signal(signal.SIGINT, interrupted)
     try:
         child = subprocess.Popen(

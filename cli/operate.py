@@ -15,7 +15,7 @@ from cli import benchmark_changes, login_machine, preview, providers, results, s
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.runner import interrupt
 from cli.waiting import attempts
 from infra import cost
@@ -30,7 +30,8 @@ from node import plurals
 
 if TYPE_CHECKING:
     from cli.changes.jobs import Job
-    from cli.provider import Outputs, Provider
+    from cli.access import Outputs
+    from cli.provider import Provider
     from cli.runner import Runner
     from cli.runner.plan import Plan
     from infra.config import StackConfig

@@ -13,7 +13,7 @@ from infra.errors import UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from cli.access import StackUp
     from infra.config import StackConfig
 
 
@@ -164,7 +164,7 @@ def load_up(stack: Stack) -> StackUp:
     Raises:
         UserError: The file has a mistake, and nothing is known to be up.
     """
-    from cli.provider import StackUp
+    from cli.access import StackUp
 
     try:
         return StackUp.of(stack, load(stack))

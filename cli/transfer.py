@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import inside_copy, pages, providers
-from cli.provider import Inside
+from cli.access import Inside
 from cli.ssh import hostkeys, openssh
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
 
 if TYPE_CHECKING:
-    from cli.provider import Files, StackUp
+    from cli.access import Files, StackUp
 
 LOGIN = "login"
 _REMOTE = re.compile(r"([^/:]*):(.*)", re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE, ENDING, Machine
-from cli.clouds.listing import TaggedMachine
+from cli.clouds.cloud import TaggedMachine
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK
 from infra.errors import UserError
 from node.elastic.drivers.ec2.errors import code_of

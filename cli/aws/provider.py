@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cli.clouds.cloud import Cloud
 from cli.clouds.provider import CloudProvider, file_design
-from cli.provider import Outputs
+from cli.access import Outputs
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.program.stack import Stack

@@ -45,6 +45,24 @@ class Machine:
         return (self.public or self.private or self.id) if access.mode == "ssh" else self.id
 
 
+@dataclass(frozen=True, slots=True)
+class TaggedMachine:
+    """A machine with the tag of a cluster.
+
+    Attributes:
+        running: Whether it runs and costs; a stopped machine is False.
+        launched: When it last started, in seconds since the epoch.
+    """
+
+    cluster: str
+    stack: str | None
+    node: bool
+    running: bool
+    instance_type: str
+    launched: float
+    accelerator: tuple[str, int] | None = None
+
+
 class Cloud(Protocol):
     """One cluster of a cloud, asked with the engineer's own credentials.
 

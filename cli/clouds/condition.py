@@ -10,7 +10,7 @@ from cli.clouds import known_clusters
 from cli.clouds.ssh_access import Login
 from cli.doctor import condition
 from cli.doctor.finding import Finding, fine, warns
-from cli.provider import TOOL
+from cli.access import TOOL
 from cli.ssh import openssh
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack

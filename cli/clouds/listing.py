@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from cli.clouds.cloud import TaggedMachine
 from infra.instance_types.catalog import catalog
 
 State = Literal["up", "off", "silent", "not asked", "not found"]
@@ -35,24 +36,6 @@ class Listed:
     node_hours: float | None = None
     usd: float | None = None
     place: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedMachine:
-    """A machine with the tag of a cluster.
-
-    Attributes:
-        running: Whether it runs and costs; a stopped machine is False.
-        launched: When it last started, in seconds since the epoch.
-    """
-
-    cluster: str
-    stack: str | None
-    node: bool
-    running: bool
-    instance_type: str
-    launched: float
-    accelerator: tuple[str, int] | None = None
 
 
 def clusters(

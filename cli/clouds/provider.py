@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.clouds.cloud import Cloud
 from cli.hints import hint
-from cli.provider import Command, Files, Outputs, StackUp
+from cli.access import Command, Files, Outputs, StackUp
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack

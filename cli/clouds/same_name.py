@@ -13,7 +13,7 @@ from cli.clouds import known_clusters
 from cli.clouds.cloud import Cloud
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.hints import hint
-from cli.provider import Outputs
+from cli.access import Outputs
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack

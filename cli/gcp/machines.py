@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from cli.clouds.cloud import Machine
-from cli.clouds.listing import TaggedMachine
+from cli.clouds.cloud import TaggedMachine
 from cli.gcp.account import Account, GoogleError
 from cli.gcp.leftovers import matching
 from infra.errors import UserError

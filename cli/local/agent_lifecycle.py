@@ -133,20 +133,6 @@ def controller_is_dead(run: RunDirectory) -> bool:
         return True
 
 
-def why_gone(stack: Stack, run: RunDirectory) -> str:
-    """Return the message for a cluster whose run directory is missing or incomplete."""
-    # Imported here, because it imports parts of Pulumi, which most commands do not need.
-    from cli.runner import embedded
-
-    if run.path.exists() or not embedded.has_state(stack):
-        return f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
-    return (
-        f"stack {stack.name} was up, but {run.path} is gone: the machine was restarted, or "
-        f"{run.path.parent.parent} was cleaned up. `./cluster up --stack {stack.name}` makes a new cluster, "
-        f"`./cluster down --stack {stack.name}` forgets it; kept results stay."
-    )
-
-
 def how_to_restart(stack: str) -> str:
     """Return the message for a cluster whose controller does not run."""
     return (

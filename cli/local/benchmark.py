@@ -14,7 +14,7 @@ from typing import Any
 
 from cli.local import machine_access, training
 from cli.local.run_directory import RunDirectory
-from cli.provider import TOOL
+from cli.access import TOOL
 from infra import workload_files
 from infra.errors import UserError
 from infra.program.stack import Stack

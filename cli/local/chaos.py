@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from cli.hints import hint
-from cli.local import agent_lifecycle, published_settings
+from cli.local import agent_lifecycle, gone_clusters, published_settings
 from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.config.checks.local_cloud import pools
 from infra.config.local_cloud import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
@@ -255,7 +255,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
         return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
-            raise NotUpError(agent_lifecycle.why_gone(stack, run)) from None
+            raise NotUpError(gone_clusters.why_gone(stack, run)) from None
         raise UserError(
             f"the local cloud of stack {stack.name} does not answer ({error}): "
             f"`./cluster up --stack {stack.name}` starts it again"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from cli.local.run_directory import RunDirectory, user
-from cli.provider import TOOL, Command, Files, Inside
+from cli.access import TOOL, Command, Files, Inside
 from infra.errors import UserError
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader

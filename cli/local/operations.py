@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cli.hints import hint
 from cli.local import container_support, image, name_support, system_packages
 from cli.local.agent_lifecycle import (
     agent_answers,
@@ -344,7 +343,7 @@ def main() -> int:
         return error.exit_code
     except rpc.RpcUnavailableError as error:
         print(
-            f"the local cloud's agent does not answer ({error}); run `{hint('up', options.stack)}` again",
+            f"the local cloud's agent does not answer ({error}); run `./cluster up --stack {options.stack}` again",
             file=sys.stderr,
         )
         return 1

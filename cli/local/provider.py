@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.local import agent_lifecycle, leftovers, loopback, machine_access, system_packages
 from cli.local.run_directory import RunDirectory
-from cli.provider import Command, Files, Inside, Outputs, StackUp
+from cli.access import Command, Files, Inside, Outputs, StackUp
 from cli.runner import lock
 from infra.errors import NotUpError, UserError
 from infra.program import owner
@@ -168,7 +168,7 @@ def _standing(stack: Stack) -> RunDirectory:
         from cli.local import gone_clusters
 
         raise NotUpError(
-            agent_lifecycle.why_gone(stack, run)
+            gone_clusters.why_gone(stack, run)
             + gone_clusters.other_owners(stack)
             + "".join(f"\n{text}" for text in gone_clusters.messages())
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import PROCESS, Settings, Site

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from cli import pages
-from cli.runner import interrupt, process
+from cli.runner import process
 from cli.ssh import hostkeys
 from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
@@ -131,7 +131,7 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
         raise SystemExit(128 + number)
 
     groups: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, interrupt.handled(end):
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, process.handled(end):
         known_hosts = Path(folder) / "known_hosts"
         known_hosts.write_text(hostkeys.known_hosts(target.host_keys))
         try:

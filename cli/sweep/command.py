@@ -11,7 +11,7 @@ from cli import results, shared_cores
 from cli.console.progress import Console
 from cli.console.sweep import Board, show_summary
 from cli.console.tables import output
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.runner import interrupt
 from cli.sweep import summary
 from cli.sweep.plan import Plan, SweepRequest

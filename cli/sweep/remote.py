@@ -11,7 +11,7 @@ from infra.errors import UserError
 from node import foreign
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from cli.access import StackUp
     from cli.sweep.plan import Plan, PlannedRun
 
 

@@ -15,7 +15,7 @@ from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import machine_access, running
 from cli.local.run_directory import RunDirectory
-from cli.provider import Command
+from cli.access import Command
 from node.slurm.environment import of_ours
 from tests.support.hostile import FORGED, HOSTILE, SEPARATORS
 from tests.support.job_lines import MARK

@@ -15,7 +15,7 @@ import pytest
 from cli import login_machine, provider, providers
 from cli.local.provider import LocalProvider
 from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
@@ -28,7 +28,7 @@ BECOME = """
 import os, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from cli import login_machine; from cli.provider import StackUp; from infra import config, errors
+from cli import login_machine; from cli.access import StackUp; from infra import config, errors
 from infra.program import locations
 from infra.program.stack import Stack
 locations.run_root = lambda: Path({runs!r})

@@ -19,7 +19,7 @@ from cli import main as cli
 from cli.local import agent_lifecycle
 from cli.local.provider import LocalProvider
 from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.config import parse
 from infra.design import design
 from infra.errors import UserError

@@ -19,7 +19,7 @@ from rich.console import Console as RichConsole
 from cli import login_machine, operate
 from cli import main as cli
 from cli.console.progress import Console
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.runner import embedded, lock
 from cli.runner.state import DamagedStateError, Record, State
 from infra.config import StackConfig, parse

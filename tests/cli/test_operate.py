@@ -20,7 +20,7 @@ from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
 from cli.local import system_packages
 from cli.local.provider import LocalProvider
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.benchmark import BenchmarkRun
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design

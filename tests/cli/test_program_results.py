@@ -11,7 +11,7 @@ import pytest
 
 from cli import environments, login_machine, report, results
 from cli.console import jobs, tables
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.report import programs
 from cli.results import Kept
 from cli.sweep import summary

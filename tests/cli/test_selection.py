@@ -18,7 +18,7 @@ from cli import hints, login_machine, providers
 from cli import main as cli
 from cli.hints import hint
 from cli.local.provider import LocalProvider
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.runner import selection
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT, SMALL, sources

@@ -21,7 +21,7 @@ import pytest
 
 from cli.local import image, machine_access
 from cli.local.run_directory import RunDirectory
-from cli.provider import TOOL
+from cli.access import TOOL
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
 from tests.support import published_script

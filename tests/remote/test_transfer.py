@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli import providers, transfer
-from cli.provider import Inside, StackUp
+from cli.access import Inside, StackUp
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from infra.ssh.target import Target

@@ -172,7 +172,7 @@ class Checkout:
         very often, and each start of the tool takes a fifth of a second of CPU.
         """
         from cli.local.run_directory import RunDirectory
-        from cli.provider import TOOL
+        from cli.access import TOOL
 
         if self._elsewhere:
             printed = self.cluster("status", "--json", check=True).stdout

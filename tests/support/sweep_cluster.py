@@ -15,7 +15,7 @@ import pytest
 
 from cli import login_machine, packages, report, results
 from cli import main as cli
-from cli.provider import StackUp
+from cli.access import StackUp
 from cli.report import Made
 from cli.sweep import watch
 from infra.errors import NotUpError, UserError

@@ -22,7 +22,7 @@ from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import Budget

@@ -19,7 +19,7 @@ from cli.aws.cloud import AwsCloud
 from cli.aws.provider import AwsProvider
 from cli.clouds import keys, ssh_access
 from cli.doctor.finding import Severity
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra import clusters
 from infra.aws import access
 from infra.aws.cluster import AwsCluster

@@ -24,7 +24,7 @@ from cli.gcp import account, changes, operations
 from cli.gcp.cloud import GcpCloud
 from cli.gcp.leftovers import KINDS, _belongs_to
 from cli.gcp.provider import GcpProvider
-from cli.provider import StackUp
+from cli.access import StackUp
 from infra import bundle, clusters
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import machine_access, name_support, operations
-from cli.provider import TOOL
+from cli.access import TOOL
 from infra.program.stack import Stack
 from localcloud import addresses, network
 from node.sites import LocalSite
