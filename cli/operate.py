@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores
+from cli import benchmark_changes, login_machine, preview, provider, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
-from cli.access import StackUp
 from cli.runner import interrupt
-from cli.waiting import attempts
 from infra import cost
 from infra.additions import additions
 from infra.benchmark import BenchmarkRun
@@ -27,15 +25,17 @@ from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node import plurals
+from operations.access import StackUp
+from operations.waiting import attempts
 
 if TYPE_CHECKING:
     from cli.changes.jobs import Job
-    from cli.access import Outputs
     from cli.provider import Provider
     from cli.runner import Runner
     from cli.runner.plan import Plan
     from infra.config import StackConfig
     from node.model import BenchmarkDesign, ClusterDesign
+    from operations.access import Outputs
 
 POLL_SECONDS = 1.0
 SUBMIT = "-benchmark-job"
@@ -88,7 +88,7 @@ def bring_up(
     up = StackUp.of(stack, config)
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster) if benchmark else None
-    chosen = providers.load(cluster.provider)
+    chosen = provider.load(cluster.provider)
     check_program(stack, cluster)
     chosen.check_host()
     engine = runner.select(stack, cluster.provider, console.on_event)
@@ -132,7 +132,7 @@ def bring_up(
         told = f"{error}\n{more}" if more else str(error)
         raise UserError(f"{told}\n`./cluster doctor --stack {stack.name}` looks for the cause.") from None
     result: dict[str, Any] | None = None
-    if benchmark and (own := providers.scheduler(stack, config)) is not None:
+    if benchmark and (own := provider.scheduler(stack, config)) is not None:
         result = own.follow(console, quiet=quiet)
     if training is not None:
         try:
@@ -215,7 +215,7 @@ def follow(
     Raises:
         UserError: The job ended without a result; the message has the end of its output.
     """
-    layout = providers.load(cluster.provider).layout(cluster)
+    layout = provider.load(cluster.provider).layout(cluster)
     run = BenchmarkRun.of(cluster, training, layout, up.stack.project)
     once = ["--no-retry"] if submitted else []
     job = _asked(up, console, "submit", "--run", run.folder, *once, text=run.script).strip()
@@ -310,7 +310,7 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
     """
     from cli import runner
 
-    chosen = providers.load(provider_name)
+    chosen = provider.load(provider_name)
     engine = runner.select(stack, provider_name, console.on_event)
     if hint := interrupt.background_hint():
         console.say(hint, "dim")
@@ -388,7 +388,7 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     found += shared_cores.of_benchmark(stack, cluster, training)
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
-    there = providers.load(cluster.provider).changes(stack, cluster)
+    there = provider.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     if made["changes"] is not None:
         made["changes"] += benchmark_changes.described(stack, cluster, training)

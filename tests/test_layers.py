@@ -298,7 +298,7 @@ def test_providers_are_named_where_one_is_chosen_alone() -> None:
     named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
     outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
     assert outside == {
-        "infra/clusters.py", "cli/providers.py", "cli/main.py", "cli/chaos.py",
+        "infra/clusters.py", "cli/provider.py", "cli/main.py", "cli/chaos.py",
     }  # fmt: skip
 
 

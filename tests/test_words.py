@@ -46,7 +46,7 @@ ODD_WORDS = {
 """A word that nobody searches for -> words of the field."""
 RESOURCE_WORDS = {**ODD_WORDS, "end": "termination, cleanup", "seat": "address", "sweep": "termination"}
 """The same for the types and names of resources, where a sweep is no series of measurements."""
-FIELD_FOLDERS = ("infra", "cli", "node", "localcloud")
+FIELD_FOLDERS = ("infra", "operations", "cli", "node", "localcloud")
 """The folders whose names must have none of these words."""
 
 NOUNS = [
@@ -94,9 +94,9 @@ NEVER_ONE = {
     ("infra/config/advice.py", "partition.cpus"): "a machine has one core at least",
     ("cli/console/tables.py", "every"): "one step is another text",
     ("workload/record.py", "self.average_every"): "one step is another text",
-    ("cli/local/run_directory.py", "count"): "more ports than there are",
+    ("operations/local/run_directory.py", "count"): "more ports than there are",
     ("cli/local/diagnosis/software.py", "', '.join(sorted(names))"): "names, and a verb",
-    ("cli/local/diagnosis/resources.py", "nodes"): "one node is another sentence",
+    ("cli/local/diagnosis/host.py", "nodes"): "one node is another sentence",
     ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",
     ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
     ("node/elastic/replacements.py", "MOST"): "a constant",

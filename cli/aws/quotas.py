@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.clouds.quotas import Quota, Wanted
-from cli.clouds.quotas import findings as compare
+from cli.clouds.diagnosis import Quota, Wanted
+from cli.clouds.diagnosis import quota_findings as compare
 from cli.doctor.finding import Finding, fine, stops
 from infra.aws.tags import CLUSTER
 from infra.instance_types.catalog import catalog

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cli.aws.account import explained
 from cli.doctor.finding import Finding, fine, stops, warns
 from infra.aws.tags import CLUSTER
 from node.elastic.drivers.ec2.errors import code_of
 from node.model import ClusterDesign, Mount
+from operations.aws.account import explained
 
 Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.aws.account import explained
 from infra.instance_types.catalog import Described, InstanceType, Unusable
+from operations.aws.account import explained
 
 GB, GIB = 10**9, 2**30
 ACCELERATED = re.compile(r"(p|gr?|inf|trn|dl)[0-9]")

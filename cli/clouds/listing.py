@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cli.clouds.cloud import TaggedMachine
 from infra.instance_types.catalog import catalog
+from operations.clouds.cloud import TaggedMachine
 
 State = Literal["up", "off", "silent", "not asked", "not found"]
 """`silent`: it runs and its elastic daemon does not answer. `not asked`: it is on a cloud."""

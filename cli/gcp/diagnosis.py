@@ -10,13 +10,13 @@ import functools
 import os
 from collections.abc import Iterable
 
-from cli import pages
 from cli.clouds import diagnosis
-from cli.clouds.quotas import QUOTAS
+from cli.clouds.diagnosis import QUOTAS
 from cli.doctor.finding import Check, Finding, fine, stops, warns
-from cli.gcp import account
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
+from operations import pages
+from operations.gcp import account
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.clouds.quotas import QUOTAS, Quota, Wanted
-from cli.clouds.quotas import findings as compare
+from cli.clouds.diagnosis import QUOTAS, Quota, Wanted
+from cli.clouds.diagnosis import quota_findings as compare
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops
-from cli.gcp import machines
-from cli.gcp.account import Account, GoogleError
 from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign, Host, Partition
+from operations.gcp import machines
+from operations.gcp.account import Account, GoogleError
 
 EVERYWHERE = {"CPUS": "CPUS_ALL_REGIONS", "GPUS": "GPUS_ALL_REGIONS"}
 """The quotas of the whole project; those of a region exist besides."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.doctor.finding import Finding, fine, stops, warns
-from cli.gcp.account import Account, GoogleError
-from cli.gcp.leftovers import KEPT, bucket
 from infra.gcp.storage import REGIONAL
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from node.model import ClusterDesign, Mount
+from operations.gcp.account import Account, GoogleError
+from operations.gcp.leftovers import KEPT, bucket
 
 CHECK = "storage"
 COMPUTE = "projects/{project}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.gcp.account import Account, GoogleError
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Described, InstanceType, Unusable, series
+from operations.gcp.account import Account, GoogleError
 
 
 def ask(account: Account, zone: str, names: Iterable[str]) -> Described:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from cli.hints import hint
-from cli.local import agent_lifecycle, gone_clusters, published_settings
-from cli.local.run_directory import RunDirectory
-from cli.access import StackUp
+from cli.local import clusters, published_settings
 from infra.config.checks.local_cloud import pools
 from infra.config.local_cloud import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
@@ -24,6 +22,8 @@ from node import rpc
 from node.codec import to_json
 from node.local_cloud import LocalCloud
 from node.slurm.hostlist import fold
+from operations.access import StackUp
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -255,7 +255,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
         return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
-            raise NotUpError(gone_clusters.why_gone(stack, run)) from None
+            raise NotUpError(clusters.why_gone(stack, run)) from None
         raise UserError(
             f"the local cloud of stack {stack.name} does not answer ({error}): "
             f"`./cluster up --stack {stack.name}` starts it again"

@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.local.run_directory import RunDirectory
-from cli.access import StackUp
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import PROCESS, Settings, Site
 from node.published import read_settings
 from node.sites import LocalSite
+from operations.access import StackUp
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from infra.config import StackConfig

@@ -11,9 +11,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from cli import pages, programs
-from cli.local import machine_access
-from cli.local.run_directory import RunDirectory, user
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
@@ -22,6 +19,9 @@ from infra.ssh.target import Target
 from localcloud.nspawn import enter
 from node.bootstrap.sshd import PORT
 from node.subprocesses import SEARCH
+from operations import pages, programs
+from operations.local import machine_access
+from operations.local.run_directory import RunDirectory, user
 
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from cli.runner.events import Message, OnEvent
-from cli.runner.process import SIGNALS, handled, handled_signals
+from operations.processes import SIGNALS, handled, handled_signals
 
 if TYPE_CHECKING:
     import asyncio

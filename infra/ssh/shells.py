@@ -13,7 +13,7 @@ from infra.benchmark import BenchmarkRun
 from infra.ssh import target
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
-CLIENT = (".venv/bin/python", "-m", "cli.ssh.client")
+CLIENT = (".venv/bin/python", "-m", "operations.ssh")
 ENVIRONMENT_SECONDS = 1800
 
 
@@ -137,5 +137,5 @@ class OpenSshShell:
 
 
 def _client(verb: str, *paths: str, **options: str) -> str:
-    """A command line of `cli.ssh.client`."""
+    """A command line of `operations.ssh`."""
     return shlex.join([*CLIENT, verb, *(f"--{name}={value}" for name, value in options.items()), *paths])

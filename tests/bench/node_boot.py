@@ -25,9 +25,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.local.run_directory import RunDirectory  # noqa: E402
 from localcloud import nspawn  # noqa: E402
 from node.processes import ProcessId, descendants  # noqa: E402
+from operations.local.run_directory import RunDirectory  # noqa: E402
 from tests.support.checkout import Checkout, until  # noqa: E402
 
 MOST = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cli.programs import CANNOT_RUN, TIMED_OUT, Output, capture
+from operations.programs import CANNOT_RUN, TIMED_OUT, Output, capture
 
 
 def test_input_output_status_and_environment_are_the_programs() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cli.waiting import attempts, wait_until
+from operations.waiting import attempts, wait_until
 
 
 class Clock:

@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.aws.batch import budget_gate, explanations, run_records, submit
-from cli.aws.batch.service import ALIVE, BatchService, Client, Job
+from cli import results
+from cli.aws.batch import jobs as budget_gate
+from cli.aws.batch import jobs as explanations
+from cli.aws.batch import jobs as submit
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program import locations
 from infra.program.stack import Stack
 from node import plurals
+from node.foreign import parse
 from node.model import ClusterDesign
+from operations.aws.batch.service import ALIVE, BatchService, Client, Job
 
 if TYPE_CHECKING:
     from cli.console.progress import Console
+
+# The records of a Batch stack's runs, kept on this machine where they outlive the stack.
+
+LARGEST = 1e15
+_JOB_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
+
+
+def records_folder(stack: str) -> Path:
+    """The folder of a stack's records; it is not created here."""
+    return locations.state_root() / "batch" / stack
+
+
+def keep_record(stack: str, record: dict[str, Any]) -> Path:
+    """Keep a record by its job's id, and return its file.
+
+    Raises:
+        UserError: The folder cannot be written, or the id is none: a file is named after it.
+    """
+    if not _JOB_ID.fullmatch(str(record["job_id"])):
+        raise UserError(f"{record['job_id']!r} is no id of a Batch job, so its result is not kept")
+    path = records_folder(stack) / f"{record['job_id']}.json"
+    results.write_whole(path, json.dumps(record, indent=1))
+    return path
+
+
+def load_records(stack: str) -> list[dict[str, Any]]:
+    """A stack's records by number of nodes, and of equal ones the oldest first, without unreadable files."""
+    found = []
+    for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
+        try:
+            record = parse(path.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("nodes"), int):
+            found.append(record)
+    return sorted(found, key=lambda record: int(record["nodes"]))
+
+
+def rate(record: dict[str, Any]) -> float | None:
+    """Images a second of a record; `None` where its program reported none."""
+    result = record.get("result")
+    found = result.get("images_per_second") if isinstance(result, dict) else None
+    # A job's log has said it, and may say anything.
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= LARGEST:
+        return None
+    return float(found)
+
 
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
@@ -148,7 +203,7 @@ class BatchCommands:
 
     def cancel(self, console: Console) -> None:
         """End the queue's jobs that have not ended."""
-        from cli.aws.account import explained
+        from operations.aws.account import explained
 
         jobs = self._service.jobs(*ALIVE)
         for job in jobs:
@@ -181,7 +236,7 @@ class BatchCommands:
                 f"`{hint('run', stack, '--cancel')}` ends it.",
                 EXIT_INTERRUPTED,
             ) from None
-        console.say(f"kept as {run_records.keep(stack, record)}", "dim")
+        console.say(f"kept as {keep_record(stack, record)}", "dim")
         return record
 
     def _find(self, wanted: str) -> Job:

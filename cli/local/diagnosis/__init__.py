@@ -6,13 +6,15 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
-from cli.local import neighbours
-from cli.local.diagnosis import cluster, local_folders, machines, network, resources, software
+from cli.local import host_checks
+from cli.local.diagnosis import cluster, software
+from cli.local.diagnosis import host as network
+from cli.local.diagnosis import host as resources
 from cli.local.diagnosis.host import Host
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node.model import CONTAINER
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from node.model import BenchmarkDesign, ClusterDesign
@@ -42,9 +44,9 @@ def checks(
         *([] if boots else [Check("packages", of(software.installed, here))]),
         *([] if boots else [Check("packages", of(software.pmix, here))]),
         Check("services", of(software.services, here, run.path)),
-        Check("user", local_folders.user),
-        Check("run", of(local_folders.run_folder, stack, design)),
-        Check("training", of(local_folders.training_environment, stack.project, training)),
+        Check("user", cluster.user),
+        Check("run", of(cluster.run_folder, stack, design)),
+        Check("training", of(cluster.training_environment, stack.project, training)),
     ]
     if design is not None:
         wanted = design.slurm.accounting
@@ -54,9 +56,9 @@ def checks(
             Check("memory", of(resources.addresses, here, known)),
             Check("processes", of(resources.processes, here, design, known)),
             Check("files", of(resources.files, here, design)),
-            Check("cores", of(neighbours.found, stack, design, training)),
-            Check("machines", of(machines.containers, design)),
-            Check("machines", machines.images),
+            Check("cores", of(host_checks.shared_cores, stack, design, training)),
+            Check("machines", of(cluster.containers, design)),
+            Check("machines", cluster.images),
         ]
         if not boots:  # container machines have their own ports and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli import pages
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
-from cli.local import system_packages
-from cli.local.diagnosis.host import Host
-from cli.local.diagnosis.resources import ACCOUNTING_MIB
+from cli.local.diagnosis.host import ACCOUNTING_MIB, Host
 from node.slurm.version import TRAITS, Version, parse, spell
 from node.subprocesses import SEARCH
+from operations import pages
+from operations.local import system_packages
 
 ASKED = {
     "slurmctld": ("-V",),

@@ -14,7 +14,7 @@ from node import plurals
 from node.model import KERAS_MNIST
 from node.slurm.addressing import PORT_BLOCK
 
-# The most ports of slurmds on this machine. Each partition has blocks of them (see cli.local.run_directory).
+# The most ports of slurmds on this machine. Each partition has blocks (see operations.local.run_directory).
 MOST_LOCAL_PORTS = 15_700
 
 LONGEST_OBJECT = 1024

@@ -12,12 +12,12 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from cli.aws import account as access
-from cli.aws import ami, machines, operations
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, RECIPE, ROLE
 from infra.errors import UserError
 from infra.program.stack import Stack
+from operations.aws import __main__, images, machines
+from operations.aws import account as access
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.checkout import ROOT
 
@@ -106,7 +106,7 @@ class ImageBuilder:
 
     def DeleteImage(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         arn = asked["imageBuildVersionArn"]
-        assert self.builds.pop(arn)["status"] in ami.AT_REST, "Image Builder refuses that while it builds"
+        assert self.builds.pop(arn)["status"] in images.AT_REST, "Image Builder refuses that while it builds"
         self.calls.append(("delete", arn))
         return {}
 
@@ -147,7 +147,7 @@ def snapshots(account: Account) -> set[str]:
 
 def remove_all(account: Account, builder: ImageBuilder) -> tuple[int, list[str]]:
     said: list[str] = []
-    return ami.remove_unused(account.ec2, lambda: builder.client, "c", said.append, quick), said
+    return images.remove_unused(account.ec2, lambda: builder.client, "c", said.append, quick), said
 
 
 def test_images_go_with_their_snapshots_and_nobody_elses(account: Account, builder: ImageBuilder) -> None:
@@ -176,21 +176,21 @@ def test_what_was_interrupted_between_the_two_is_found_again(account: Account, b
     finally:
         account.ec2.meta.events.unregister(event, stop)
     assert image not in there(account)
-    (line,) = ami.leftovers(account.ec2, "c")
+    (line,) = images.leftovers(account.ec2, "c")
     assert line.startswith(f"snapshot {snapshot} (")
     remove_all(account, builder)
-    assert ami.leftovers(account.ec2, "c") == []
+    assert images.leftovers(account.ec2, "c") == []
 
 
 def test_a_recipes_own_image_goes_and_the_others_stay(account: Account, builder: ImageBuilder) -> None:
     old, new = make(account, "c-compute-1"), make(account, "c-compute-2")
     arn, other = builder.build("c-compute-1"), builder.build("c-compute-2")
     said: list[str] = []
-    assert ami.remove(account.ec2, builder.client, "c", "c-compute-1", said.append, quick) == [old[0]]
+    assert images.remove(account.ec2, builder.client, "c", "c-compute-1", said.append, quick) == [old[0]]
     assert there(account) >= {new[0]}
     assert old[1] not in snapshots(account)
     assert (builder.calls, list(builder.builds)) == ([("delete", arn)], [other])
-    assert ami.remove(account.ec2, builder.client, "c", "c-compute-1", said.append, quick) == []
+    assert images.remove(account.ec2, builder.client, "c", "c-compute-1", said.append, quick) == []
 
 
 def test_a_build_is_cancelled_awaited_and_forgotten(account: Account, builder: ImageBuilder) -> None:
@@ -211,7 +211,7 @@ def test_a_build_is_cancelled_awaited_and_forgotten(account: Account, builder: I
 def test_a_build_that_does_not_end_is_named(
     account: Account, builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ami, "SECONDS", 0.0)
+    monkeypatch.setattr(images, "SECONDS", 0.0)
     account.run(1, "c", role="image")
     busy = builder.build("c-compute-1", "TESTING")
     builder.lag = 10**6
@@ -224,7 +224,7 @@ def test_who_bakes_nothing_needs_no_rights_at_image_builder(account: Account) ->
         raise AssertionError("there is no trace of an image")
 
     account.nodes("cpu-0", 1)
-    assert ami.remove_unused(account.ec2, none, "c", print, quick) == 0
+    assert images.remove_unused(account.ec2, none, "c", print, quick) == 0
 
 
 def test_a_snapshot_is_asked_for_again_while_its_image_goes(account: Account, builder: ImageBuilder) -> None:
@@ -243,7 +243,7 @@ def test_a_snapshot_is_asked_for_again_while_its_image_goes(account: Account, bu
     event = "before-send.ec2.DeleteSnapshot"
     account.ec2.meta.events.register(event, refuse)
     try:
-        ami.remove_unused(account.ec2, lambda: builder.client, "c", print, pauses.append)
+        images.remove_unused(account.ec2, lambda: builder.client, "c", print, pauses.append)
     finally:
         account.ec2.meta.events.unregister(event, refuse)
     assert snapshot not in snapshots(account)
@@ -268,7 +268,7 @@ def test_down_ends_machines_then_images_and_leftovers_lists_both(
     account: Account, builder: ImageBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    for module, name in ((machines, "terminate"), (ami, "_deregister")):
+    for module, name in ((machines, "terminate"), (images, "_deregister")):
         monkeypatch.setattr(module, name, noted(order, name, getattr(module, name)))
     really: Callable[..., Any] = access.client
     monkeypatch.setattr(
@@ -276,7 +276,7 @@ def test_down_ends_machines_then_images_and_leftovers_lists_both(
         "client",
         lambda name, region: builder.client if name == "imagebuilder" else really(name, region),
     )
-    monkeypatch.setattr("cli.clouds.termination.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("operations.clouds.commands.TERMINATION_POLL_SECONDS", 0.0)
     image, snapshot = make(account, "x-compute-1", cluster="x")
     (node,) = account.run(1, "x", **{ROLE.rpartition(":")[2]: "compute"})
     known = {"cluster": {"name": "x", "region": REGION}}
@@ -295,8 +295,8 @@ def test_the_engines_command_prints_what_it_has_removed(
     image, _ = make(account, "c-compute-1")
     monkeypatch.setattr(access, "clients", lambda *_a: [account.ec2, builder.client])
     line = ["unbake", "--stack", "s", "--region", REGION, "--cluster", "c", "--recipe", "c-compute-1"]
-    assert operations.unbake(operations.parse(line)) == {"removed": [image]}
-    assert operations.unbake(operations.parse(line)) == {"removed": []}
+    assert __main__.unbake(__main__.parse(line)) == {"removed": [image]}
+    assert __main__.unbake(__main__.parse(line)) == {"removed": []}
 
 
 def test_every_state_is_one_that_image_builder_knows() -> None:
@@ -304,8 +304,8 @@ def test_every_state_is_one_that_image_builder_knows() -> None:
         "imagebuilder", REGION, aws_access_key_id="a", aws_secret_access_key="b"
     ).meta.service_model
     known = set(model.shape_for("ImageStatus").enum)
-    assert known >= ami.AT_REST
-    assert known - ami.AT_REST == {
+    assert known >= images.AT_REST
+    assert known - images.AT_REST == {
         "PENDING",
         "CREATING",
         "BUILDING",

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cli.aws import account as access
-from cli.aws import machines
-from cli.aws.cloud import AwsCloud
-from cli.clouds import operations
-from cli.clouds.boot import Waiter
-from cli.clouds.cloud import ALIVE, ENDING, Cloud, Machine
 from infra.aws.tags import CLUSTER, store
 from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import Access
+from operations.aws import account as access
+from operations.aws import machines
+from operations.aws.cloud import AwsCloud
+from operations.clouds import commands
+from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
+from operations.clouds.commands import Waiter
 from tests.support.aws_account import BUCKET_NAME, KEY, REGION, Account, account, moto, nobody
 
 __all__ = ["account", "moto", "nobody"]
@@ -98,7 +98,7 @@ def test_ssh_access_follows_the_access_mode() -> None:
     assert MACHINE.ssh_host(Access("ssm")) == "i-1"
     with_key = str(cloud.proxy(Access("ssm", key="k"), PYTHON))
     assert with_key.startswith("aws ssm start-session --region eu-west-1 --target %h ")
-    assert str(cloud.proxy(Access("ssm"), PYTHON)).startswith(f"{PYTHON} -m cli.aws.operations proxy ")
+    assert str(cloud.proxy(Access("ssm"), PYTHON)).startswith(f"{PYTHON} -m operations.aws proxy ")
 
 
 def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
@@ -133,7 +133,7 @@ def test_the_bucket_is_found_before_there_is_a_machine(account: Account) -> None
 
 
 def test_termination_is_told_all_that_it_needs() -> None:
-    parser, _ = operations.parser()
+    parser, _ = commands.parser()
     place = ClusterRef("c", REGION, "z", "p")
     options = parser.parse_args(["terminate-nodes", "--stack", "s", *place.arguments()])
     assert ClusterRef(options.cluster, options.region, options.zone, options.project) == place

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 
-from cli.aws import ami, kept_storage, leftovers, machines
-from cli.clouds.kept_storage import KeptStorage, report
 from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import Mount
+from operations.aws import images, leftovers, machines
+from operations.clouds.cloud import KeptStorage, kept_report
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.stack_values import values
 
@@ -96,7 +96,7 @@ class Left:
         )
 
     def found(self) -> dict[str, KeptStorage]:
-        return {one.what.split()[-1]: one for one in kept_storage.kept(self.client, "c")}
+        return {one.what.split()[-1]: one for one in leftovers.kept(self.client, "c")}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def left(account: Account) -> Left:
 
 def taken_back(found: KeptStorage) -> Mount:
     """The mount of a stack file with the lines that `down` prints."""
-    lines = report([found], "Pulumi.t.yaml", {})
+    lines = kept_report([found], "Pulumi.t.yaml", {})
     said = yaml.safe_load("\n".join(lines[lines.index("    storage:") :]))
     network = {"network": {"aws": VPC}} if "security_group" in found.keys else {}
     made = design(parse(values("aws", {**said, **network}), "t"), catalog())
@@ -150,8 +150,8 @@ def test_what_stays_is_no_leftover_and_is_never_removed(left: Left) -> None:
     left.efs(*staying("apps"))
     assert machines.leftovers(ec2, "c") == [f"volume {loose} (50 GiB, available)"]
     assert leftovers.leftovers(left.client, "c", lambda _line: None) == []
-    assert ami.leftovers(ec2, "c") == [f"snapshot {image} (50 GiB)"]
-    ami.remove_unused(ec2, lambda: None, "c", lambda _line: None)
+    assert images.leftovers(ec2, "c") == [f"snapshot {image} (50 GiB)"]
+    images.remove_unused(ec2, lambda: None, "c", lambda _line: None)
     machines.remove_loose(ec2, "c")
     assert set(left.found()) >= {kept_disk, saved}
 
@@ -163,7 +163,7 @@ def test_what_the_user_may_not_list_hides_nothing_else(left: Left) -> None:
         def get_paginator(self, name: str) -> Any:
             raise ClientError({"Error": {"Code": "AccessDeniedException"}}, name)
 
-    found = kept_storage.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
+    found = leftovers.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
     assert [one.keys["existing"] for one in found] == [disk]
 
 
@@ -172,7 +172,7 @@ def test_the_newest_is_taken_back_and_all_are_paid_for() -> None:
         KeptStorage("home", f"EBS snapshot snap-{made}", 50, made, {"kind": "nfs", "restore": f"snap-{made}"})
         for made in ("2026-01-01", "2026-02-01")
     )
-    lines = report([new, old], "Pulumi.t.yaml", {"home": "/users"})
+    lines = kept_report([new, old], "Pulumi.t.yaml", {"home": "/users"})
     assert lines == [
         "kept, and paid for until you delete it:",
         "  EBS snapshot snap-2026-01-01 (home, 50 GiB): price unknown",
@@ -181,4 +181,4 @@ def test_the_newest_is_taken_back_and_all_are_paid_for() -> None:
         "    storage:",
         "      home: {kind: nfs, restore: snap-2026-02-01, path: /users}",
     ]
-    assert report([], "Pulumi.t.yaml", {}) == []
+    assert kept_report([], "Pulumi.t.yaml", {}) == []

@@ -7,11 +7,11 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws import leftovers
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, log_group, store
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
+from operations.aws import leftovers
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.checkout import ROOT
 

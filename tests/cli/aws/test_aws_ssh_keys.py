@@ -12,14 +12,10 @@ import pulumi
 import pytest
 
 from cli import login_machine as cluster_access
-from cli import providers
-from cli.aws import account as access_to_aws
-from cli.aws import diagnosis, operations, ssh_keys
-from cli.aws.cloud import AwsCloud
+from cli import provider
+from cli.aws import diagnosis
 from cli.aws.provider import AwsProvider
-from cli.clouds import keys, ssh_access
 from cli.doctor.finding import Severity
-from cli.access import StackUp
 from infra import clusters
 from infra.aws import access
 from infra.aws.cluster import AwsCluster
@@ -29,6 +25,11 @@ from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign
+from operations.access import StackUp
+from operations.aws import __main__
+from operations.aws import account as access_to_aws
+from operations.aws.cloud import AwsCloud
+from operations.clouds import ssh_access
 from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import CPU, aws_design, declare, ssh_design
@@ -90,7 +91,7 @@ def test_a_machine_that_somebody_stopped_is_told_how_to_start(account: Account) 
 def test_without_a_key_pair_the_connection_brings_a_key_of_the_users(tmp_path: Path) -> None:
     proxy = access.ssh_proxy("eu-west-1", "ssm", None, PYTHON)
     assert proxy is not None
-    options = operations.parse(
+    options = __main__.parse(
         shlex.split(proxy.replace("%h", "i-1").replace("%p", "22").replace("%r", "u"))[3:]
     )
     assert (options.verb, options.region, options.instance, options.user, options.port) == (
@@ -118,13 +119,13 @@ def test_from_any_folder_the_proxy_finds_this_project(tmp_path: Path) -> None:
 def test_the_key_is_the_agents_or_that_of_a_usual_file(home: Path) -> None:
     folder = home / ".ssh"
     with pytest.raises(UserError, match="ssh-keygen -t ed25519") as caught:
-        keys.own_key(folder)
+        ssh_access.own_key(folder)
     assert caught.value.exit_code == EXIT_REFUSED
     folder.mkdir()
     (folder / "id_rsa.pub").write_text("ssh-rsa AAAA me\n")
-    assert keys.own_key(folder) == "ssh-rsa AAAA me"
+    assert ssh_access.own_key(folder) == "ssh-rsa AAAA me"
     (folder / "id_ed25519.pub").write_text(KEY)
-    assert keys.own_key(folder) == KEY
+    assert ssh_access.own_key(folder) == KEY
 
 
 def test_the_key_is_sent_to_that_machine_for_that_user(home: Path) -> None:
@@ -136,7 +137,7 @@ def test_the_key_is_sent_to_that_machine_for_that_user(home: Path) -> None:
         def send_ssh_public_key(self, **arguments: str) -> None:
             sent.append(arguments)
 
-    ssh_keys.bring_key(Connect(), "i-1", "ubuntu", home)
+    __main__.bring_key(Connect(), "i-1", "ubuntu", home)
     assert sent == [{"InstanceId": "i-1", "InstanceOSUser": "ubuntu", "SSHPublicKey": KEY}]
 
 
@@ -144,11 +145,11 @@ def test_the_proxy_becomes_the_aws_cli_or_says_that_there_is_none(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_to_aws, "client", lambda *_: None)
-    monkeypatch.setattr(ssh_keys, "bring_key", lambda *_: None)
+    monkeypatch.setattr(__main__, "bring_key", lambda *_: None)
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
-    options = operations.parse(["proxy", "--region", "r", "--instance", "i-1", "--user", "u"])
-    operations.proxy(options)
+    options = __main__.parse(["proxy", "--region", "r", "--instance", "i-1", "--user", "u"])
+    __main__.proxy(options)
     assert ran == [access.session("r", "i-1", "22")]
 
     def missing(*_: object) -> None:
@@ -156,7 +157,7 @@ def test_the_proxy_becomes_the_aws_cli_or_says_that_there_is_none(
 
     monkeypatch.setattr(os, "execvp", missing)
     with pytest.raises(UserError, match="`aws` is not on PATH"):
-        operations.proxy(options)
+        __main__.proxy(options)
 
 
 # --- the benchmark's shell --------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def test_without_a_program_the_shell_still_knows_where_things_lie() -> None:
 
 
 def test_the_provider_is_one_of_them() -> None:
-    assert isinstance(providers.load("aws"), AwsProvider)
+    assert isinstance(provider.load("aws"), AwsProvider)
 
 
 def test_without_credentials_up_is_refused_in_one_message(nobody: None) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from cli.aws import machines
 from cli.aws.provider import AwsProvider
-from cli.clouds import termination
 from infra.aws.tags import CLUSTER, ROLE
 from infra.errors import UserError
 from infra.program.stack import Stack
+from operations.aws import machines
+from operations.clouds import commands
 from tests.support.aws_account import Account, account, moto, nobody
 from tests.support.checkout import ROOT
 
@@ -24,9 +24,7 @@ __all__ = ["account", "moto", "nobody"]
 
 def terminate(account: Account, **options: Any) -> tuple[int, list[str]]:
     said: list[str] = []
-    ended = termination.terminate_compute(
-        account.cloud(), said.append, sleep=lambda _seconds: None, **options
-    )
+    ended = commands.terminate_compute(account.cloud(), said.append, sleep=lambda _seconds: None, **options)
     return ended, said
 
 
@@ -131,7 +129,7 @@ def test_the_provider_finds_and_removes_what_is_left_of_the_cluster_that_the_sta
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stack aws-gpu is in the region of this account."""
-    monkeypatch.setattr(termination, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.01)
     provider = AwsProvider()
     assert provider.leftovers(Stack(ROOT, "aws-gpu"), dict) == []
     (node,) = account.nodes("t4-[3]", 1, cluster="aws-gpu")
@@ -153,15 +151,15 @@ def test_the_resources_own_command_terminates(account: Account) -> None:
     line = [
         sys.executable,
         "-m",
-        "cli.aws.operations",
+        "operations.aws",
         "terminate-nodes",
         "--stack",
         "s",
         "--region",
         "eu-west-1",
     ]
-    quick = "import cli.clouds.termination as m; m.POLL_SECONDS = 0.01; import runpy, sys; "
-    quick += "sys.argv[0] = 'x'; runpy.run_module('cli.aws.operations', run_name='__main__')"
+    quick = "import operations.clouds.commands as m; m.POLL_SECONDS = 0.01; import runpy, sys; "
+    quick += "sys.argv[0] = 'x'; runpy.run_module('operations.aws', run_name='__main__')"
     line[1:3] = ["-c", quick]
     done = subprocess.run(
         [*line, "--cluster", "c"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
@@ -175,7 +173,7 @@ def test_without_credentials_the_command_says_so_once(nobody: None) -> None:
     line = [
         sys.executable,
         "-m",
-        "cli.aws.operations",
+        "operations.aws",
         "terminate-nodes",
         "--stack",
         "s",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cli.clouds.boot import APPLY, LOOKS, Waiter
 from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import Access, Host
+from operations.clouds.commands import APPLY, LOOKS, Waiter
 from tests.support.doubles import HEAD, design
 from tests.support.fake_cloud import BUCKET, KEY, PLACE, FakeCloud, head
 from tests.support.fake_cloud import Head as Ssh

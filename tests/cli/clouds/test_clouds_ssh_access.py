@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.clouds import ssh_access
 from infra.clouds import ready, shell
 from infra.errors import NotUpError, UserError
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign
+from operations.clouds import ssh_access
 from tests.support.doubles import design
 from tests.support.fake_cloud import KEY, FakeCloud, FakeProvider
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cli.gcp import account
-from cli.gcp.account import Account, GoogleError, refusal
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, UserError
+from operations.gcp import account
+from operations.gcp.account import Account, GoogleError, refusal
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import EMAIL, Anybody, Project, disabled, project
 

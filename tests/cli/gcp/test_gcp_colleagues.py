@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.clouds import ssh_access
-from cli.gcp import ssh_keys
-from cli.gcp.cloud import GcpCloud
 from infra.clouds.commands import ClusterRef
 from infra.program.stack import Stack
+from operations.clouds import ssh_access
+from operations.gcp.cloud import GcpCloud, bring_key
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, Project, project
 from tests.support.gcp_mocks import gcp_design, gcp_ssh_design
@@ -69,7 +68,7 @@ def wanted(there: Project, mode: str) -> set[str]:
     design = gcp_design() if mode == "iap" else gcp_ssh_design()
     login = ssh_access.find(Stack(ROOT, "test"), design, cloud)
     assert (login.target.proxy_command is not None) is (mode == "iap")
-    assert ssh_keys.bring_key(there.account, Path.home() / ".ssh")  # as the ProxyCommand does
+    assert bring_key(there.account, Path.home() / ".ssh")  # as the ProxyCommand does
     needed = {COUNTED, *LOGIN, *(TUNNEL if mode == "iap" else ())}
     for call in [*there.calls, *there.gce.names()]:
         (rule,) = [rule for rule in CALLS if re.fullmatch(rule, call.replace("%40", "@"))]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from google.cloud import compute_v1 as gce
 
-from cli.clouds.quotas import Wanted
+from cli.clouds.diagnosis import Wanted
 from cli.doctor.finding import Finding, Severity
-from cli.gcp import account, diagnosis, quotas
+from cli.gcp import diagnosis, quotas
 from cli.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
 from node.model import Accelerator, ClusterDesign
+from operations.gcp import account
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import KEY, Project, project
 from tests.support.gcp_mocks import CPU, GPU, gcp_design, gcp_ssh_design

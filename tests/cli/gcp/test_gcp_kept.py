@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from google.cloud import compute_v1 as gce
 
-from cli.gcp import kept_storage, leftovers
 from infra.gcp.storage import snapshot_prefix
 from node.elastic.drivers.gce.names import CLUSTER
+from operations.gcp import leftovers
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import ZONE
 
@@ -44,7 +44,7 @@ def test_what_stays_is_named_with_its_cost_and_keys_and_is_no_leftover(there: Pr
             "tier": "BASIC_HDD", "labels": {CLUSTER: "c", leftovers.KEPT: "scratch"}, "state": "READY",
             "fileShares": [{"name": "data", "capacityGb": "1024"}],
         })  # fmt: skip
-    disk, zonal, regional = kept_storage.kept(there.account, "c", PATHS)
+    disk, zonal, regional = leftovers.kept(there.account, "c", PATHS)
     assert disk.line() == "persistent disk c-home (home, 50 GiB): 0.0068 USD an hour, 5.00 USD a month"
     assert disk.keys == {"kind": "nfs", "existing": "c-home"}
     assert zonal.keys["existing"] == "c-data"
@@ -56,10 +56,8 @@ def test_a_snapshot_is_known_by_its_disk_and_its_name(there: Project) -> None:
     made = f"{snapshot_prefix('c-apps')}-20260102-150405"
     put_snapshot(there, made, "c-apps")
     put_snapshot(there, "c-apps-20260102-150406", "c-apps-of-somebody")
-    (only,) = kept_storage.kept(there.account, "c", PATHS)
+    (only,) = leftovers.kept(there.account, "c", PATHS)
     assert (only.name, only.keys["restore"], only.keys["size_gib"]) == ("apps", made, 60)
     assert only.line().endswith("price unknown")
     assert leftovers.leftovers(there.account, "c") == []
-    assert list(kept_storage.kept(there.account, "c", {})) == [], (
-        "without a stack file nobody knows its disks"
-    )
+    assert list(leftovers.kept(there.account, "c", {})) == [], "without a stack file nobody knows its disks"

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1 as gce
 
-from cli.clouds import termination
-from cli.gcp import machines
-from cli.gcp.cloud import GcpCloud
-from cli.gcp.leftovers import KINDS, leftovers
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import CLUSTER, ROLE, STACK, value
 from node.model import Access
+from operations.clouds import commands
+from operations.gcp import machines
+from operations.gcp.cloud import GcpCloud
+from operations.gcp.leftovers import KINDS, leftovers
 from tests.support.fake_gce import Fault
 from tests.support.fake_gce_cloud import Failing
 from tests.support.fake_google import BUCKET, Project, project
@@ -63,7 +63,7 @@ class Clock:
 
 def terminate(there: Project, *then: Any, **options: Any) -> tuple[int, list[str]]:
     said: list[str] = []
-    ended = termination.terminate_compute(cloud(there), said.append, sleep=Clock(there, *then), **options)
+    ended = commands.terminate_compute(cloud(there), said.append, sleep=Clock(there, *then), **options)
     return ended, said
 
 
@@ -115,7 +115,7 @@ def test_a_stopped_machine_is_started_and_why_it_cannot_is_said(there: Project) 
 
 def test_a_start_that_fails_at_its_end_is_said_too() -> None:
     """Compute Engine reports missing capacity only on the operation."""
-    from cli.gcp.machines import finish
+    from operations.gcp.machines import finish
 
     wrong = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "try another zone"}
     over = {"name": "o", "zone": f"https://x/zones/{A}", "status": "DONE", "error": {"errors": [wrong]}}

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.clouds import operations as shared_operations
-from cli.clouds import termination
-from cli.gcp import account, operations, ssh_keys
 from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.gcp import access
+from operations.clouds import commands
+from operations.clouds import commands as shared_operations
+from operations.gcp import __main__, account, cloud
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
 from tests.support.gcp_mocks import gcp_design
@@ -39,13 +39,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 
 def run(arguments: list[str]) -> int:
-    return shared_operations.run(operations.VERBS, operations.parse(arguments))
+    return shared_operations.run(__main__.VERBS, __main__.parse(arguments))
 
 
 def test_it_says_how_many_machines_it_ended(
     there: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(termination, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
     there.node("cpu-0")
     there.node("cpu-0", cluster="other")
     for ended in (1, 0):
@@ -72,9 +72,9 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
-    options = operations.parse(["proxy", "--project", "p-1", "--zone", ZONE, "--instance", "c-login-0"])
-    operations.proxy(options)
-    assert ran == [ssh_keys.tunnel("p-1", ZONE, "c-login-0", "22")]
+    options = __main__.parse(["proxy", "--project", "p-1", "--zone", ZONE, "--instance", "c-login-0"])
+    __main__.proxy(options)
+    assert ran == [cloud.tunnel("p-1", ZONE, "c-login-0", "22")]
     assert ran[0][:6] == ["gcloud", "compute", "start-iap-tunnel", "c-login-0", "22", "--listen-on-stdin"]
     assert len(there.keys) == 1
 
@@ -83,7 +83,7 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
 
     monkeypatch.setattr(os, "execvp", missing)
     with pytest.raises(UserError, match="`gcloud` is not on PATH") as caught:
-        operations.proxy(options)
+        __main__.proxy(options)
     assert caught.value.exit_code == EXIT_REFUSED
 
 
@@ -119,7 +119,7 @@ def test_as_a_process_it_says_that_there_are_no_credentials(tmp_path: Path) -> N
 
 def test_no_library_is_loaded_that_every_connection_would_wait_for() -> None:
     """google-cloud-compute takes five seconds to import, Pulumi one."""
-    seen = "import sys, cli.gcp.operations, cli.gcp.cloud, google.auth.transport.requests; "
+    seen = "import sys, operations.gcp.__main__, operations.gcp.cloud, google.auth.transport.requests; "
     seen += "print([m for m in sys.modules if m.startswith(('google.cloud', 'pulumi_gcp', 'grpc'))])"
     line = [sys.executable, "-c", seen]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

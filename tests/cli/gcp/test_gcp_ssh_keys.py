@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from cli.clouds import boot, ssh_access
-from cli.gcp import ssh_keys
-from cli.gcp.cloud import GcpCloud
-from cli.gcp.ssh_keys import KEY_SECONDS
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.gcp import access
 from infra.program.stack import Stack
 from node.model import ClusterDesign
+from operations.clouds import commands, ssh_access
+from operations.gcp.cloud import KEY_SECONDS, GcpCloud, bring_key
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
 from tests.support.gcp_mocks import gcp_design, gcp_ssh_design
 
 ZONE = "europe-west4-a"
 NOW = 1_800_000_000.0
-PROXY = f".venv/bin/python -m cli.gcp.operations proxy --project p-1 --zone {ZONE} --instance %h --port %p"
+PROXY = f".venv/bin/python -m operations.gcp proxy --project p-1 --zone {ZONE} --instance %h --port %p"
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def find(there: Project, design: ClusterDesign) -> ssh_access.Login:
 
 
 def test_a_key_is_brought_with_an_expiry_and_the_users_name_comes_back(there: Project, home: Path) -> None:
-    assert ssh_keys.bring_key(there.account, home / ".ssh", NOW) == USER
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
     (key,) = there.keys.values()
     assert key == {"key": f"{KEY} ada@laptop", "expirationTimeUsec": str(round((NOW + KEY_SECONDS) * 1e6))}
 
@@ -84,7 +82,7 @@ def test_a_key_that_is_there_is_left_as_long_as_it_lasts(
     """A key that a user has stored without an end must not get one."""
     there.accounts.append({"username": USER})
     there.keys["old"] = {"key": KEY, **({"expirationTimeUsec": expires} if expires else {})}
-    assert ssh_keys.bring_key(there.account, home / ".ssh", NOW) == USER
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
     assert any(call.startswith("PATCH") for call in there.calls) is brought
     (key,) = there.keys.values()
     wanted = str(round((NOW + KEY_SECONDS) * 1e6)) if brought else expires
@@ -104,33 +102,33 @@ def test_a_key_that_went_as_it_was_looked_at_is_brought_anew(
         return said
 
     monkeypatch.setattr(there, "_profile", gone)
-    assert ssh_keys.bring_key(there.account, home / ".ssh", NOW) == USER
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
     (key,) = there.keys.values()
     assert key["expirationTimeUsec"] == str(round((NOW + KEY_SECONDS) * 1e6))
 
 
 def test_of_several_names_the_marked_one_is_taken(there: Project, home: Path) -> None:
     there.accounts += [{"username": "old"}, {"username": "new", "primary": True}, {"uid": "7"}]
-    assert ssh_keys.bring_key(there.account, home / ".ssh", NOW) == "new"
+    assert bring_key(there.account, home / ".ssh", NOW) == "new"
 
 
 def test_a_user_without_a_name_on_machines_gets_one(there: Project, home: Path) -> None:
     there.keys["old"] = {"key": KEY}
-    assert ssh_keys.bring_key(there.account, home / ".ssh", NOW) == USER
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
     assert there.keys == {"old": {"key": KEY}}
 
 
 def test_an_organisation_that_takes_no_keys_is_said(there: Project, home: Path) -> None:
     there.managed = False
     with pytest.raises(UserError, match=r"OS Login does not take a key for ada@example\.com") as caught:
-        ssh_keys.bring_key(there.account, home / ".ssh", NOW)
+        bring_key(there.account, home / ".ssh", NOW)
     assert caught.value.exit_code == EXIT_REFUSED
 
 
 def test_without_a_key_of_ones_own_nothing_is_asked(there: Project, home: Path) -> None:
     (home / ".ssh" / "id_ed25519.pub").unlink()
     with pytest.raises(UserError, match="you have no SSH key"):
-        ssh_keys.bring_key(there.account, home / ".ssh", NOW)
+        bring_key(there.account, home / ".ssh", NOW)
     assert there.calls == []
 
 
@@ -187,7 +185,7 @@ def test_the_wait_has_the_users_name_among_its_facts(there: Project) -> None:
     there.head()
     there.report("controller", "ready")
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    facts = boot.Waiter(wish, cloud(there), print).facts()
+    facts = commands.Waiter(wish, cloud(there), print).facts()
     assert facts == {"host_keys": [KEY], "login_user": USER, "scheduler_version": "slurm 23.11.4"}
 
 
@@ -204,7 +202,7 @@ def test_a_machine_that_boots_anew_is_asked_for_its_new_report(there: Project) -
         there.report("controller", "ready")
 
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    boot.Waiter(wish, cloud(there), print, sleep=pause).facts()
+    commands.Waiter(wish, cloud(there), print, sleep=pause).facts()
     assert len(pauses) == 1
 
 
@@ -214,4 +212,4 @@ def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(there: Project)
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
     line = f"gcloud compute instances get-serial-port-output c-controller --project p-1 --zone {ZONE}"
     with pytest.raises(UserError, match=rf"has not reported within 0 s.*{line}"):
-        boot.Waiter(wish, cloud(there), print, seconds=0).facts()
+        commands.Waiter(wish, cloud(there), print, seconds=0).facts()

@@ -12,11 +12,12 @@ from google.cloud import compute_v1 as gce
 from pulumi_gcp.filestore import outputs
 
 from cli.doctor.finding import Finding, Severity, fine
-from cli.gcp import account, diagnosis, leftovers, storage
+from cli.gcp import diagnosis, storage
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import Mount
+from operations.gcp import account, leftovers
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import EXISTING, NFS, ZONE, gcp_design

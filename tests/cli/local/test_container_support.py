@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.finding import Severity
-from cli.local import container_support, image, system_packages
-from cli.local.agent_lifecycle import end_cluster
-from cli.local.diagnosis.machines import containers
-from cli.local.diagnosis.machines import images as cached_images
+from cli.local.diagnosis.cluster import containers
+from cli.local.diagnosis.cluster import images as cached_images
 from infra.errors import UserError
 from localcloud import cgroups, images, layers
 from localcloud.isolation import read
 from node.model import CONTAINER, PROCESS, ClusterDesign
+from operations.local import containers as container_support
+from operations.local import containers as image
+from operations.local import system_packages
+from operations.local.agent import end_cluster
 from tests.support.checkout import ROOT
 from tests.support.containers import need_containers
 from tests.support.doubles import design
@@ -33,7 +35,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
     monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
-    monkeypatch.setattr(image, "exists", lambda _design: False)
+    monkeypatch.setattr(image, "image_exists", lambda _design: False)
 
 
 @pytest.mark.usefixtures("able")
@@ -74,7 +76,7 @@ class _Full:
 
 
 def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "exists", lambda _design: True)
+    monkeypatch.setattr(image, "image_exists", lambda _design: True)
     (wanted,) = containers(WANTED, lambda _design: None)
     (other,) = containers(design(isolation=PROCESS), lambda _design: None)
     assert [f.severity for f in (wanted, other)] == [Severity.FINE] * 2
@@ -106,7 +108,7 @@ def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.
 def test_the_doctor_says_how_much_the_cached_images_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image, "folder", lambda: tmp_path / "images")
+    monkeypatch.setattr(image, "image_folder", lambda: tmp_path / "images")
     assert list(cached_images()) == [], "there are none yet"
     (tmp_path / "images" / "trixie-1").mkdir(parents=True)
     (tmp_path / "images" / "trixie-1" / "disk").write_bytes(b"x" * (3 << 20))

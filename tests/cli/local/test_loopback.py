@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from cli.local import loopback
 from infra.errors import EXIT_REFUSED, UserError
+from operations.local import run_directory
 from tests.support.checkout import ROOT
 from tests.support.net_machines import need_net_machines
 
@@ -49,8 +49,10 @@ def test_slurm_finds_the_loopback_alone_with_ipv6_or_another_address() -> None:
 
 
 def test_up_refuses_such_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    loopback.check()
-    monkeypatch.setattr(loopback, "unresolved", lambda *, ipv6: ("nothing is found", "As root: do that"))
+    run_directory.check_loopback()
+    monkeypatch.setattr(
+        run_directory, "is_unresolved", lambda *, ipv6: ("nothing is found", "As root: do that")
+    )
     with pytest.raises(UserError, match=r"^nothing is found\. As root: do that$") as refused:
-        loopback.check()
+        run_directory.check_loopback()
     assert refused.value.exit_code == EXIT_REFUSED

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from cli.local import agent_lifecycle, operations, termination
-from cli.local.run_directory import RunDirectory
 from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
 from node import rpc
 from node.processes import ProcessId, caller, with_environment
+from operations.local import agent, cluster
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -34,10 +34,10 @@ from tests.support.processes import with_words
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short limit for hanging agents; on a busy machine it would also end agents that are only slow."""
-    monkeypatch.setattr(agent_lifecycle, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(termination, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(agent_lifecycle, "HUNG_SECONDS", 1.0)
-    monkeypatch.setattr(agent_lifecycle, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(agent, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(agent, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(agent, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(agent, "PATIENCE_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -101,10 +101,7 @@ def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
 
 def test_one_agent_where_two_commands_want_one_at_once(local: FakeMachines) -> None:
     kill(local.agent())
-    threads = [
-        threading.Thread(target=agent_lifecycle.start_agent, args=(local.project, local.run))
-        for _ in range(4)
-    ]
+    threads = [threading.Thread(target=agent.start_agent, args=(local.project, local.run)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -136,13 +133,11 @@ def test_an_agent_that_another_command_has_just_started_has_its_own_time(
     """On a busy machine an agent takes seconds to answer, and the caller may have waited long before."""
     clock, hung, starts = Clock(), ProcessId(11, 1), ProcessId(12, 2)
     ended: list[ProcessId] = []
-    monkeypatch.setattr(agent_lifecycle, "time", clock)
-    monkeypatch.setattr(agent_lifecycle, "_kill", ended.append)
-    monkeypatch.setattr(agent_lifecycle, "agent_process", lambda _run: starts if ended else hung)
-    monkeypatch.setattr(
-        agent_lifecycle, "agent_answers", lambda _run: clock.now > 1.8 * agent_lifecycle.HUNG_SECONDS
-    )
-    agent_lifecycle.start_agent(tmp_path, RunDirectory(tmp_path))
+    monkeypatch.setattr(agent, "time", clock)
+    monkeypatch.setattr(agent, "_kill", ended.append)
+    monkeypatch.setattr(agent, "agent_process", lambda _run: starts if ended else hung)
+    monkeypatch.setattr(agent, "agent_answers", lambda _run: clock.now > 1.8 * agent.HUNG_SECONDS)
+    agent.start_agent(tmp_path, RunDirectory(tmp_path))
     assert ended == [hung]
 
 
@@ -162,11 +157,11 @@ def test_an_agent_that_gave_way_to_one_that_ended_is_followed_by_another(
         # It is there while the first of ours ends, and then is not.
         return other if 0 < clock.now < 3 else None
 
-    monkeypatch.setattr(agent_lifecycle, "time", clock)
-    monkeypatch.setattr(agent_lifecycle, "_spawn", spawn)
-    monkeypatch.setattr(agent_lifecycle, "agent_process", looked)
-    monkeypatch.setattr(agent_lifecycle, "agent_answers", lambda _run: len(spawned) == 2)
-    agent_lifecycle.start_agent(tmp_path, RunDirectory(tmp_path))
+    monkeypatch.setattr(agent, "time", clock)
+    monkeypatch.setattr(agent, "_spawn", spawn)
+    monkeypatch.setattr(agent, "agent_process", looked)
+    monkeypatch.setattr(agent, "agent_answers", lambda _run: len(spawned) == 2)
+    agent.start_agent(tmp_path, RunDirectory(tmp_path))
     assert spawned == [0.0, 3.0]
 
 
@@ -180,7 +175,7 @@ def test_up_right_after_a_down_that_was_cut_off_gets_an_agent_that_stays(
     # On a slow machine it has come to its end before it is looked at, and answered: no fault of its.
     with contextlib.suppress(rpc.RpcUnavailableError):
         rpc.call(str(local.run.agent_socket), "shutdown", 0.3)
-    monkeypatch.setattr(agent_lifecycle, "HUNG_SECONDS", 60.0)
+    monkeypatch.setattr(agent, "HUNG_SECONDS", 60.0)
     local.do("cloud-up")
     assert not old.alive()
     assert local.agent().pid != old.pid
@@ -272,17 +267,17 @@ def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> Non
     for name in ("etc/slurm.conf", "code/current/bin/slurm-stacks"):
         (local.run.path / name).parent.mkdir(parents=True, exist_ok=True)
         (local.run.path / name).touch()
-    operations.repair(Stack(local.project, "test"), said.append)
+    cluster.repair(Stack(local.project, "test"), said.append)
     assert said == [], "all is well"
-    assert not agent_lifecycle.controller_is_dead(local.run)
+    assert not agent.controller_is_dead(local.run)
     head = local.process("controller")
     kill(local.agent())
-    operations.repair(Stack(local.project, "test"), said.append)
+    cluster.repair(Stack(local.project, "test"), said.append)
     assert head.alive()
     kill(local.agent())
     kill(head)
-    assert agent_lifecycle.controller_is_dead(local.run)
-    operations.repair(Stack(local.project, "test"), said.append)
+    assert agent.controller_is_dead(local.run)
+    cluster.repair(Stack(local.project, "test"), said.append)
     assert [text.split(":")[0] for text in said] == [
         "the local cloud's agent has ended",
         "the local cloud's agent has ended",
@@ -291,7 +286,7 @@ def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> Non
     assert local.process("controller").alive()
     (local.run.bucket / "loader.py").unlink()
     with pytest.raises(UserError, match=r"bucket/loader\.py(.|\n)*down --stack test"):
-        operations.repair(Stack(local.project, "test"), said.append)
+        cluster.repair(Stack(local.project, "test"), said.append)
 
 
 # --- the commands themselves -----------------------------------------------------------------------------
@@ -302,7 +297,7 @@ def argv(local: FakeMachines, verb: str) -> list[str]:
         "import runpy, sys; from pathlib import Path; from infra.program import locations\n"
         f"locations.run_root = lambda: Path({str(local.run.path.parent)!r})\n"
         f"sys.argv = ['operations', {verb!r}, '--stack', 'test']\n"
-        "runpy.run_module('cli.local.operations', run_name='__main__')"
+        "runpy.run_module('operations.local', run_name='__main__')"
     )
     return [sys.executable, "-c", code]
 
@@ -419,6 +414,6 @@ def test_no_command_line_is_mistaken_for_the_agents(
     """After a reboot, an agent's former pid may belong to any process."""
     kill(local.agent())
     (local.run.cloud / "agent.lock").write_text(f"{os.getpid()}\n")
-    assert agent_lifecycle.agent_process(local.run) is None
+    assert agent.agent_process(local.run) is None
     local.do("cloud-up")
     assert local.agent().alive()

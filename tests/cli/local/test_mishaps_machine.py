@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import host_checks, run_directory
+from cli.local import host_checks
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
+from operations.local import run_directory
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import machine_access, name_support, operations
-from cli.access import TOOL
 from infra.program.stack import Stack
 from localcloud import addresses, network
 from node.sites import LocalSite
+from operations.access import TOOL
+from operations.local import cluster, machine_access, names
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -24,7 +24,7 @@ from tests.support.fake_machines import FakeMachines
 DESIGN = design()
 
 needs_views = pytest.mark.skipif(
-    (_problem := name_support.unsupported_reason("127.9.64.0")) is not None,
+    (_problem := names.unsupported_reason("127.9.64.0")) is not None,
     reason=f"no hosts namespaces here: {_problem}",
 )
 
@@ -108,7 +108,7 @@ def test_an_agent_that_is_started_again_claims_the_same_addresses(local: FakeMac
     os.kill(agent.pid, signal.SIGKILL)
     # Not the process's end: its last thread closes the socket a moment after the first has ended.
     until(lambda: first not in addresses.claimed_blocks(), 60, "the end of the agent's claim")
-    operations.repair(Stack(local.project, "test"), lambda _text: None)
+    cluster.repair(Stack(local.project, "test"), lambda _text: None)
     assert first in addresses.claimed_blocks()
     assert addresses.saved_block(local.run.path) == first
     assert seen_by(launch(local, "debug-1")) == seen_by(pid)
@@ -119,7 +119,7 @@ def test_an_agent_that_is_started_again_claims_the_same_addresses(local: FakeMac
 def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(name_support, "_probe", lambda _address: "unshare: Operation not permitted")
+    monkeypatch.setattr(names, "_probe", lambda _address: "unshare: Operation not permitted")
     local.do("cloud-up")
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "by name" in line]
     assert sentence.startswith(
@@ -133,7 +133,7 @@ def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     assert space(launch(local, "debug-0")) == space("self")
     assert machine_access.command(local.run, ["sh"]).argv == ["sh"]
     said: list[str] = []
-    operations.repair(Stack(local.project, "test"), said.append)
+    cluster.repair(Stack(local.project, "test"), said.append)
     assert said == [sentence], "each `up` says so"
 
 

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from cli.local import benchmark, operations, system_packages, training
 from infra import bundle, workload_files
 from infra.errors import UserError
 from node.model import SlurmSettings
 from node.processes import ProcessId
+from operations.local import __main__ as entry
+from operations.local import benchmark, cluster, system_packages
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -191,7 +192,7 @@ def test_a_failed_boot_is_told_with_its_step_and_made_anew(published: FakeMachin
 def test_a_boot_that_does_not_end_is_told(
     published: FakeMachines, monkeypatch: pytest.MonkeyPatch, outcome: str, seconds: float, words: str
 ) -> None:
-    monkeypatch.setattr(operations, "HEAD_START_SECONDS", seconds)
+    monkeypatch.setattr(cluster, "HEAD_START_SECONDS", seconds)
     published.outcome(outcome)
     with pytest.raises(UserError, match=words):
         published.do("head-up")
@@ -314,7 +315,12 @@ def test_the_environment_lies_where_the_cluster_looks(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(training, "build", lambda *given: asked.append(given) or Path("/envs/abc"))  # type: ignore[func-returns-value]
+
+    def build(*given: Any) -> Path:
+        asked.append(given)
+        return Path("/envs/abc")
+
+    monkeypatch.setattr(benchmark, "build_environment", build)
     assert local.do("environment") == {"environment": "abc"}
     ((project, kind, envs, uv),) = asked
     assert (project, kind, envs) == (local.project, "cpu", (local.run.apps / "envs").resolve())
@@ -327,7 +333,7 @@ def test_the_environment_lies_where_the_cluster_looks(
 def main(local: FakeMachines, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(local.project))
     monkeypatch.setattr(sys, "argv", ["operations", *arguments])
-    return operations.main()
+    return entry.main()
 
 
 def test_the_tool_and_its_cancel(
@@ -359,7 +365,7 @@ def test_what_goes_wrong_is_one_message(
     assert "agent did not start" in err
     assert "not today" in err
     assert "Traceback" not in err
-    monkeypatch.setitem(operations.VERBS, "stage", lambda *_: (local.run.path / "no" / "such").write_text(""))
+    monkeypatch.setitem(entry.VERBS, "stage", lambda *_: (local.run.path / "no" / "such").write_text(""))
     assert main(local, monkeypatch, "stage", "--stack", "test") == 1
     assert capsys.readouterr().err == f"{local.run.path}/no/such: No such file or directory\n"
     with pytest.raises(SystemExit) as caught:

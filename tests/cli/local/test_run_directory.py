@@ -21,8 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import loopback, run_directory
-from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.errors import UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
@@ -31,6 +29,8 @@ from node.folders import Folders
 from node.model import SLURMDBD_PORT, Partition, SlurmSettings
 from node.sites import LocalSite
 from node.slurm.addressing import PORT_BLOCK
+from operations.local import run_directory
+from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from tests.support.checkout import until
 from tests.support.doubles import design
 
@@ -93,7 +93,7 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     assert made.site.user == getpass.getuser()
     assert made.site.slurmd_port == made.site.slurmctld_port + 1
     assert (made.site.cloud, made.site.blocks) == (
-        LocalSite(str(run.agent_socket), ipv6=loopback.has_ipv6()),
+        LocalSite(str(run.agent_socket), ipv6=run_directory.has_ipv6()),
         {"debug": ((0, 64),)},
     )
     folders = Folders(made)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import system_packages
-from cli.local.system_packages import ACCOUNTING, NEEDED, PMIX, SLURM
 from infra.errors import EXIT_REFUSED, UserError
+from operations.local import system_packages
+from operations.local.system_packages import ACCOUNTING, NEEDED, PMIX, SLURM
 
 # In place of apt-get: notes its arguments and the policy of the moment, and installs by touching files.
 APT = """#!/bin/sh

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import training
-from cli.local.training import build, build_own
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from localcloud.machines import base_python
 from node.bootstrap.vm.training import COMPLETE
+from operations.local import benchmark
+from operations.local.benchmark import build_environment, build_own_environment
 from tests.support.checkout import until
 
 # In place of uv: notes how it was called, and makes an environment.
@@ -66,7 +66,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(project: Path, uv: Uv, tmp_path: Path) -> Callable[..., Path]:
     def go(kind: str = "cpu", *groups: str) -> Path:
-        return build(project, kind, tmp_path / "envs", uv.path, groups)
+        return build_environment(project, kind, tmp_path / "envs", uv.path, groups)
 
     return go
 
@@ -115,7 +115,7 @@ def test_a_users_requirements_may_be_the_mistake(uv: Uv, tmp_path: Path) -> None
     (tmp_path / "own.txt").write_text("six==\n")
     uv.write("#!/bin/sh\nexit 2\n")
     with pytest.raises(UserError) as caught:
-        build_own(tmp_path, "own.txt", tmp_path / "envs", uv.path)
+        build_own_environment(tmp_path, "own.txt", tmp_path / "envs", uv.path)
     assert f"uv could not build the environment from {tmp_path / 'own.txt'}" in str(caught.value)
     assert "Check what the file names, the connection" in str(caught.value)
 
@@ -201,7 +201,7 @@ def test_builders_wait_for_each_other(make: Callable[..., Path], uv: Uv) -> None
 def test_a_long_build_says_that_it_goes_on(
     make: Callable[..., Path], uv: Uv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "HEARTBEAT_SECONDS", 0.03)
+    monkeypatch.setattr(benchmark, "HEARTBEAT_SECONDS", 0.03)
     threads = threading.active_count()
     uv.hold.touch()
     builder = threading.Thread(target=make)
@@ -226,15 +226,15 @@ def test_a_users_requirements_get_an_environment_of_their_own(project: Path, uv:
     file = project / "code" / "packages.txt"
     file.parent.mkdir()
     file.write_text("torch==2.9.1\n")
-    path = build_own(project, "code/packages.txt", tmp_path / "envs", uv.path)
+    path = build_own_environment(project, "code/packages.txt", tmp_path / "envs", uv.path)
     assert path == tmp_path / "envs" / digest("cpu", "code/packages.txt", project)
     assert (path / COMPLETE).exists()
     assert [call.rpartition("|")[2] for call in uv.calls()] == [
         f"venv --quiet --allow-existing {path}",
         f"pip install --quiet --python {path}/bin/python --requirement {file}",
     ]
-    assert build_own(project, "code/packages.txt", tmp_path / "envs", uv.path) == path
+    assert build_own_environment(project, "code/packages.txt", tmp_path / "envs", uv.path) == path
     assert len(uv.calls()) == 2
     file.write_text("-r more.txt\n")
     with pytest.raises(UserError, match="line 1 leads to other files"):
-        build_own(project, "code/packages.txt", tmp_path / "envs", uv.path)
+        build_own_environment(project, "code/packages.txt", tmp_path / "envs", uv.path)
