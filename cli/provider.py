@@ -274,9 +274,9 @@ def cloud(name: str) -> CloudProvider:
 
 def listed_here(cluster: Cluster) -> Listed:
     """The state of a local cluster for `./cluster list`."""
-    from cli.local import clusters as listing
+    from cli.local.clusters import listed
 
-    return listing.listed(cluster)
+    return listed(cluster)
 
 
 def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence[Job]], None]) -> None:
@@ -285,9 +285,9 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     Raises:
         UserError: Something of it is left; or the one from `agree`.
     """
-    from cli.local import clusters as gone_clusters
+    from cli.local import clusters as local_clusters
 
-    gone_clusters.take_down_gone(cluster, console, agree)
+    local_clusters.take_down_gone(cluster, console, agree)
 
 
 def scheduler(stack: Stack, config: StackConfig | None) -> Scheduler | None:
@@ -319,5 +319,5 @@ def of_cluster(stack: Stack) -> str | None:
     if said in ("aws", "gcp"):
         return said
     # Only a cluster on Google Cloud has a project.
-    noted = known_clusters.known(stack)
+    noted = known_clusters.known_places(stack)
     return ("gcp" if noted[-1].project else "aws") if noted else None

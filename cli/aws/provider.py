@@ -77,10 +77,9 @@ class AwsProvider(CloudProvider):
         found = super().stacks_of(design)
         if design.batch is None:
             return found
-        from cli.aws.batch import changes as names
-        from cli.aws.batch import teardown
+        from cli.aws.batch import changes, teardown
 
-        return found | names.stacks(teardown.client_of(ClusterRef.of(design)), design.name)
+        return found | changes.stacks(teardown.client_of(ClusterRef.of(design)), design.name)
 
     def check_changes(
         self,
@@ -92,20 +91,17 @@ class AwsProvider(CloudProvider):
         replace: bool,
     ) -> CheckedChanges:
         if design.batch is not None:
-            from cli.aws.batch import changes as change_check
-            from cli.aws.batch import changes as names
-            from cli.aws.batch import teardown
+            from cli.aws.batch import changes, teardown
 
             place = ClusterRef.of(design)
-            names.refuse_taken(teardown.client_of(place), design)
+            changes.refuse_taken(teardown.client_of(place), design)
             if (known := ClusterRef.known(outputs())) is not None:
-                change_check.refuse_shared_addresses(teardown.client_of(known), design, known)
+                changes.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
-            from cli.aws.batch import changes as change_check
-            from cli.aws.batch import teardown
+            from cli.aws.batch import changes, teardown
 
             there = ClusterRef.known(outputs()) or ClusterRef.of(design)
-            change_check.check(teardown.client_of(there), design, there)
+            changes.check(teardown.client_of(there), design, there)
         return super().check_changes(stack, design, outputs, say, replace=replace)
 
     def drain(

@@ -107,7 +107,7 @@ class CloudProvider(abc.ABC):
         try:
             design = file_design(stack)
         except ConfigError:
-            noted = known_clusters.known(stack)
+            noted = known_clusters.known_places(stack)
             if not noted:
                 raise
             cloud = self.cloud(noted[-1])
@@ -360,7 +360,7 @@ class CloudProvider(abc.ABC):
         from cli.clouds import known_clusters
 
         known = ClusterRef.known(outputs())
-        found = dict.fromkeys([*([known] if known else []), *known_clusters.known(stack)])
+        found = dict.fromkeys([*([known] if known else []), *known_clusters.known_places(stack)])
         if found:
             return list(found)
         try:

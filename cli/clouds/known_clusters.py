@@ -23,7 +23,7 @@ from operations.access import Outputs
 from operations.clouds.cloud import Cloud
 
 
-def known(stack: Stack) -> list[ClusterRef]:
+def known_places(stack: Stack) -> list[ClusterRef]:
     """Return the clusters in the order in which they were noted; empty if the record cannot be read."""
     record = clusters.of(stack)
     try:
@@ -74,7 +74,7 @@ def is_own(stack: Stack, place: ClusterRef, known: ClusterRef | None) -> bool:
     Args:
         known: The cluster that is up, by the engine's outputs.
     """
-    noted = [*known(stack), *([known] if known is not None else [])]
+    noted = [*known_places(stack), *([known] if known is not None else [])]
     return any(_where(one) == _where(place) for one in noted)
 
 
@@ -183,7 +183,7 @@ def refuse_foreign(
     Raises:
         UserError: Exit 3; the message names that stack.
     """
-    if ClusterRef.known(outputs()) is not None or known(stack):
+    if ClusterRef.known(outputs()) is not None or known_places(stack):
         return
     try:
         design = read(stack)

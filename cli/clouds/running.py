@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cli.changes.decision import ClusterControl
 from cli.clouds import known_clusters
-from cli.doctor import condition
+from cli.doctor.condition import budget, health, service
 from cli.doctor.finding import Finding, fine, warns
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
@@ -33,7 +33,7 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
     Args:
         login: Finds the login machine. Nothing is asked of a stack that was never brought up from here.
     """
-    if not known_clusters.known(stack):
+    if not known_clusters.known_places(stack):
         return
     try:
         target = replace(login().target, patience=0)
@@ -47,9 +47,9 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
             said = str(error).splitlines()[0].rstrip(".")
             yield warns("cluster.state", f"it could not be asked for its nodes: {said}", cure)
         return
-    yield from condition.budget(status["cost"], stack.name)
-    yield from condition.health(status["nodes"], stack.name)
-    yield from condition.service(status, stack.name)
+    yield from budget(status["cost"], stack.name)
+    yield from health(status["nodes"], stack.name)
+    yield from service(status, stack.name)
     running = status["machines"]["running"]
     yield fine("cluster.state", f"is up, {plurals.count(running, 'node')} running")
 

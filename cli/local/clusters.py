@@ -1,4 +1,4 @@
-"""The local clusters of this user: their state, what is left of one, and the end of one whose checkout is gone."""
+"""This user's local clusters: their state, what is left of one, and the end of one without a checkout."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from cli import main, user_clusters
 from cli.changes.decision import ClusterControl
 from cli.clouds import known_clusters
 from cli.console.progress import Console
-from cli.local import clusters as gone_clusters
+from cli.local import clusters as local_clusters
 from cli.local import running
 from infra import config
 from infra.clouds.commands import ClusterRef
@@ -322,7 +322,7 @@ def test_what_is_left_is_named_and_another_call_finds_it(
     gone: clusters.Cluster, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (gone.run_dir / owner.OWNER).write_text("file:///elsewhere\n")
-    monkeypatch.setattr(gone_clusters, "end_cluster", lambda _run: None)
+    monkeypatch.setattr(local_clusters, "end_cluster", lambda _run: None)
     with pytest.raises(UserError) as caught:
         down(gone.id)
     assert str(caught.value).splitlines() == [
@@ -331,7 +331,7 @@ def test_what_is_left_is_named_and_another_call_finds_it(
         f"Run `./cluster down --cluster {gone.id}` again.",
     ]
     assert "nothing" not in capsys.readouterr().err
-    monkeypatch.setattr(gone_clusters, "end_cluster", end_cluster)
+    monkeypatch.setattr(local_clusters, "end_cluster", end_cluster)
     down(gone.id)
     said = capsys.readouterr().err.splitlines()
     assert said[-2] == "nothing else is left"
@@ -353,9 +353,9 @@ def test_a_cluster_whose_checkout_is_there_is_ended_there(tmp_path: Path) -> Non
 def test_a_running_cluster_whose_checkout_is_gone_is_named(
     gone: clusters.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gone_clusters.gone_messages() == [], "a reboot has ended it"
+    assert local_clusters.gone_messages() == [], "a reboot has ended it"
     monkeypatch.setattr(RunDirectory, "pids", lambda _run: [1])
-    (message,) = gone_clusters.gone_messages()
+    (message,) = local_clusters.gone_messages()
     assert message.endswith(f"`./cluster down --cluster {gone.id}`")
 
 

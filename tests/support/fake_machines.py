@@ -21,8 +21,9 @@ from node import rpc
 from node.codec import to_json
 from node.model import ClusterDesign
 from node.processes import ProcessId
-from operations.local.__main__ import VERBS, cloud_down
+from operations.local.__main__ import VERBS
 from operations.local.agent import agent_process
+from operations.local.cluster import cloud_down
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import CODE, ROOT, until
 

@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli import results
-from cli.aws.batch import jobs as budget_gate
-from cli.aws.batch import jobs as explanations
-from cli.aws.batch import jobs as submit
+from cli.aws.batch import jobs as batch_jobs
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import locations
 from infra.program.stack import Stack
 from node import plurals
-from node.foreign import parse
 from node.model import ClusterDesign
 from operations.aws.batch.service import ALIVE, BatchService, Client, Job
 
 if TYPE_CHECKING:
     from cli.console.progress import Console
-
-# The records of a Batch stack's runs, kept on this machine where they outlive the stack.
-
-LARGEST = 1e15
-_JOB_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
-
-
-def records_folder(stack: str) -> Path:
-    """The folder of a stack's records; it is not created here."""
-    return locations.state_root() / "batch" / stack
-
-
-def keep_record(stack: str, record: dict[str, Any]) -> Path:
-    """Keep a record by its job's id, and return its file.
-
-    Raises:
-        UserError: The folder cannot be written, or the id is none: a file is named after it.
-    """
-    if not _JOB_ID.fullmatch(str(record["job_id"])):
-        raise UserError(f"{record['job_id']!r} is no id of a Batch job, so its result is not kept")
-    path = records_folder(stack) / f"{record['job_id']}.json"
-    results.write_whole(path, json.dumps(record, indent=1))
-    return path
-
-
-def load_records(stack: str) -> list[dict[str, Any]]:
-    """A stack's records by number of nodes, and of equal ones the oldest first, without unreadable files."""
-    found = []
-    for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
-        try:
-            record = parse(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict) and isinstance(record.get("nodes"), int):
-            found.append(record)
-    return sorted(found, key=lambda record: int(record["nodes"]))
-
-
-def rate(record: dict[str, Any]) -> float | None:
-    """Images a second of a record; `None` where its program reported none."""
-    result = record.get("result")
-    found = result.get("images_per_second") if isinstance(result, dict) else None
-    # A job's log has said it, and may say anything.
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= LARGEST:
-        return None
-    return float(found)
-
 
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
@@ -130,13 +75,13 @@ class BatchCommands:
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
             "ended": [
-                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": explanations.ended(job)}
+                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": batch_jobs.ended(job)}
                 for job in found[::-1] if job.ended
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
                 "unknown": [] if price is not None else [partition.name], "damaged": [],
-                "budget": budget_gate.budget(service),
+                "budget": batch_jobs.budget(service),
             },
         }  # fmt: skip
 
@@ -195,7 +140,7 @@ class BatchCommands:
         own = self._service.own
         counts = parse_nodes(nodes, own.nodes)
         for count in counts:
-            submit.check_nodes(self._service, count)
+            batch_jobs.check_nodes(self._service, count)
         for count in counts:
             for number in range(repeat or 1):
                 show(self._run(console, count, number))
@@ -221,22 +166,22 @@ class BatchCommands:
         service, stack = self._service, self._stack.name
         try:
             with console.waiting("job"):
-                job = submit.submit(
+                job = batch_jobs.submit(
                     service,
                     nodes,
                     number=number,
-                    before=lambda count: budget_gate.prepare(service, count, console.say),
+                    before=lambda count: batch_jobs.prepare(service, count, console.say),
                     now=console.now,
                 )
                 console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
-                record = submit.follow(service, job, console.now)
+                record = batch_jobs.follow(service, job, console.now)
         except KeyboardInterrupt:
             raise UserError(
                 f"not waiting any longer: the job goes on. `{hint('status', stack)}` looks, "
                 f"`{hint('run', stack, '--cancel')}` ends it.",
                 EXIT_INTERRUPTED,
             ) from None
-        console.say(f"kept as {keep_record(stack, record)}", "dim")
+        console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
         return record
 
     def _find(self, wanted: str) -> Job:
@@ -259,7 +204,7 @@ class BatchCommands:
             "state": STATES.get(job.status, "PENDING"),
             "elapsed_seconds": job.seconds(now),
             "nodes": job.nodes,
-            "cause": explanations.waits(job, environment, queue) or None,
+            "cause": batch_jobs.waits(job, environment, queue) or None,
         }
 
 
@@ -323,4 +268,4 @@ def _state(found: dict[str, Any] | None) -> str:
         return "is not there"
     state = f"{found.get('state')}, {found.get('status')}".lower()
     reason = found.get("statusReason")
-    return f"{state}: {explanations.explained(reason)}" if reason else state
+    return f"{state}: {batch_jobs.explained_reason(reason)}" if reason else state

@@ -1,4 +1,4 @@
-"""Submits the stack's job, waits for it, and reads its result from its log."""
+"""The jobs of a Batch stack: submission, waits and failures explained, results, and kept records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from cli import results
 from infra.aws.batch import access, spending, states
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program import locations
 from node import plurals
 from node.foreign import parse
 from operations.aws.account import explained
@@ -53,7 +56,7 @@ OF_REASONS = (
 "Troubleshooting")."""
 
 
-def explained(reason: str) -> str:
+def explained_reason(reason: str) -> str:
     """Batch's words, and what they mean where that is known."""
     for pattern, meaning in OF_REASONS:
         if re.search(pattern, reason):
@@ -70,7 +73,7 @@ def waits(job: Job, environment: Mapping[str, Any] | None, queue: Mapping[str, A
     if job.status == "RUNNING":
         return ""
     if job.reason:
-        return explained(job.reason)
+        return explained_reason(job.reason)
     return (
         _queue(queue)
         or _environment(environment)
@@ -87,7 +90,7 @@ def ended(job: Job) -> str:
     said = " ".join(filter(None, [job.reason, container.get("reason")]))
     code = container.get("exitCode")
     status = "" if code is None else f" with exit status {code}"
-    return f"failed{status}: {explained(said) or 'Batch gives no reason'}"
+    return f"failed{status}: {explained_reason(said) or 'Batch gives no reason'}"
 
 
 def _queue(queue: Mapping[str, Any] | None) -> str:
@@ -104,7 +107,7 @@ def _environment(environment: Mapping[str, Any] | None) -> str:
     if environment.get("state") == "DISABLED":
         return "its compute environment is disabled, so no machine starts; `up` enables it"
     if environment.get("status") == "INVALID":
-        return f"its compute environment is invalid: {explained(str(environment.get('statusReason')))}"
+        return f"its compute environment is invalid: {explained_reason(str(environment.get('statusReason')))}"
     return ""
 
 
@@ -214,7 +217,6 @@ TAIL = 20
 DIGITS = 10
 GPUS = "MPI_GPUS"
 """The published variable: the GPUs of all nodes together."""
-Say = Callable[[str], None]
 
 
 def name_of(service: BatchService, definition: str, nodes: int, number: int = 0) -> str:
@@ -399,3 +401,50 @@ def _capitalized(value: Any) -> Any:
     if isinstance(value, dict):
         return {f"{key[0].upper()}{key[1:]}": _capitalized(one) for key, one in value.items()}
     return [_capitalized(one) for one in value] if isinstance(value, list) else value
+
+
+# The records of a Batch stack's runs, kept on this machine where they outlive the stack.
+
+LARGEST = 1e15
+_JOB_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
+
+
+def records_folder(stack: str) -> Path:
+    """The folder of a stack's records; it is not created here."""
+    return locations.state_root() / "batch" / stack
+
+
+def keep_record(stack: str, record: dict[str, Any]) -> Path:
+    """Keep a record by its job's id, and return its file.
+
+    Raises:
+        UserError: The folder cannot be written, or the id is none: a file is named after it.
+    """
+    if not _JOB_ID.fullmatch(str(record["job_id"])):
+        raise UserError(f"{record['job_id']!r} is no id of a Batch job, so its result is not kept")
+    path = records_folder(stack) / f"{record['job_id']}.json"
+    results.write_whole(path, json.dumps(record, indent=1))
+    return path
+
+
+def load_records(stack: str) -> list[dict[str, Any]]:
+    """A stack's records by number of nodes, and of equal ones the oldest first, without unreadable files."""
+    found = []
+    for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
+        try:
+            record = parse(path.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("nodes"), int):
+            found.append(record)
+    return sorted(found, key=lambda record: int(record["nodes"]))
+
+
+def rate(record: dict[str, Any]) -> float | None:
+    """Images a second of a record; `None` where its program reported none."""
+    result = record.get("result")
+    found = result.get("images_per_second") if isinstance(result, dict) else None
+    # A job's log has said it, and may say anything.
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= LARGEST:
+        return None
+    return float(found)

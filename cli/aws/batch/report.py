@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cli.aws.batch import commands
+from cli.aws.batch import jobs
 from cli.report import charts, draw, words
 from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.page import Drawn, environment
@@ -89,13 +89,13 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
             job=str(record["job_id"]),
         )
         for record in records
-        if (rate := commands.rate(record)) is not None
+        if (rate := jobs.rate(record)) is not None
     ]
 
 
 def make(stack: str) -> tuple[str, str]:
     """The page, ResNet-50 on AWS Batch, and the table of a stack."""
-    theirs, own = published(), ours(commands.load_records(stack))
+    theirs, own = published(), ours(jobs.load_records(stack))
     rows = [*own, *theirs]
     times = _speed_ups(own) | _speed_ups(theirs)
     return _page(stack, own, rows, times, datetime.now(UTC)), _table(rows, times)

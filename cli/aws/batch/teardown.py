@@ -86,7 +86,6 @@ KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
 """The kinds of leftovers of a stack with `scheduler: batch`, and how each is listed."""
 
 
-Client = Client
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
 
 

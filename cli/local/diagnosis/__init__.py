@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from cli.doctor.finding import Check
 from cli.local import host_checks
 from cli.local.diagnosis import cluster, software
-from cli.local.diagnosis import host as network
-from cli.local.diagnosis import host as resources
+from cli.local.diagnosis import host as of_host
 from cli.local.diagnosis.host import Host
 from infra.program import locations
 from infra.program.stack import Stack
@@ -52,23 +51,23 @@ def checks(
         wanted = design.slurm.accounting
         found += [
             *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
-            Check("memory", of(resources.memory, here, design, known)),
-            Check("memory", of(resources.addresses, here, known)),
-            Check("processes", of(resources.processes, here, design, known)),
-            Check("files", of(resources.files, here, design)),
+            Check("memory", of(of_host.memory, here, design, known)),
+            Check("memory", of(of_host.addresses, here, known)),
+            Check("processes", of(of_host.processes, here, design, known)),
+            Check("files", of(of_host.files, here, design)),
             Check("cores", of(host_checks.shared_cores, stack, design, training)),
             Check("machines", of(cluster.containers, design)),
             Check("machines", cluster.images),
         ]
         if not boots:  # container machines have their own ports and names
-            found.append(Check("ports", of(network.free_ports, here, run, design)))
-            found.append(Check("network", of(network.node_names, run)))
-            found.append(Check("slurm", network.slurm_folder))
+            found.append(Check("ports", of(of_host.free_ports, here, run, design)))
+            found.append(Check("network", of(of_host.node_names, run)))
+            found.append(Check("slurm", of_host.slurm_folder))
     return [
         *found,
-        Check("network", of(network.answers, boots=boots)),
-        Check("network", of(network.names, here)),
-        Check("clock", of(network.clock, stack.project)),
+        Check("network", of(of_host.answers, boots=boots)),
+        Check("network", of(of_host.names, here)),
+        Check("clock", of(of_host.clock, stack.project)),
         Check("cluster", of(cluster.present, stack, design)),
         Check("others", of(cluster.others, stack)),
     ]

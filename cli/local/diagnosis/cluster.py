@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cli.doctor import condition
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
-from cli.local import clusters as gone_clusters
 from cli.local import host_checks
+from cli.local.clusters import gone_messages, other_owners
 from cli.runner import embedded
 from infra import environments, os_errors
 from infra.program import clusters, folders, locations, owner
@@ -62,7 +62,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
                 f"{up} makes a new cluster, {down} forgets it; the former jobs are lost.",
             )
         else:
-            yield fine("cluster.state", f"not up yet{gone_clusters.other_owners(stack)}")
+            yield fine("cluster.state", f"not up yet{other_owners(stack)}")
     elif owner.read(stack) is None:
         left = run.pids()
         yield warns(
@@ -114,7 +114,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
 
 def others(stack: Stack) -> Iterable[Finding]:
     """Report this user's other clusters: they take memory, ports and processes."""
-    for sentence in gone_clusters.gone_messages():
+    for sentence in gone_messages():
         what, _, cure = sentence.partition(". ")
         yield warns("others.abandoned", what, cure)
     mine = locations.run_dir(stack)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from infra.errors import UserError
-from localcloud import addresses
+from localcloud.addresses import first_node_address, planned_block
 from node import plurals, ports
 from node.model import ClusterDesign
 from node.slurm.addressing import ports_needed
@@ -312,9 +312,9 @@ def node_names(
     Args:
         problem: returns the reason why they will not, for a block of addresses.
     """
-    first = addresses.planned_block(run.path)
+    first = planned_block(run.path)
     if (sentence := problem(first)) is None:
-        found = f"nodes know each other by name, with addresses from {addresses.first_node_address(first)} on"
+        found = f"nodes know each other by name, with addresses from {first_node_address(first)} on"
         yield fine("network.node_names", found)
         return
     yield from_message("network.node_names", Severity.WARNS, sentence)

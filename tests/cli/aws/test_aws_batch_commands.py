@@ -17,7 +17,7 @@ from botocore import xform_name
 from cli import login_machine, logs, provider, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import commands, jobs
+from cli.aws.batch import jobs
 from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
@@ -77,7 +77,7 @@ def test_status_and_logs_and_run(
     assert known.config is not None
     sweep.run(STACK, known.config, Console(), nodes="2")
     assert "98000.5" in capsys.readouterr().out
-    (record,) = commands.load_records("aws-batch")
+    (record,) = jobs.load_records("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
     with pytest.raises(UserError, match="one queue"):
         sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
@@ -214,7 +214,7 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
-        commands.keep_record(
+        jobs.keep_record(
             "aws-batch",
             {
                 "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli.aws.batch import commands, jobs
+from cli.aws.batch import jobs
 from infra.errors import EXIT_USAGE, NotUpError, UserError
 from operations.aws.batch.service import BatchService, Job
 from tests.support.aws_account import Account
@@ -89,9 +89,9 @@ def test_a_run_ends_in_the_record_of_its_log(service: BatchService, batch_accoun
         made.id, 20, 160, "p3dn.24xlarge",
     )  # fmt: skip
     assert record["result"] == RESULT
-    commands.keep_record("aws-batch", record)
-    (again,) = commands.load_records("aws-batch")
-    assert commands.rate(again) == 98000.5
+    jobs.keep_record("aws-batch", record)
+    (again,) = jobs.load_records("aws-batch")
+    assert jobs.rate(again) == 98000.5
 
 
 def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(

@@ -317,18 +317,18 @@ def test_a_refused_up_has_begun_nothing(
     cloud.up(made())
     with pytest.raises(UserError, match="deletes files"):
         provider.check_changes(stack, made(name="d", mounts=()), outputs, print, replace=False)
-    assert known_clusters.known(stack) == []
+    assert known_clusters.known_places(stack) == []
 
 
 def test_a_note_that_is_damaged_is_none(stack: Stack) -> None:
     known_clusters.note_cluster(stack, PLACE)
     known_clusters.note_cluster(stack, PLACE)
-    assert known_clusters.known(stack) == [PLACE]
+    assert known_clusters.known_places(stack) == [PLACE]
     (record,) = clusters.recorded()
     assert (record.home, record.provider, record.id) == (stack, "aws", locations.cluster_id(stack))
     (file,) = (locations.state_root() / "clusters").iterdir()
     file.write_text(file.read_text().replace("region", "strange"))
-    assert known_clusters.known(stack) == []
+    assert known_clusters.known_places(stack) == []
 
 
 def test_without_outputs_it_is_the_stack_files(provider: FakeProvider, stack: Stack) -> None:
