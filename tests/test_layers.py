@@ -137,8 +137,6 @@ def test_the_program_names_no_module_but_the_operations_entry_points() -> None:
 
 def test_a_module_that_a_command_names_is_found() -> None:
     text = '"""cli.main"""\nX = ("-m", "cli.main")\nY = f"python -m cli.chaos {X}"\nZ = "node.example"'
-        '"""cli.main"""\nX = ("python", "-m", "cli.main")\nY = f"python -m cli.chaos {X}"\nZ = "node.example"'
-    )
     assert named_modules(text) == {"cli.main", "cli.chaos"}
 
 
