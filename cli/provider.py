@@ -290,15 +290,21 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     local_clusters.take_down_gone(cluster, console, agree)
 
 
-def scheduler(stack: Stack, config: StackConfig | None) -> Scheduler | None:
-    """The scheduler of a stack without Slurm; `None` for a Slurm cluster, and if the file has mistakes."""
+def scheduler(
+    stack: Stack, config: StackConfig | None, cluster: ClusterDesign | None = None
+) -> Scheduler | None:
+    """Return the scheduler of a stack without Slurm; `None` for a Slurm cluster or a file with mistakes.
+
+    Args:
+        cluster: The design of `config`, where it is made already.
+    """
     if config is None or config.cluster.scheduler == "slurm":
         return None
     from cli.aws.batch.commands import BatchCommands
     from infra.design import design
     from infra.instance_types.catalog import catalog
 
-    return BatchCommands(stack, design(config, catalog()))
+    return BatchCommands(stack, cluster or design(config, catalog()))
 
 
 def of_cluster(stack: Stack) -> str | None:

@@ -69,7 +69,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
     yield "submit", "sh", ssh.submit_line(PLACE, "0123abcd/4567")
     yield "cancel", "sh", ssh.cancel_line(PLACE, "0123abcd/4567")
     for verb in ("terminate-nodes", "wait"):
-        yield f"operation-{verb}", "sh", line(__main__.__name__, verb, design)
+        yield f"operation-{verb}", "sh", line(__main__.__package__, verb, design)
     google = gcp_design()
     for role, host in (("controller", "controller"), ("compute", None)):
         yield (

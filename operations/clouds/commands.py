@@ -1,4 +1,4 @@
-"""The commands of stacks' resources on the engineer's machine: `python -m cli.<cloud>.operations VERB …`.
+"""The commands of stacks' resources on the engineer's machine: `python -m operations.<cloud> VERB …`.
 
 Every verb is idempotent and limited in time. Its result is on standard output and stays the same for the same
 cluster; its progress is on standard error.

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from infra.gcp.storage import snapshot_prefix
-from infra.instance_types.catalog import catalog
 from node.elastic.drivers.gce.names import CLUSTER, resource_of, short
 from node.elastic.drivers.gce.names import value as label
 from operations.clouds.cloud import KeptStorage, Value
@@ -180,6 +178,10 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
     Raises:
         UserError: Google Cloud refuses, or does not answer.
     """
+    # Imported here, because every SSH connection imports this module.
+    from infra.gcp.storage import snapshot_prefix
+    from infra.instance_types.catalog import catalog
+
     rates = catalog().storage.get("gcp", {})
     names = {label(name): name for name in paths}
     for name, disk in kept_parts(account, cluster, "disk"):

@@ -21,8 +21,7 @@ from node.bootstrap.vm.training import COMPLETE
 from node.model import CONTAINER, ClusterDesign, Settings, Site
 from node.slurm.conf import check_paths
 from operations.local import agent, benchmark, machine_access, run_directory
-from operations.local.containers import INSTEAD, image_exists, image_folder
-from operations.local.containers import unsupported_reason as reason_here
+from operations.local import containers as container_machines
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -222,7 +221,7 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
 
 def containers(
     design: ClusterDesign,
-    unsupported_reason: Callable[[ClusterDesign | None], str | None] = reason_here,
+    unsupported_reason: Callable[[ClusterDesign | None], str | None] = container_machines.unsupported_reason,
 ) -> Iterable[Finding]:
     """Check whether `isolation: container` is possible.
 
@@ -237,17 +236,22 @@ def containers(
             yield fine("machines.processes", "they are processes; `isolation: container` is possible, too")
             return
         made = (
-            "its image is there" if image_exists(design) else "`up` makes its image first, some minutes once"
+            "its image is there"
+            if container_machines.image_exists(design)
+            else "`up` makes its image first, some minutes once"
         )
         yield fine("machines.containers", f"each is a container that boots; {made}")
     elif wanted:
-        yield from_message("machines.containers", Severity.STOPS, f"{reason} {INSTEAD}")
+        yield from_message("machines.containers", Severity.STOPS, f"{reason} {container_machines.INSTEAD}")
     else:
         yield fine("machines.processes", f"they are processes; as containers they are not possible: {reason}")
 
 
 def images() -> Iterable[Finding]:
     """Report the size of the cached images of container machines."""
-    if used := layers.size_mib(image_folder()):
-        text = f"images take {used} MiB in {image_folder()}; `up` removes those that were unused for a week"
+    if used := layers.size_mib(container_machines.image_folder()):
+        text = (
+            f"images take {used} MiB in {container_machines.image_folder()}; "
+            "`up` removes those that were unused for a week"
+        )
         yield fine("machines.images", text)

@@ -194,7 +194,7 @@ def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> Non
             operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
     # Several services may have an operation of that name.
     called: list[set[str]] = []
-    for path in (ROOT / "cli" / "aws" / "batch").glob("*.py"):
+    for path in [*ROOT.glob("cli/aws/batch/*.py"), *ROOT.glob("operations/aws/batch/*.py")]:
         text = path.read_text()
         for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
             called += [operations[method]] if method in operations else []

@@ -137,7 +137,7 @@ def test_the_benchmark_goes_by_ssh_as_whoever_runs_it(design: ClusterDesign) -> 
     reached = target.parse(made.inputs("p")["environment"][target.VARIABLE])
     assert (reached.user, reached.proxy_command is None) == ("", design.access.mode == "ssh")
     python, flag, module, *words = shlex.split(str(reached.ask))
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__name__)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
     options = __main__.parse(words)
     assert (options.verb, options.project) == ("user", "acme-ml")
 

@@ -16,8 +16,7 @@ from infra.errors import UserError
 from localcloud import cgroups, images, layers
 from localcloud.isolation import read
 from node.model import CONTAINER, PROCESS, ClusterDesign
-from operations.local import containers as container_support
-from operations.local import containers as image
+from operations.local import containers as container_machines
 from operations.local import system_packages
 from operations.local.agent import end_cluster
 from tests.support.checkout import ROOT
@@ -35,20 +34,20 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
     monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
-    monkeypatch.setattr(image, "image_exists", lambda _design: False)
+    monkeypatch.setattr(container_machines, "image_exists", lambda _design: False)
 
 
 @pytest.mark.usefixtures("able")
 def test_where_all_is_there_nothing_stands_against_it() -> None:
-    assert container_support.unsupported_reason(WANTED, lambda: "") is None
+    assert container_machines.unsupported_reason(WANTED, lambda: "") is None
 
 
 @pytest.mark.usefixtures("able")
 def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     def said() -> str:
-        return container_support.unsupported_reason(WANTED, lambda: "") or ""
+        return container_machines.unsupported_reason(WANTED, lambda: "") or ""
 
-    reason = container_support.unsupported_reason(WANTED, lambda: "mount: permission denied")
+    reason = container_machines.unsupported_reason(WANTED, lambda: "mount: permission denied")
     assert "--privileged" in (reason or "")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _path: _Full())
@@ -76,7 +75,7 @@ class _Full:
 
 
 def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "image_exists", lambda _design: True)
+    monkeypatch.setattr(container_machines, "image_exists", lambda _design: True)
     (wanted,) = containers(WANTED, lambda _design: None)
     (other,) = containers(design(isolation=PROCESS), lambda _design: None)
     assert [f.severity for f in (wanted, other)] == [Severity.FINE] * 2
@@ -108,7 +107,7 @@ def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.
 def test_the_doctor_says_how_much_the_cached_images_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image, "image_folder", lambda: tmp_path / "images")
+    monkeypatch.setattr(container_machines, "image_folder", lambda: tmp_path / "images")
     assert list(cached_images()) == [], "there are none yet"
     (tmp_path / "images" / "trixie-1").mkdir(parents=True)
     (tmp_path / "images" / "trixie-1" / "disk").write_bytes(b"x" * (3 << 20))

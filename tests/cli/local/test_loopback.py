@@ -15,8 +15,8 @@ from tests.support.net_machines import need_net_machines
 
 ASK = """
 import json, sys
-from cli.local import loopback
-print(json.dumps([loopback.silent(), loopback.unresolved(ipv6=False), loopback.unresolved(ipv6=True)]))
+from operations.local.run_directory import is_silent, is_unresolved
+print(json.dumps([is_silent(), is_unresolved(ipv6=False), is_unresolved(ipv6=True)]))
 """
 
 

@@ -142,7 +142,7 @@ def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_ca
     assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one terminates its nodes"
     assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
     python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__name__)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
     options = __main__.parse(words)
     assert (options.verb, options.region, options.cluster) == ("terminate-nodes", "eu-west-1", "c")
     assert options.seconds <= 1800, "bounded in time"

@@ -148,7 +148,7 @@ def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_ca
     assert made["create"] == "true"
     assert "update" not in made
     python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__name__)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
     options = __main__.parse(words)
     assert (options.verb, options.project, options.cluster) == ("terminate-nodes", "acme-ml", "c")
     assert (options.region, options.zone) == ("europe-west4", "europe-west4-a")
