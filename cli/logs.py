@@ -13,8 +13,8 @@ from cli.login_machine import environment_of
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from node.logs import show as here
 from node.logs.find import CONTROLLER, Cluster
-from operations import processes
 from operations.access import TOOL
+from operations.signals import handled_signals
 
 if TYPE_CHECKING:
     from operations.access import Command, StackUp
@@ -74,7 +74,7 @@ def _run(command: Command) -> int:
                 child.kill()
 
     before = signal.getsignal(signal.SIGINT)
-    if signal.SIGINT in processes.handled_signals():
+    if signal.SIGINT in handled_signals():
         signal.signal(signal.SIGINT, interrupted)
     try:
         child = subprocess.Popen(

@@ -15,6 +15,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program.files import write_atomically
 from infra.ssh.target import Target
 from operations import pages, processes
+from operations.signals import handled
 from operations.waiting import attempts
 
 # The host keys by which a login machine is recognized: those that its cluster published, and no others.
@@ -183,7 +184,7 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
         raise SystemExit(128 + number)
 
     groups: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, processes.handled(end):
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, handled(end):
         file = Path(folder) / "known_hosts"
         file.write_text(known_hosts(target.host_keys))
         try:

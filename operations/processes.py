@@ -1,4 +1,4 @@
-"""Runs what may take long: streams its lines, signals its group, and handles this program's signals."""
+"""Runs what may take long: streams its lines, signals its process group, and lets its daemons run on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 from node.processes import ProcessId
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUIET_SECONDS = 0.2
 """Seconds for which the pipes must be silent, after the command has ended, before reading stops."""
 DRAIN_SECONDS = 2.0
@@ -217,28 +215,3 @@ def end_leftover(command: ProcessId) -> bool:
         while command.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
     return True
-
-
-def handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that this process handles, which depends on how it was started.
-
-    SIGHUP stays ignored if the caller ignores it, which is the purpose of `nohup`. So does SIGINT: a script
-    ignores it for commands in the background, because Ctrl-C is meant for the command in the foreground.
-    SIGTERM is always handled. It is sent to this process alone, and otherwise only SIGKILL could end a
-    command that was started with all three ignored.
-    """
-    return tuple(n for n in SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN)
-
-
-@contextlib.contextmanager
-def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the signals of `handled_signals` for the body. Outside of the main thread this does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handle) for number in handled_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,6 +1,6 @@
 """Runs short programs and captures what they print: the one way of the commands.
 
-`cli.runner.process` runs what may take long, with a line of output at a time and a group to signal.
+`operations.processes` runs what may take long, with a line of output at a time and a group to signal.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.clouds.listing import Listed
 from cli.hints import left_over
 from cli.runner import interrupt
 from infra import os_errors
@@ -25,6 +24,7 @@ from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from cli.changes.jobs import Job
+    from cli.clouds.listing import Listed
     from cli.console.progress import Console
 
 # What `./cluster list` says of a local cluster, without a word from slurmctld, which may be slow.
@@ -35,6 +35,8 @@ ANSWER_SECONDS = 0.5
 
 def listed(cluster: Cluster) -> Listed:
     """Return the state of a recorded cluster."""
+    from cli.clouds.listing import Listed
+
     run = RunDirectory(cluster.run_dir)
     name = run.cluster
     if agent.controller_is_dead(run):

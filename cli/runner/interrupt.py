@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cli.runner.events import Message, OnEvent
-from operations.processes import SIGNALS, handled, handled_signals
+from operations.signals import SIGNALS, handled, handled_signals
 
 if TYPE_CHECKING:
     import asyncio

@@ -17,7 +17,7 @@ from operations.clouds.cloud import KeptStorage, Machine
 
 
 class AwsCloud:
-    """The `cli.clouds.cloud.Cloud` of a cluster in an account and region.
+    """The `operations.clouds.cloud.Cloud` of a cluster in an account and region.
 
     Args:
         clients: The boto3 clients of EC2 and S3; by default they are made when they are needed.

@@ -122,7 +122,7 @@ AGAIN_SECONDS = 120.0
 
 @dataclass(slots=True)
 class GcpCloud:
-    """The `cli.clouds.cloud.Cloud` of a cluster in a project.
+    """The `operations.clouds.cloud.Cloud` of a cluster in a project.
 
     Attributes:
         open: Gives the account for a project. It is called when credentials are needed for the first time.

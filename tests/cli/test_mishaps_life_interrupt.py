@@ -76,7 +76,7 @@ def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
         def handle(_number: int, _frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(heard.set_result, None)
 
-        with processes.handled(handle), interrupt.waking_loop(loop):
+        with interrupt.handled(handle), interrupt.waking_loop(loop):
             threading.Thread(target=elsewhere).start()
             otherwise = loop.call_later(60, lambda: None)
             await heard
