@@ -505,7 +505,7 @@ def agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
 
 
 def make_plan(stack: Stack, config: StackConfig) -> Plan:
-    """The plan contract (`./cluster plan --json`)."""
+    """Return the plan contract (`./cluster plan --json`)."""
     from cli.changes import table
     from cli.runner.plan import plan
 

@@ -35,7 +35,7 @@ class Scheduler(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """The status, in the form of a Slurm cluster's as far as the scheduler has the same."""
+        """Return the status, in the form of a Slurm cluster's as far as the scheduler has the same."""
         ...
 
     def show_status(self, status: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ class Scheduler(Protocol):
         ...
 
     def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
-        """The job on several numbers of nodes."""
+        """Run the job on several numbers of nodes."""
         ...
 
     def cancel(self, console: Console) -> None:
@@ -55,7 +55,7 @@ class Scheduler(Protocol):
         ...
 
     def report(self) -> tuple[str, str]:
-        """The report's page and its table."""
+        """Return the report's page and its table."""
         ...
 
 
@@ -79,11 +79,11 @@ class Provider(Protocol):
         ...
 
     def layout(self, design: ClusterDesign) -> Layout:
-        """The paths on the cluster that the benchmark needs."""
+        """Return the paths on the cluster that the benchmark needs."""
         ...
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
-        """The local command that runs `argv` on the login machine.
+        """Return the local command that runs `argv` on the login machine.
 
         Args:
             argv: The command; empty means a shell.
@@ -95,7 +95,7 @@ class Provider(Protocol):
         ...
 
     def ssh(self, stack: Stack) -> Target:
-        """The login machine of the cluster that is up, for OpenSSH's programs.
+        """Return the login machine of the cluster that is up, for OpenSSH's programs.
 
         Raises:
             NotUpError: The cluster is not up.
@@ -112,7 +112,7 @@ class Provider(Protocol):
         ...
 
     def settings_here(self, up: StackUp) -> Settings | None:
-        """The settings of a cluster whose files are on this machine: its logs can be read without its help.
+        """Return the settings of a cluster whose files are on this machine: its logs need not be asked for.
 
         Returns:
             None if its files are elsewhere, or if the cluster is not up at all.
@@ -137,7 +137,7 @@ class Provider(Protocol):
         design: ClusterDesign | None,
         training: BenchmarkDesign | None,
     ) -> Sequence[Check]:
-        """The checks for what would keep `up` from working (`./cluster doctor`).
+        """Return the checks for what would keep `up` from working (`./cluster doctor`).
 
         Args:
             design: `None` if the stack file has mistakes.
@@ -169,7 +169,7 @@ class Provider(Protocol):
     def changes(
         self, stack: Stack, design: ClusterDesign
     ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
-        """What `up` would change of a cluster that is up, and the cluster's jobs, for a plan.
+        """Return what `up` would change of a cluster that is up, and the cluster's jobs, for a plan.
 
         Returns:
             None if there is no such cluster, or if the provider would have to ask a cloud. The jobs are None
@@ -227,11 +227,11 @@ class Provider(Protocol):
         ...
 
     def neighbours(self, stack: Stack) -> list[str]:
-        """A phrase for each other cluster that has nodes on the CPU cores on which this stack's nodes run."""
+        """Return a phrase for each other cluster with nodes on the CPU cores of this stack's nodes."""
         ...
 
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
-        """The lines that say what stays of the storage on purpose, what it costs, and how to take it back.
+        """Say what stays of the storage on purpose, what it costs, and how to take it back, a line each.
 
         Args:
             outputs: As for `force_cleanup`.
@@ -248,7 +248,7 @@ class Provider(Protocol):
 
 
 def load(name: str) -> Provider:
-    """The provider of that name.
+    """Return the provider of that name.
 
     Raises:
         UserError: This version does not know the provider, or this machine cannot run it.
@@ -262,7 +262,7 @@ def load(name: str) -> Provider:
 
 
 def cloud(name: str) -> CloudProvider:
-    """The provider `aws` or `gcp`."""
+    """Return the provider `aws` or `gcp`."""
     if name == "aws":
         from cli.aws.provider import AwsProvider
 
@@ -273,7 +273,7 @@ def cloud(name: str) -> CloudProvider:
 
 
 def listed_here(cluster: Cluster) -> Listed:
-    """The state of a local cluster for `./cluster list`."""
+    """Return the state of a local cluster for `./cluster list`."""
     from cli.local.clusters import listed
 
     return listed(cluster)
@@ -308,7 +308,7 @@ def scheduler(
 
 
 def of_cluster(stack: Stack) -> str | None:
-    """The provider of the cluster that a stack has up, even if the stack file has a mistake by now.
+    """Return the provider of the cluster that a stack has up, even if the stack file has a mistake by now.
 
     Returns:
         None if nothing is known to be up and the stack file names no cloud.

@@ -48,7 +48,7 @@ class StackUp:
 
     @classmethod
     def of(cls, stack: Stack, config: StackConfig) -> StackUp:
-        """A stack whose file has no mistakes."""
+        """Return a stack whose file has no mistakes."""
         return cls(stack, config.provider, config)
 
 

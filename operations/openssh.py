@@ -28,7 +28,7 @@ _KEY_BODY = re.compile(r"AAAA[A-Za-z0-9+/]+={0,2}")
 
 
 def parse_host_keys(lines: Sequence[str]) -> list[str]:
-    """The keys as `<kind> <base64>`, without comments and without unknown kinds.
+    """Return the keys as `<kind> <base64>`, without comments and without unknown kinds.
 
     Raises:
         UserError: A line is not a public key, or no key is left. A line must not bring in a second key.
@@ -50,7 +50,7 @@ def parse_host_keys(lines: Sequence[str]) -> list[str]:
 
 
 def known_hosts(lines: Sequence[str]) -> str:
-    """The text of a `known_hosts` file that knows this machine and no other.
+    """Return the text of a `known_hosts` file that knows this machine and no other.
 
     Raises:
         UserError: As `parse`.
@@ -59,7 +59,7 @@ def known_hosts(lines: Sequence[str]) -> str:
 
 
 def keep_host_keys(folder: Path, lines: Sequence[str]) -> Path:
-    """Writes the `known_hosts` of a stack into its state folder, and returns its path.
+    """Write the `known_hosts` of a stack into its state folder, and returns its path.
 
     Raises:
         UserError: As `parse`.
@@ -114,7 +114,7 @@ def connection_options(target: Target, known_hosts: Path) -> dict[str, str]:
 
 
 def arguments(target: Target, known_hosts: Path) -> list[str]:
-    """The `ssh` command with all options up to and including the host; a remote command may follow.
+    """Return the `ssh` command with all options up to and including the host; a remote command may follow.
 
     The user's own configuration is not read: a `Host *` there could forward, multiplex (then a program that
     waits for the end of the output hangs) or trust keys that nobody published.
@@ -126,7 +126,7 @@ def arguments(target: Target, known_hosts: Path) -> list[str]:
 
 
 def scp_arguments(target: Target, known_hosts: Path) -> list[str]:
-    """The `scp` command with all options up to the paths; paths on the login machine begin with `HOST:`.
+    """Return the `scp` command up to the paths; those on the login machine begin with `HOST:`.
 
     It uses SFTP even where an older client would use a remote shell, so that no shell interprets a path.
     """
@@ -138,7 +138,7 @@ def scp_arguments(target: Target, known_hosts: Path) -> list[str]:
 
 
 def stanza(alias: str, target: Target, known_hosts: Path) -> str:
-    """A section of OpenSSH's configuration with which its programs reach the login machine as `alias`."""
+    """Return a section of OpenSSH's configuration by which the login machine is reached as `alias`."""
     options = {"HostName": target.host, "User": target.user, "Port": str(target.port)}
     if target.identity is not None:
         options["IdentityFile"] = quoted(Path(target.identity).expanduser())
@@ -225,7 +225,7 @@ def is_connection_failure(stderr: str) -> bool:
 
 
 def explain(target: Target, stderr: str) -> SshError:
-    """The meaning of ssh's own failure, and what to do."""
+    """Return the meaning of ssh's own failure, and what to do."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if any("Host key verification failed" in line for line in lines):
         return SshError(
@@ -249,6 +249,6 @@ def explain(target: Target, stderr: str) -> SshError:
 
 
 def quoted(path: Path) -> str:
-    """A path as the value of an option: in quotes because of spaces, with per cent signs doubled."""
+    """Return a path as the value of an option: in quotes because of spaces, with per cent signs doubled."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"'

@@ -106,8 +106,7 @@ printf '%s\\n' "$target"
 
 
 def wait_line(apps: str, digest: str, seconds: int) -> str:
-    """Waits until the training environment `<apps>/envs/<digest>` is complete, at most for so many
-    seconds."""
+    """Wait until the environment `<apps>/envs/<digest>` is complete, at most for so many seconds."""
     env = shlex.quote(f"{apps}/envs/{digest}")
     return _WAIT.format(env=env, complete=COMPLETE, seconds=seconds)
 
@@ -124,13 +123,12 @@ def unpack_line(shared: str, staged: str, digest: str) -> str:
 
 
 def submit_line(tool: str, folder: str) -> str:
-    """Submits the script on standard input as the run in `<shared>/bench/<folder>`, and prints the job's
-    id."""
+    """Submit the script on standard input as the run in `<shared>/bench/<folder>`, and print the job's id."""
     return f"exec {shlex.quote(tool)} submit {shlex.quote(f'--run={folder}')}"
 
 
 def cancel_line(tool: str, folder: str) -> str:
-    """Ends the run's job. It never fails and takes seconds, because a destroy must go on."""
+    """End the run's job. It never fails and takes seconds, because a destroy must go on."""
     run = f"timeout {CANCEL_SECONDS} {shlex.quote(tool)} cancel {shlex.quote(f'--run={folder}')}"
     return f"{run} || echo {shlex.quote(NOT_CANCELLED)} >&2"
 
@@ -142,7 +140,7 @@ MARGIN_SECONDS = 60.0
 
 
 def named(target: Target) -> Target:
-    """The target with the user's login name. On some clouds a command returns this name.
+    """Return the target with the user's login name. On some clouds a command returns this name.
 
     Raises:
         UserError: That command failed; the message is the command's.

@@ -25,7 +25,7 @@ from operations.clouds import ssh_access
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:
-    """The checks of a design.
+    """Return the checks of a design.
 
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
@@ -68,15 +68,14 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:
-    """The quotas of vCPUs, addresses and volumes; no finding without credentials, which another check
-    reports."""
+    """Check the quotas of vCPUs, addresses and volumes; another check reports missing credentials."""
     from cli.aws import quotas
 
     yield from _asked(design, QUOTAS, lambda client: quotas.findings(client, design))
 
 
 def pair(design: ClusterDesign) -> Iterable[Finding]:
-    """The EC2 key pair, if the stack file names one."""
+    """Check the EC2 key pair, if the stack file names one."""
     from cli.aws import quotas
 
     name, region = design.access.key, str(design.region)
@@ -86,14 +85,13 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def images(design: ClusterDesign) -> Iterable[Finding]:
-    """The images that the stack file names; no finding without credentials."""
-
+    """Check the images that the stack file names; no finding without credentials."""
     if wanted(design):
         yield from _asked(design, "image", lambda client: image_findings(client("ec2"), design))
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:
-    """The existing disks and file systems that the stack file names; no finding without credentials."""
+    """Check the existing disks and file systems that the stack file names; no finding without credentials."""
     from cli.aws import storage as lookup
 
     if not any(mount.existing or mount.restore for mount in design.mounts):
@@ -105,7 +103,7 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
 def _asked(
     design: ClusterDesign, check: str, ask: Callable[[Callable[[str], Any]], Iterable[Finding]]
 ) -> Iterable[Finding]:
-    """The findings from AWS's answer; a warning if it does not answer, nothing without credentials.
+    """Return the findings from AWS's answer; a warning if it has none, nothing without credentials.
 
     Args:
         ask: Gets what gives the boto3 client of a service in the cluster's region.
@@ -126,7 +124,7 @@ def _asked(
 
 
 def ssh_programs(access: Access) -> Iterable[Finding]:
-    """What SSH access to the login machine needs on this machine."""
+    """Check what SSH access to the login machine needs on this machine."""
     yield from diagnosis.client()
     if access.mode == "ssh":
         yield diagnosis.login_key()
@@ -169,7 +167,7 @@ def wanted(design: ClusterDesign) -> dict[str, dict[str, int]]:
 
 
 def image_findings(ec2: Any, design: ClusterDesign) -> Iterable[Finding]:
-    """What EC2 says of each image.
+    """Check each image by what EC2 says of it.
 
     Raises:
         ClientError, BotoCoreError: AWS refuses, or does not answer.

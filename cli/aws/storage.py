@@ -18,7 +18,7 @@ ONE_VPC = "EFS has mount targets in one VPC at a time (EFS user guide)"
 
 
 def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
-    """What AWS says of each existing disk and file system, and of each snapshot and backup.
+    """Check each existing disk and file system, each snapshot and backup, by what AWS says of it.
 
     Raises:
         UserError: AWS refuses, or does not answer.
@@ -53,7 +53,7 @@ def _missing(design: ClusterDesign, mount: Mount, what: str, key: str = "existin
 
 
 def _asked(call: Callable[..., Any], key: str, gone: Sequence[str], **which: Any) -> Any:
-    """The first of the things that were asked for; `None` if there is none.
+    """Return the first of the things that were asked for; `None` if there is none.
 
     Args:
         gone: The service's codes for what does not exist.
@@ -220,7 +220,7 @@ def _lustre(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
 
 
 def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
-    """A snapshot or a backup counts only before the disk or the file system exists."""
+    """Check a snapshot or a backup, which counts only before the disk or the file system exists."""
     ec2, fsx, identity = client("ec2"), client("fsx"), str(mount.restore)
     name = f"{design.name}-{mount.path.strip('/').replace('/', '-')}"
     if mount.kind == "nfs":

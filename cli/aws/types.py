@@ -57,7 +57,7 @@ def parse(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | Non
 
 
 def read(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A type's facts, without those that have their default."""
+    """Return a type's facts, without those that have their default."""
     network = described["NetworkInfo"]
     disks = described.get("InstanceStorageInfo", {})
     nvme = disks.get("TotalSizeInGB", 0) if disks.get("NvmeSupport", "unsupported") != "unsupported" else 0

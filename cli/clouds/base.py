@@ -49,11 +49,11 @@ class CloudProvider(abc.ABC):
 
     @abc.abstractmethod
     def cloud(self, place: ClusterRef) -> Cloud:
-        """The cloud of a cluster, without a call and without a look for credentials."""
+        """Return the cloud of a cluster, without a call and without a look for credentials."""
 
     @abc.abstractmethod
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
-        """What the cloud reports about instance types.
+        """Return what the cloud reports about instance types.
 
         Raises:
             UserError: There are no credentials, or the cloud refuses or does not answer.
@@ -61,7 +61,7 @@ class CloudProvider(abc.ABC):
 
     @abc.abstractmethod
     def clusters(self, region: str, project: str | None) -> list[Listed]:
-        """The clusters that have machines in a region, by their tags.
+        """Return the clusters that have machines in a region, by their tags.
 
         Raises:
             UserError: There are no credentials, or the cloud refuses or does not answer.
@@ -69,11 +69,11 @@ class CloudProvider(abc.ABC):
 
     @abc.abstractmethod
     def rules(self) -> Rules:
-        """What becomes of a running cluster when its stack file changes."""
+        """Return what becomes of a running cluster when its stack file changes."""
 
     @abc.abstractmethod
     def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
-        """The checks for what would keep `up` from working; they make no call."""
+        """Return the checks for what would keep `up` from working; they make no call."""
 
     # --- cli.provider.Provider --------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class CloudProvider(abc.ABC):
         return Command(ssh_access.command(stack, login, argv, tty=tty), {})
 
     def _login(self, stack: Stack) -> Login:
-        """The login machine of the cluster that is up, even if the stack file has a mistake by now.
+        """Return the login machine of the cluster that is up, even if the stack file has a mistake by now.
 
         Raises:
             UserError: There is no login machine, or the cloud refuses.
@@ -180,7 +180,7 @@ class CloudProvider(abc.ABC):
         return self.cloud(ClusterRef.of(design)).leftovers()
 
     def stacks_of(self, design: ClusterDesign) -> set[str]:
-        """The stacks that the labels of a cluster with this design's name say.
+        """Return the stacks that the labels of a cluster with this design's name say.
 
         Raises:
             UserError: As for `of_name`.
@@ -192,7 +192,7 @@ class CloudProvider(abc.ABC):
     def changes(
         self, stack: Stack, design: ClusterDesign
     ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
-        """Always `None`: a plan needs no credentials and asks no cloud."""
+        """Return `None`: a plan needs no credentials and asks no cloud."""
         return None
 
     def _check_account(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
@@ -309,7 +309,7 @@ class CloudProvider(abc.ABC):
             cloud.start(stopped)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
-        """Always `None`: `up` waits for the machines itself, and its message says everything."""
+        """Return `None`: `up` waits for the machines itself, and its message says everything."""
         return None
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
@@ -333,7 +333,7 @@ class CloudProvider(abc.ABC):
         return left
 
     def neighbours(self, stack: Stack) -> list[str]:
-        """Always empty: each node is a machine of its own."""
+        """Return empty: each node is a machine of its own."""
         return []
 
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
@@ -352,7 +352,7 @@ class CloudProvider(abc.ABC):
         return kept_report(found, stack.file.name, paths)
 
     def _known_clusters(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
-        """The clusters that this stack has made; without a record of any, the stack file's cluster.
+        """Return the clusters that this stack has made; without a record of any, the stack file's cluster.
 
         Raises:
             UserError: The stack file has mistakes.
@@ -374,7 +374,7 @@ class CloudProvider(abc.ABC):
 
 
 def file_design(stack: Stack) -> ClusterDesign:
-    """The stack file's design.
+    """Return the stack file's design.
 
     Raises:
         UserError: The stack file has mistakes.

@@ -34,7 +34,7 @@ class Wanted:
         return Wanted(self.always + other.always, self.most + other.most)
 
     def times(self, always: int, most: int) -> Wanted:
-        """What nodes use together, given what one uses."""
+        """Return what nodes use together, given what one uses."""
         return Wanted(self.always * always, self.most * most)
 
 

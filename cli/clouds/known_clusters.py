@@ -84,7 +84,7 @@ def _where(place: ClusterRef) -> tuple[str, str]:
 
 
 def taken(stack: Stack, place: ClusterRef, there: Sequence[str]) -> tuple[str, str]:
-    """What is there, and the cure.
+    """Return what is there, and the cure.
 
     Args:
         there: One line for each thing of that cluster; not empty.
@@ -103,7 +103,7 @@ def taken(stack: Stack, place: ClusterRef, there: Sequence[str]) -> tuple[str, s
 
 
 def stacks_of_name(cloud: Cloud) -> set[str]:
-    """The stacks that the labels of a cluster's machines name.
+    """Return the stacks that the labels of a cluster's machines name.
 
     Raises:
         UserError: As for `Cloud.machines`.

@@ -28,7 +28,7 @@ CONDITION_SECONDS = 12.0
 
 
 def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
-    """The findings about the cluster's budget and nodes.
+    """Check the cluster's budget and nodes.
 
     Args:
         login: Finds the login machine. Nothing is asked of a stack that was never brought up from here.
@@ -55,7 +55,7 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
 
 
 def published(cloud: Cloud) -> ClusterDesign | None:
-    """The published design that a cluster's machines use; `None` if nothing is published (yet).
+    """Return the published design that a cluster's machines use; `None` if nothing is published (yet).
 
     Raises:
         UserError: There are no credentials, the cloud refuses, or another release published the design.

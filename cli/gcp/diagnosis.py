@@ -20,7 +20,7 @@ from operations.gcp import account
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:
-    """The checks of a design.
+    """Return the checks of a design.
 
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
@@ -69,7 +69,7 @@ def limits(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:
-    """The existing disks and instances that the stack file names; no finding without credentials."""
+    """Check the existing disks and instances that the stack file names; no finding without credentials."""
     from cli.gcp import storage as lookup
 
     if not design.project or not any(m.existing or m.restore or m.keep for m in design.mounts):
@@ -85,7 +85,7 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def ssh_programs(access: Access) -> Iterable[Finding]:
-    """What SSH access to the login machine needs on this machine."""
+    """Check what SSH access to the login machine needs on this machine."""
     yield from diagnosis.client()
     if access.mode == "iap":
         yield from diagnosis.installed(("gcloud", "which Identity-Aware Proxy needs", pages.GCLOUD))

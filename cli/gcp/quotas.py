@@ -43,7 +43,7 @@ def gpu(partition: Partition) -> str | None:
 
 
 def of_machine(kind: str, vcpus: int, disk_gib: int, devices: str = "", count: int = 0) -> Counter[str]:
-    """What one machine uses of each quota.
+    """Return what one machine uses of each quota.
 
     Args:
         devices: The name of its GPUs in quotas.
@@ -56,15 +56,18 @@ def of_machine(kind: str, vcpus: int, disk_gib: int, devices: str = "", count: i
 
 
 def of_host(host: Host) -> Counter[str]:
-    """What a host uses. Facts that only the stack file gives are in the design for nodes alone, so the vCPUs
-    of such a host are not counted."""
+    """Return what a host uses.
+
+    Facts that only the stack file gives are in the design for nodes alone, so the vCPUs of such a host are
+    not counted.
+    """
     facts = catalog().machines.get(host.instance_type)
     public = Counter({ADDRESSES: int("public" in host.tags)})
     return of_machine(host.instance_type, facts.vcpus if facts else 0, host.disk_gib) + public
 
 
 def of_node(partition: Partition) -> Counter[str]:
-    """What a node of a partition uses."""
+    """Return what a node of a partition uses."""
     name, devices, count = gpu(partition), "", 0
     if name is not None and partition.accelerator is not None:
         model = name.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
@@ -74,13 +77,13 @@ def of_node(partition: Partition) -> Counter[str]:
 
 
 def _served(design: ClusterDesign) -> int:
-    """The GiB of the controller's file systems. An existing disk counts already."""
+    """Return the GiB of the controller's file systems. An existing disk counts already."""
     own = [mount for mount in design.mounts if mount.served_by == "controller" and mount.existing is None]
     return sum(mount.size_gib or 0 for mount in own)
 
 
 def wanted(design: ClusterDesign) -> dict[str, Wanted]:
-    """What the cluster uses of each quota of its region and of its project."""
+    """Return what the cluster uses of each quota of its region and of its project."""
     found: dict[str, Wanted] = {DISKS: Wanted(_served(design), _served(design))}
     machines = [(of_host(host), 1, 1) for host in design.hosts]
     machines += [(of_node(partition), partition.min, partition.max) for partition in design.partitions]
@@ -91,7 +94,7 @@ def wanted(design: ClusterDesign) -> dict[str, Wanted]:
 
 
 def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
-    """The quotas that are too small, and zones without the wanted GPUs. All calls are read-only.
+    """Find the quotas that are too small, and zones without the wanted GPUs. All calls are read-only.
 
     Raises:
         UserError: Google Cloud does not answer, or refuses.
@@ -127,7 +130,7 @@ def _quotas(
 
 
 def _own(account: Account, design: ClusterDesign) -> Counter[str]:
-    """What the cluster uses already, if it is up: Google counts that as used, too."""
+    """Return what the cluster uses already, if it is up: Google counts that as used, too."""
     used: Counter[str] = Counter()
     hosts = {host.name: host for host in design.hosts}
     for found in machines.listed(account, design.name):

@@ -17,7 +17,7 @@ COMPUTE = "projects/{project}"
 
 
 def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
-    """What Google Cloud says of each existing disk and instance, and of each snapshot.
+    """Check each existing disk, instance and snapshot by what Google Cloud says of it.
 
     Raises:
         UserError: Google Cloud refuses, or does not answer.
@@ -121,7 +121,7 @@ def _bucket(account: Account, mount: Mount) -> Finding:
 
 
 def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
-    """A snapshot counts only before the disk exists."""
+    """Check a snapshot, which counts only before the disk exists."""
     name, where = str(mount.restore), _key(mount, "restore")
     disk = resource_of(design.name, mount.path)
     if _get(account, "compute", f"{COMPUTE}/zones/{design.zone}/disks/{disk}") is not None:

@@ -35,7 +35,7 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
 
 
 def read(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """A type's facts from Compute Engine's resource `MachineType`."""
+    """Return a type's facts from Compute Engine's resource `MachineType`."""
     found: dict[str, Any] = {
         "provider": "gcp",
         "vcpus": said["guestCpus"],

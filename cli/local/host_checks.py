@@ -37,7 +37,7 @@ def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
     """Return a phrase for each other cluster that has nodes on this host's cores.
 
     Args:
-        seen: who uses the cores; `None` means to look.
+        seen: Who uses the cores; `None` means to look.
     """
     found: dict[tuple[int, str, str], set[int]] = {}
     for use in uses() if seen is None else seen:
@@ -50,7 +50,7 @@ def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
 
 
 def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> Iterable[Finding]:
-    """The doctor's check: which nodes share cores now, and whether the benchmark's will."""
+    """Check which nodes share cores now, and whether the benchmark's will."""
     seen, have = uses(), len(os.sched_getaffinity(0))
     others = neighbours(stack, seen)
     load = Counter[int]()
@@ -112,7 +112,7 @@ def check() -> None:
     """Refuse to go on if there is a problem.
 
     Raises:
-        UserError: exit 3; the message has all problems.
+        UserError: Exit 3; the message has all problems.
     """
     if found := problems():
         raise UserError("\n".join(found), EXIT_REFUSED)

@@ -162,8 +162,8 @@ def _standing(stack: Stack) -> RunDirectory:
     """Return the run directory of a cluster that is up.
 
     Raises:
-        NotUpError: it is not up.
-        UserError: its controller's machine is dead.
+        NotUpError: It is not up.
+        UserError: Its controller's machine is dead.
     """
     run = RunDirectory.of(stack)
     if not machine_access.is_up(run):

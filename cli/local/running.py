@@ -95,7 +95,7 @@ def published(run: RunDirectory) -> ClusterDesign | None:
     """Return the published design of a cluster; `None` if there is none yet.
 
     Raises:
-        UserError: the design cannot be read, because another release of this program published it.
+        UserError: The design cannot be read, because another release of this program published it.
     """
     try:
         text = (run.bucket / run.current()["settings"]["key"]).read_text()
@@ -108,7 +108,7 @@ def published(run: RunDirectory) -> ClusterDesign | None:
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
-    """The differences of a running cluster to the stack file, and of its code to that of this checkout."""
+    """Return a running cluster's differences to the stack file, and its code's to this checkout's."""
     found = table.compare(there, design, RULES)
     was = _published_code(run)
     will = bundle.digest(bundle.node_archive(design))
@@ -119,7 +119,7 @@ def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign)
 
 
 def _published_code(run: RunDirectory) -> str | None:
-    """The digest of the published node code; `None` if it cannot be read."""
+    """Return the digest of the published node code; `None` if it cannot be read."""
     try:
         code = run.current()["code"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -199,7 +199,7 @@ def drain(
     """See `cli.provider.Provider.drain`.
 
     Args:
-        gone: whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
+        gone: Whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
     """
     try:
         there = published(run)

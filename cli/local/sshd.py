@@ -35,7 +35,7 @@ def target(stack: Stack, run: RunDirectory) -> Target:
     The first call makes a key for the stack in its state folder. The key gives access to these machines only.
 
     Raises:
-        UserError: exit 3; there is no SSH server.
+        UserError: Exit 3; there is no SSH server.
     """
     if not run.containers:
         why = "its machines are processes of this machine"

@@ -36,7 +36,7 @@ def require() -> None:
 
 
 def session() -> Any:
-    """A boto3 session that has credentials.
+    """Return a boto3 session that has credentials.
 
     Raises:
         UserError: Exit 3; there is no boto3, or there are no credentials.
@@ -63,7 +63,7 @@ def session() -> Any:
 
 
 def client(service: str, region: str) -> Any:
-    """A boto3 client of one service.
+    """Return a boto3 client of one service.
 
     Raises:
         UserError: As for `session`.
@@ -90,7 +90,7 @@ def clients(region: str, *services: str, patient: bool = True) -> list[Any]:
 def _clients(
     region: str, services: Sequence[str], _environment: frozenset[tuple[str, str]], patient: bool
 ) -> tuple[Any, ...]:
-    """The cached clients.
+    """Return the cached clients.
 
     Args:
         _environment: The environment variables. boto3 takes the credentials and AWS's addresses from them, so

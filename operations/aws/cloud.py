@@ -80,7 +80,7 @@ class AwsCloud:
         images.remove_unused(self._ec2, builder, self.place.cluster, say)
 
     def bucket(self) -> str | None:
-        """The cluster's bucket, also before it has a machine; `None` if it has no bucket."""
+        """Return the cluster's bucket, also before it has a machine; `None` if it has no bucket."""
         with explained():
             return next(leftovers.buckets(lambda _: self._s3, self.place.cluster), None)
 
@@ -120,7 +120,7 @@ class AwsCloud:
 
 
 def build_failure(cloud: AwsCloud, design: ClusterDesign, since: float) -> str | None:
-    """The step at which each image's build failed, with its last lines; `None` if no build failed.
+    """Return the step at which each image's build failed, with its last lines; `None` if no build failed.
 
     Args:
         since: When this `up` began, in seconds since the epoch. Earlier failures were reported before.

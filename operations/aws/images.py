@@ -86,7 +86,7 @@ def remove(
 
 
 def images(ec2: Any, cluster: str, recipe: str | None = None) -> list[dict[str, Any]]:
-    """The AMIs of this account that have the cluster's tag, as EC2 describes them.
+    """Return the AMIs of this account that have the cluster's tag, as EC2 describes them.
 
     Args:
         recipe: The recipe that has made them; `None` means every recipe.
@@ -142,7 +142,7 @@ def end_builds(
 
 
 def _builds(builder: Any, cluster: str, recipe: str | None) -> Iterable[dict[str, Any]]:
-    """The builds of a cluster in Image Builder, listed by name and confirmed by their tag."""
+    """Yield the builds of a cluster in Image Builder, listed by name and confirmed by their tag."""
     with explained():
         pages = builder.get_paginator("list_images").paginate(owner="Self")
         versions = [one for page in pages for one in page["imageVersionList"]]

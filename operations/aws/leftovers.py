@@ -21,7 +21,7 @@ Client = Callable[[str], Any]
 
 
 def kept(client: Client, cluster: str) -> Iterator[KeptStorage]:
-    """The volumes, file systems, snapshots and backups of a cluster that are to stay.
+    """Yield the volumes, file systems, snapshots and backups of a cluster that are to stay.
 
     Services that the user may not list are left out; the report of leftovers names them.
 
@@ -51,7 +51,7 @@ def is_kept(tags: Iterable[Mapping[str, str]]) -> bool:
 
 
 def _named(tags: Sequence[Mapping[str, str]], cluster: str, key: str) -> str | None:
-    """The name in the stack file; `None` if it belongs to another cluster or is not to stay."""
+    """Return the name in the stack file; `None` if it belongs to another cluster or is not to stay."""
     known = {tag["Key"]: tag["Value"] for tag in tags}
     return known.get(key) if known.get(CLUSTER) == cluster else None
 
@@ -112,7 +112,7 @@ def _backup(name: str, backup: Mapping[str, Any]) -> KeptStorage:
 
 
 def _group(ec2: Any, interfaces: Sequence[str]) -> str | None:
-    """The security group that stays with a Lustre file system."""
+    """Return the security group that stays with a Lustre file system."""
     if not interfaces:
         return None
     found = ec2.describe_network_interfaces(NetworkInterfaceIds=list(interfaces[:1]))
@@ -174,7 +174,7 @@ def _buckets(client: Client, cluster: str) -> Iterator[str]:
 
 
 def buckets(client: Client, cluster: str) -> Iterator[str]:
-    """The names of a cluster's buckets.
+    """Yield the names of a cluster's buckets.
 
     A bucket counts if its name begins with the cluster's prefix, to which Pulumi adds a suffix, and if it has
     the cluster's tag: another cluster's name may begin with the same characters.

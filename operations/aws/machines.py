@@ -23,7 +23,7 @@ STATES = {"shutting-down": "ending", "terminated": "gone"}
 
 
 def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine]:
-    """The instances of a cluster, from every page of the list.
+    """Return the instances of a cluster, from every page of the list.
 
     Args:
         states: Values of `Machine.state`; without any, instances in every state.
@@ -50,7 +50,7 @@ def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine
 
 
 def tagged(ec2: Any) -> list[TaggedMachine]:
-    """The instances of all clusters in a region that have not ended, from every page of the list.
+    """Return the instances of all clusters in a region that have not ended, from every page of the list.
 
     Raises:
         UserError: AWS refuses, or does not answer.
@@ -80,7 +80,7 @@ def tagged(ec2: Any) -> list[TaggedMachine]:
 
 
 def networks(ec2: Any) -> set[str]:
-    """The clusters that have a network or a security group in a region, with and without machines.
+    """Return the clusters that have a network or a security group in a region, with and without machines.
 
     Raises:
         UserError: AWS refuses, or does not answer.

@@ -36,7 +36,7 @@ class KeptStorage:
     rate: float | None = None
 
     def line(self) -> str:
-        """The line of the report: what it is, and what it costs."""
+        """Return the line of the report: what it is, and what it costs."""
         size = "" if self.size_gib is None else f", {self.size_gib:g} GiB"
         if self.rate is None or self.size_gib is None:
             return f"{self.what} ({self.name}{size}): price unknown"
@@ -46,7 +46,7 @@ class KeptStorage:
 
 
 def kept_report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str]) -> list[str]:
-    """The lines that name what is kept, its cost, and the lines of the stack file that take it back.
+    """Return the lines that name what is kept, its cost, and the lines of the stack file that take it back.
 
     Args:
         file: The name of the stack file.
@@ -103,7 +103,7 @@ class Machine:
     stack: str | None = None
 
     def ssh_host(self, access: Access) -> str:
-        """The host name for `ssh`: an address, or the id, which the ProxyCommand of other modes takes."""
+        """Return the host name for `ssh`: an address, or the id, which other modes' ProxyCommand takes."""
         return (self.public or self.private or self.id) if access.mode == "ssh" else self.id
 
 
@@ -141,11 +141,11 @@ class Cloud(Protocol):
         ...
 
     def label_of(self, text: str) -> str:
-        """A text in the form in which the cloud's labels hold it."""
+        """Return a text in the form in which the cloud's labels hold it."""
         ...
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:
-        """The cluster's machines, from every page of the list.
+        """Return the cluster's machines, from every page of the list.
 
         Args:
             states: Values of `Machine.state`; without any, machines in every state, also terminated ones.
@@ -174,7 +174,7 @@ class Cloud(Protocol):
         ...
 
     def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
-        """What stays of the cluster's storage on purpose, also from an earlier destroy.
+        """Return what stays of the cluster's storage on purpose, also from an earlier destroy.
 
         Args:
             paths: Name in the stack file -> path of each directory, as far as they are known.
@@ -182,7 +182,7 @@ class Cloud(Protocol):
         ...
 
     def read(self, bucket: str, key: str) -> bytes | None:
-        """An object's content; `None` if there is no such object or no such bucket."""
+        """Return an object's content; `None` if there is no such object or no such bucket."""
         ...
 
     def changed(self, bucket: str, key: str) -> float:
@@ -190,7 +190,7 @@ class Cloud(Protocol):
         ...
 
     def user(self) -> str:
-        """The user name for `ssh`."""
+        """Return the user name for `ssh`."""
         ...
 
     def proxy(self, access: Access, python: str) -> str | None:
@@ -202,9 +202,9 @@ class Cloud(Protocol):
         ...
 
     def console_line(self, machine: Machine) -> str:
-        """The command by which a user sees the console of a machine that does not report."""
+        """Return the command by which a user sees the console of a machine that does not report."""
         ...
 
     def start_line(self, machine: Machine) -> str:
-        """The command by which a user starts a machine that is stopped."""
+        """Return the command by which a user starts a machine that is stopped."""
         ...

@@ -194,7 +194,7 @@ class Waiter:
 
 
 def failed_step(host: str, report: dict[str, Any]) -> str:
-    """The step that failed, its last lines, and what to do."""
+    """Return the step that failed, its last lines, and what to do."""
     return (
         f"{boot_failure(host, report)}\n"
         "Fix the cause and run `up` again: the machine boots again, from that step on."
@@ -202,7 +202,7 @@ def failed_step(host: str, report: dict[str, Any]) -> str:
 
 
 def boot_failure(host: str, report: dict[str, Any]) -> str:
-    """The step that failed and its last lines."""
+    """Return the step that failed and its last lines."""
     step = report["steps"][-1]
     lines = "".join(f"\n  {line}" for line in step.get("tail") or [])
     return f"{host} failed to boot at step {step['name']}: {step.get('note', '')}{lines}"
@@ -233,7 +233,7 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
 
 
 def verbs(opened: Open) -> dict[str, Verb]:
-    """The verbs that every cloud has."""
+    """Return the verbs that every cloud has."""
 
     def terminate_nodes(options: argparse.Namespace) -> dict[str, Any]:
         """Terminate the machines that Slurm has launched. The controller is gone, so no more are launched."""
@@ -249,7 +249,7 @@ def verbs(opened: Open) -> dict[str, Verb]:
 
 
 def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.ArgumentParser]]:
-    """The parser for those verbs, and a function that adds a provider's own verb."""
+    """Return the parser for those verbs, and a function that adds a provider's own verb."""
     made = argparse.ArgumentParser()
     kinds = made.add_subparsers(dest="verb", required=True)
     terminating, waiting = kinds.add_parser("terminate-nodes"), kinds.add_parser("wait")

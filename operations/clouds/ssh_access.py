@@ -28,7 +28,7 @@ KEY_KINDS = ("ssh-ed25519 ", "ssh-rsa ")
 
 
 def own_key(folder: Path) -> str:
-    """A public key whose private half `ssh` will offer: the agent's first key, else that of a usual file.
+    """Return a public key whose private half `ssh` will offer: the agent's first, else a usual file's.
 
     Args:
         folder: The folder `~/.ssh`.
@@ -54,7 +54,7 @@ def any_key(folder: Path) -> bool:
 
 
 def agent_keys() -> list[str]:
-    """The public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
+    """Return the public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
     listed = programs.capture(["ssh-add", "-L"], seconds=10)
     return [] if listed.failed else listed.out.splitlines()
 
@@ -117,13 +117,13 @@ def target(
 
 
 def python_command(project: Path) -> str:
-    """The argument `python` of `Cloud.proxy` for a command that is started from any folder."""
+    """Return the argument `python` of `Cloud.proxy` for a command that is started from any folder."""
     words = ["env", f"PYTHONPATH={project}", str(project / PYTHON)]
     return shlex.join(words).replace("%", "%%")
 
 
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
-    """A machine's boot report; `None` if there is none yet.
+    """Return a machine's boot report; `None` if there is none yet.
 
     Every process of a machine may be able to write its report, so it is checked (`report.displayable`).
 
@@ -135,7 +135,7 @@ def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
 
 
 def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:
-    """The `ssh` command for `argv`, or for a shell.
+    """Return the `ssh` command for `argv`, or for a shell.
 
     Args:
         tty: Whether the command gets a terminal.

@@ -68,7 +68,7 @@ def require() -> None:
 
 
 def of(project: str) -> Account:
-    """The account with Application Default Credentials.
+    """Return the account with Application Default Credentials.
 
     Raises:
         UserError: Exit 3; there is no library, or there are no credentials.
@@ -149,7 +149,7 @@ class Account:
                 return
 
     def object(self, bucket: str, name: str) -> bytes:
-        """The content of an object.
+        """Return the content of an object.
 
         Raises:
             UserError: As for `call`; a GoogleError with status 404 if there is no such object.
@@ -160,7 +160,7 @@ class Account:
         return content
 
     def email(self) -> str:
-        """The e-mail address of the credentials' account.
+        """Return the e-mail address of the credentials' account.
 
         Raises:
             UserError: Exit 3; the credentials do not name an account.
@@ -190,7 +190,7 @@ class Account:
             raise _stale(error) from error
 
     def _session(self) -> Any:
-        """The session of this thread, because sessions are not thread-safe."""
+        """Return the session of this thread, because sessions are not thread-safe."""
         from google.auth.transport.requests import AuthorizedSession
 
         if not hasattr(self._threads, "session"):
@@ -234,7 +234,7 @@ class Account:
 
 
 def refusal(status: int, content: bytes, service: str, project: str) -> GoogleError:
-    """The error for an answer that is no success: what it means, and what to do.
+    """Return the error for an answer that is no success: what it means, and what to do.
 
     Args:
         content: The body, which is Google's JSON, or anything that a proxy on the way has put there.
@@ -280,7 +280,7 @@ def refusal(status: int, content: bytes, service: str, project: str) -> GoogleEr
 
 
 def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None) -> Iterator[dict[str, Any]]:
-    """The items of an aggregated list, which has `{kind: [item, …]}` or a warning for each scope.
+    """Yield the items of an aggregated list, which has `{kind: [item, …]}` or a warning for each scope.
 
     Raises:
         UserError: A zone of the region does not answer, so what it has would seem to be gone.
@@ -371,5 +371,5 @@ def _stale(error: Exception) -> UserError:
 
 
 def escaped(name: str) -> str:
-    """An object's name, escaped as a part of a URL."""
+    """Return an object's name, escaped as a part of a URL."""
     return quote(name, safe="")

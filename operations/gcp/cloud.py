@@ -31,7 +31,7 @@ KEY_SECONDS = 12 * 3600.0
 
 
 def tunnel(project: str, zone: str, instance: str, port: str) -> list[str]:
-    """The gcloud command that connects its standard input and output with a port of an instance."""
+    """Return the gcloud command that connects its standard input and output with a port of an instance."""
     line = ["gcloud", "compute", "start-iap-tunnel", instance, port, "--listen-on-stdin"]
     return [*line, "--project", project, "--zone", zone, "--verbosity=warning"]
 
@@ -101,7 +101,7 @@ def _lasts(key: Mapping[str, Any], now: float) -> bool:
 
 
 def _registered_key(profile: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """The key in a profile, compared without the comment at its end."""
+    """Return the key in a profile, compared without the comment at its end."""
     mine = key.split()[:2]
     known = profile.get("sshPublicKeys", {})
     # The keys are listed by their fingerprint.
@@ -110,7 +110,7 @@ def _registered_key(profile: Mapping[str, Any], key: str) -> Mapping[str, Any] |
 
 
 def _user_name(profile: Mapping[str, Any]) -> str | None:
-    """The user's name on machines; of several names the one that is marked as primary."""
+    """Return the user's name on machines; of several names the one that is marked as primary."""
     accounts = [one for one in profile.get("posixAccounts", []) if one.get("username")]
     accounts.sort(key=lambda one: not one.get("primary", False))
     return str(accounts[0]["username"]) if accounts else None
@@ -156,7 +156,7 @@ class GcpCloud:
         return value(text)
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:
-        """The machines in every zone. Google Cloud does not list deleted ones in any state."""
+        """Return the machines in every zone. Google Cloud does not list deleted ones in any state."""
         cluster = self.place.cluster
         there = [machines.machine(one, cluster) for one in machines.listed(self.account, cluster, **labels)]
         return [one for one in there if not states or one.state in states]
@@ -197,7 +197,7 @@ class GcpCloud:
         return machines.seconds(str(self.account.call("GET", "storage", path)["updated"]))
 
     def user(self) -> str:
-        """The user's name at OS Login. This also gives OS Login one of the user's keys."""
+        """Return the user's name at OS Login. This also gives OS Login one of the user's keys."""
         if self._user is None:
             self._user = bring_key(self.account, locations.home() / ".ssh")
         return self._user

@@ -105,7 +105,7 @@ def leftovers(account: Account, cluster: str) -> list[str]:
 
 
 def bucket(account: Account, cluster: str) -> str | None:
-    """The name of the cluster's bucket; `None` if it has none.
+    """Return the name of the cluster's bucket; `None` if it has none.
 
     Raises:
         UserError: Google Cloud refuses, or does not answer.
@@ -115,7 +115,7 @@ def bucket(account: Account, cluster: str) -> str | None:
 
 
 def _found(account: Account, cluster: str, kind: Kind) -> list[Found]:
-    """The resources of one kind that are left, without those that are to stay."""
+    """Return the resources of one kind that are left, without those that are to stay."""
     parts = _parts(account, cluster, kind)
     if kind.name == "snapshot":
         # What the provider saves of a disk before it deletes the disk stays on purpose.
@@ -139,7 +139,7 @@ def _parts(account: Account, cluster: str, kind: Kind) -> list[Found]:
 
 
 def kept_parts(account: Account, cluster: str, name: str) -> Iterator[tuple[str, Found]]:
-    """The resources of one kind of a cluster that are to stay, with the names that their labels give them.
+    """Yield a cluster's resources of one kind that are to stay, with the names that their labels give.
 
     Raises:
         UserError: Google Cloud refuses, or does not answer.
@@ -156,7 +156,8 @@ def _labels(part: Found) -> Mapping[str, str]:
 
 
 def _belongs_to(part: Found, cluster: str) -> bool:
-    """Whether a resource is the cluster's by its name, unless its description names another cluster:
+    """Whether a resource is the cluster's by its name, unless its description names another cluster.
+
     `a-b-network` may be `a`'s or `a-b`'s.
     """
     name = str(part["name"])
@@ -170,7 +171,7 @@ ZONE = re.compile(r".*-[a-z]")
 
 
 def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[KeptStorage]:
-    """The disks, Filestore instances and snapshots of a cluster that are to stay.
+    """Yield the disks, Filestore instances and snapshots of a cluster that are to stay.
 
     Args:
         paths: Name in the stack file -> path of each directory; its snapshots are found by that.

@@ -39,7 +39,7 @@ WAITS = 10
 
 
 def listed(account: Account, cluster: str, **labels: str) -> list[dict[str, Any]]:
-    """The instances of a cluster in every zone, from every page of the list, as the API describes them.
+    """Return a cluster's instances in every zone, from every page of the list, as the API has them.
 
     Args:
         labels: Values of further labels: `role`, `host`.
@@ -52,7 +52,7 @@ def listed(account: Account, cluster: str, **labels: str) -> list[dict[str, Any]
 
 
 def tagged(account: Account) -> list[TaggedMachine]:
-    """The instances of all clusters in the account's region that have not ended.
+    """Return the instances of all clusters in the account's region that have not ended.
 
     Raises:
         UserError: Google Cloud refuses, or a zone of the region does not answer.

@@ -40,7 +40,7 @@ def start_agent(project: Path, run: RunDirectory) -> None:
     """Start an agent, unless one answers. An agent that hangs is ended first: machines outlive their agent.
 
     Raises:
-        UserError: the agent does not start.
+        UserError: The agent does not start.
     """
     log = run.cloud / "agent.log"
     mine: subprocess.Popen[bytes] | None = None
@@ -108,7 +108,7 @@ def end_cluster(run: RunDirectory) -> None:
     """End all of a cluster's processes and remove its run directory, even if parts are dead or hang.
 
     Raises:
-        UserError: a process or a part of a machine cannot be removed.
+        UserError: A process or a part of a machine cannot be removed.
     """
     if (agent := agent_process(run)) is not None:
         _shut_down(run, agent)

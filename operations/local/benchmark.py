@@ -41,10 +41,10 @@ def build_environment(project: Path, kind: str, envs: Path, uv: Path, groups: tu
 
     Args:
         kind: cpu | gpu, a project below workload/envs.
-        groups: further dependency groups, for the tests.
+        groups: Further dependency groups, for the tests.
 
     Raises:
-        UserError: there is not enough space, or uv failed; uv's output is on standard error.
+        UserError: There is not enough space, or uv failed; uv's output is on standard error.
     """
     wanted = {"", *groups}
 
@@ -108,7 +108,7 @@ def _check_folder(target: Path, needed_mib: int) -> None:
     """Check the folder of an environment before minutes of downloads.
 
     Raises:
-        UserError: the environment would not fit there, or not run.
+        UserError: The environment would not fit there, or not run.
     """
     if problem := noexec_problem(target):
         raise UserError(problem, EXIT_REFUSED)

@@ -48,10 +48,10 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
     """Start the local cloud's agent and set its limits (a JSON object on standard input).
 
     Args:
-        cluster: the cluster's name.
+        cluster: The cluster's name.
 
     Raises:
-        UserError: such machines cannot be made here, or the running cluster has other machines or another
+        UserError: Such machines cannot be made here, or the running cluster has other machines or another
             name.
     """
     limits = json.loads(sys.stdin.read() or "{}")
@@ -97,7 +97,7 @@ def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     """End every machine and the agent, and remove the run directory. This works without an agent, too.
 
     Args:
-        cluster: the name of the cluster to end; a running cluster of another name stays.
+        cluster: The name of the cluster to end; a running cluster of another name stays.
     """
     if is_this_cluster(run := RunDirectory.of(stack), cluster):
         end_cluster(run)
@@ -188,7 +188,7 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
     """Restart the dead parts of a cluster. The engine would not notice them.
 
     Raises:
-        UserError: that is not possible; the message says what to do.
+        UserError: That is not possible; the message says what to do.
     """
     run = RunDirectory.of(stack)
     needed = ["bucket/current.json", "bucket/loader.py"]
@@ -268,7 +268,7 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
     """Wait until a machine of the head has booted, and print its steps meanwhile.
 
     Raises:
-        UserError: the boot failed or takes too long, or the machine has ended.
+        UserError: The boot failed or takes too long, or the machine has ended.
     """
     log, tags = run.boot_log(host.name), {"role": host.role, "node": host.name}
     shown = ""

@@ -55,7 +55,7 @@ def image_plan(parts: list[Path]) -> BootPlan:
     """Return what the agent boots the cluster's machines from.
 
     Args:
-        parts: the layers of their image, the uppermost first.
+        parts: The layers of their image, the uppermost first.
     """
     start = bundle.ROOT / "localcloud" / "start.py"
     roles = ("controller", "login", "compute")
@@ -71,7 +71,7 @@ def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
     """Return the layers of a cluster's image, the uppermost first; make those that are missing.
 
     Raises:
-        UserError: exit 3; they cannot be made.
+        UserError: Exit 3; they cannot be made.
     """
     try:
         recipe = images.recipe(design.image.source)
@@ -96,7 +96,7 @@ def image_exists(design: ClusterDesign) -> bool:
     """Whether the image of a design exists.
 
     Raises:
-        UserError: exit 3; it cannot be made here.
+        UserError: Exit 3; it cannot be made here.
     """
     try:
         recipe = images.recipe(design.image.source)
@@ -117,7 +117,7 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
     """Make the upper layer in a draft folder.
 
     Raises:
-        ImageError: a step failed.
+        ImageError: A step failed.
     """
     began = time.monotonic()
     say("installing Slurm and what else the machines need into their image (once, some minutes)")
@@ -205,7 +205,7 @@ def check_support(isolation: str) -> None:
     """Refuse machines that cannot be made here. `up` installs missing packages before this check.
 
     Raises:
-        UserError: exit 3; the message names the cure.
+        UserError: Exit 3; the message names the cure.
     """
     if isolation == CONTAINER and (reason := unsupported_reason()) is not None:
         raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED)
@@ -215,7 +215,7 @@ def support_warnings(design: ClusterDesign) -> list[str]:
     """Return a plan's warnings about this host: why a cluster of that design cannot come up here.
 
     Raises:
-        UserError: exit 3; the design needs packages that this user may not install.
+        UserError: Exit 3; the design needs packages that this user may not install.
     """
     if design.isolation == CONTAINER:
         reason = unsupported_reason(design)
@@ -230,8 +230,8 @@ def unsupported_reason(
     """Return why machines cannot boot here, with the cure; `None` if they can, once their image is made.
 
     Args:
-        design: decides what the image holds; without it, the space for the image is not checked.
-        look: returns the kernel's refusal of what a machine needs; by default `probe`.
+        design: Decides what the image holds; without it, the space for the image is not checked.
+        look: Returns the kernel's refusal of what a machine needs; by default `probe`.
     """
     return next(_reasons(design, look or probe), None)
 

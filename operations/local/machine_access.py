@@ -75,7 +75,7 @@ def files(run: RunDirectory) -> Files | Inside:
     """Return where the login machine's files are: in folders of this host, or below a root of its own.
 
     Raises:
-        UserError: no login machine runs.
+        UserError: No login machine runs.
     """
     if not run.containers:
         return lambda path: run.shared / path

@@ -44,7 +44,7 @@ def unsupported_reason(first: str) -> str | None:
     """Return why machines cannot know each other by name, with the cure; `None` if they can.
 
     Args:
-        first: the first address of their block.
+        first: The first address of their block.
     """
     if not addresses.usable(first):
         return _sentence(

@@ -38,7 +38,7 @@ def check_loopback() -> None:
     """Refuse a host on which no cluster of process machines could come up.
 
     Raises:
-        UserError: exit 3, with the cure.
+        UserError: Exit 3, with the cure.
     """
     if (found := loopback_problem()) is not None:
         raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED)
@@ -69,7 +69,7 @@ def is_unresolved(*, ipv6: bool) -> tuple[str, str] | None:
     127.0.0.1, where the host has no IPv4 address but that one. Any other one will do, also on the loopback.
 
     Args:
-        ipv6: whether the cluster's slurm.conf allows IPv6 besides (`node.sites.LocalSite.ipv6`).
+        ipv6: Whether the cluster's slurm.conf allows IPv6 besides (`node.sites.LocalSite.ipv6`).
     """
     family = socket.AF_UNSPEC if ipv6 else socket.AF_INET
     flags = socket.AI_ADDRCONFIG | socket.AI_NUMERICSERV | socket.AI_PASSIVE | socket.AI_CANONNAME
@@ -190,11 +190,11 @@ class RunDirectory:
         """Call the local cloud's agent (`localcloud.agent`).
 
         Args:
-            seconds: seconds of silence after which the agent counts as unavailable.
+            seconds: Seconds of silence after which the agent counts as unavailable.
 
         Raises:
-            RpcUnavailableError: no agent answers.
-            RpcError: the agent refused.
+            RpcUnavailableError: No agent answers.
+            RpcError: The agent refused.
         """
         return rpc.call(str(self.agent_socket), method, seconds, **params)
 
@@ -223,7 +223,7 @@ class RunDirectory:
         another program has taken are replaced. Each container machine has an address, which never changes.
 
         Raises:
-            UserError: there are not enough free ports, or this user has no name.
+            UserError: There are not enough free ports, or this user has no name.
         """
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
@@ -301,7 +301,7 @@ class RunDirectory:
         listens. Therefore its saved ports count, whoever's cluster it is.
 
         Raises:
-            UserError: there are not enough ports.
+            UserError: There are not enough ports.
         """
         seed = int(self.path.name, 16)
         try:
@@ -381,12 +381,12 @@ def free_range(
     """Return the first of `count` free ports in a row on the loopback.
 
     Args:
-        seed: decides where the search begins, so that two clusters rarely choose the same ports.
-        taken: reserved ports, on which nobody may listen yet.
-        within: the range of the search.
+        seed: Decides where the search begins, so that two clusters rarely choose the same ports.
+        taken: Reserved ports, on which nobody may listen yet.
+        within: The range of the search.
 
     Raises:
-        UserError: there is no such range.
+        UserError: There is no such range.
     """
     span = len(within) - count
     if span < 0:
@@ -418,7 +418,7 @@ def user() -> str:
     """Return this user's name from the user database. $USER may be another user's, after `su` for example.
 
     Raises:
-        UserError: exit 3; this user has no name, or one that Slurm cannot know.
+        UserError: Exit 3; this user has no name, or one that Slurm cannot know.
     """
     uid, gid = os.getuid(), os.getgid()
     try:

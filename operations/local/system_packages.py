@@ -146,7 +146,7 @@ def check_accounting() -> str:
     """Return a sentence with what `up` will install for Slurm's accounting; empty if nothing is missing.
 
     Raises:
-        UserError: exit 3; this user may not install packages.
+        UserError: Exit 3; this user may not install packages.
     """
     if not (wanted := missing(ACCOUNTING)):
         return ""
@@ -158,10 +158,10 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
     """Install the missing packages for Slurm.
 
     Args:
-        accounting: whether to install the packages for Slurm's accounting, too.
+        accounting: Whether to install the packages for Slurm's accounting, too.
 
     Raises:
-        UserError: this user may not install packages, the installation failed, or the installed Slurm cannot
+        UserError: This user may not install packages, the installation failed, or the installed Slurm cannot
             run a cluster.
     """
     more = missing(ACCOUNTING) if accounting else []
@@ -182,7 +182,7 @@ def ensure_for(purpose: str, say: Say) -> None:
         purpose: CONTAINERS | TESTS.
 
     Raises:
-        UserError: this user may not install packages, or the installation failed.
+        UserError: This user may not install packages, or the installation failed.
     """
     if wanted := missing(purpose):
         _install(wanted, WHO_NEEDS[purpose], say)
@@ -201,7 +201,7 @@ def _root_for(wanted: list[str], need: str) -> list[str]:
     """Return the prefix of an apt-get command that installs these packages.
 
     Raises:
-        UserError: exit 3; there is no apt-get, or this user cannot become root.
+        UserError: Exit 3; there is no apt-get, or this user cannot become root.
     """
     if shutil.which("apt-get") is None:
         raise UserError(
@@ -238,7 +238,7 @@ def _root(refusal: str) -> list[str]:
     """Return the prefix of a command that needs root.
 
     Raises:
-        UserError: exit 3 with `refusal`; this user cannot become root.
+        UserError: Exit 3 with `refusal`; this user cannot become root.
     """
     if os.getuid() == 0:
         return []

@@ -24,6 +24,7 @@ from cli.runner.events import Message
 from infra.errors import UserError
 from node.processes import ProcessId
 from operations import processes
+from operations.signals import handled
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
 from tests.support.tiny_project import ROOT, Tiny, lives, make
@@ -76,7 +77,7 @@ def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
         def handle(_number: int, _frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(heard.set_result, None)
 
-        with interrupt.handled(handle), interrupt.waking_loop(loop):
+        with handled(handle), interrupt.waking_loop(loop):
             threading.Thread(target=elsewhere).start()
             otherwise = loop.call_later(60, lambda: None)
             await heard

@@ -65,7 +65,7 @@ def taken(client: Client, design: ClusterDesign) -> Iterator[str]:
 
 
 def stacks(client: Client, cluster: str) -> set[str]:
-    """The stacks that the tags of a cluster's environments name."""
+    """Return the stacks that the tags of a cluster's environments name."""
     with explained():
         pages = client("batch").get_paginator("describe_compute_environments").paginate()
         found = [one.get("tags") or {} for page in pages for one in page["computeEnvironments"]]
@@ -124,9 +124,7 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, there: Cluste
 
 
 def _network(client: Client, design: ClusterDesign, cluster: str) -> str:
-    """How the cluster's own network differs from the one in the stack file; empty if it does not, or if the
-    cluster has none of its own.
-    """
+    """Say how the cluster's own network differs from the stack file's; empty if it does not."""
     ours = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     with explained():
         found = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
@@ -141,7 +139,7 @@ def _network(client: Client, design: ClusterDesign, cluster: str) -> str:
 def _files(
     client: Client, design: ClusterDesign, cluster: str, network: str, *, other: bool
 ) -> Iterator[str]:
-    """The file systems that would be replaced or deleted.
+    """Yield the file systems that would be replaced or deleted.
 
     FSx cannot give a file system other security groups, and those go with their network.
     """
@@ -180,9 +178,7 @@ def _other_vpc(system: Mapping[str, Any], design: ClusterDesign) -> str:
 
 
 def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesign) -> str:
-    """The addresses of a file system's subnet if `network.private_cidr` divides the cluster's own network in
-    another way; else empty.
-    """
+    """Return the addresses of a file system's subnet if `network.private_cidr` moves them; else empty."""
     if design.network.vpc is not None or not system.get("SubnetIds"):
         return ""
     with explained():
@@ -195,7 +191,7 @@ def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesi
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
-    """The differences that need a new file system, because FSx cannot change them (UpdateFileSystem)."""
+    """Yield the differences that need a new file system: UpdateFileSystem cannot change them."""
     lustre = system.get("LustreConfiguration", {})
     linked = lustre.get("DataRepositoryConfiguration", {})
     pairs: dict[str, tuple[Any, Any]] = {
@@ -215,8 +211,9 @@ def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
 
 
 def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, other: bool) -> Iterator[str]:
-    """The jobs of queues that would be deleted: those of another name, or on another environment; and the
-    jobs whose machines are in a network that goes.
+    """Yield the jobs of queues that would be deleted, and those whose machines are in a network that goes.
+
+    A queue is deleted that has another name, or another environment.
     """
     batch = client("batch")
     own = None if other else access.of(design)

@@ -130,7 +130,7 @@ class BatchCommands:
             job = next(iter(self._service.described([job.id])), job)
 
     def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
-        """The job on several numbers of nodes, one run after another; ends in the report.
+        """Run the job on several numbers of nodes, one after another, up to the report.
 
         A run that has succeeded is not repeated: `run` again after a disconnect goes on where it was.
 
@@ -157,7 +157,7 @@ class BatchCommands:
         console.say(f"{plurals.count(len(jobs), 'job')} cancelled")
 
     def report(self) -> tuple[str, str]:
-        """The page and the table: our runs beside the published scaling."""
+        """Return the page and the table: our runs beside the published scaling."""
         from cli.aws.batch import report
 
         return report.make(self._stack.name)
@@ -209,7 +209,7 @@ class BatchCommands:
 
 
 def parse_nodes(text: str | None, most: int) -> list[int]:
-    """The numbers of nodes of a sweep; by default the powers of two up to the stack file's number, and that.
+    """Return a sweep's numbers of nodes; by default the powers of two up to the stack file's, and that.
 
     Raises:
         UserError: Exit 2.
@@ -226,7 +226,7 @@ def parse_nodes(text: str | None, most: int) -> list[int]:
 
 
 def refuse_login(stack: str) -> UserError:
-    """The answer to commands that need a login machine."""
+    """Return the answer to commands that need a login machine."""
     return UserError(
         "AWS Batch has no login machine: jobs are containers, and there is nothing to log in to. "
         f"`{hint('status', stack)}` shows the queue, `{hint('logs', stack, 'JOB')}` a job's output, "
@@ -263,7 +263,7 @@ def _plain(result: dict[str, Any]) -> Sequence[tuple[str, Any]]:
 
 
 def _state(found: dict[str, Any] | None) -> str:
-    """The state of an environment or a queue in words."""
+    """Return the state of an environment or a queue in words."""
     if found is None:
         return "is not there"
     state = f"{found.get('state')}, {found.get('status')}".lower()

@@ -112,7 +112,7 @@ def _environment(environment: Mapping[str, Any] | None) -> str:
 
 
 def _vcpus(job: Job, environment: Mapping[str, Any] | None) -> str:
-    """A sentence on whether machines are starting; may be empty."""
+    """Return a sentence on whether machines are starting; may be empty."""
     resources = (environment or {}).get("computeResources") or {}
     desired, most = resources.get("desiredvCpus") or 0, resources.get("maxvCpus") or 0
     if most and desired >= most:
@@ -132,7 +132,7 @@ Pause = Callable[[float], None]
 
 
 def budget(service: BatchService) -> dict[str, Any] | None:
-    """What is left of the budget, in the form of a Slurm cluster's status; `None` without a budget."""
+    """Return what is left of the budget, in the form of a Slurm cluster's status; `None` without a budget."""
     design = service.design
     said = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
     if not any(said.values()):
@@ -198,7 +198,7 @@ def _covered(service: BatchService, nodes: int) -> None:
 
 
 def _ticks(service: BatchService) -> int:
-    """The sum over all ticks of the vCPUs that were up; 0 if the budget is newer than the last `up`."""
+    """Return the sum of the vCPUs that were up at all ticks; 0 if the budget is newer than the last `up`."""
     table = service.client("dynamodb")
     with explained():
         try:
@@ -220,7 +220,7 @@ GPUS = "MPI_GPUS"
 
 
 def name_of(service: BatchService, definition: str, nodes: int, number: int = 0) -> str:
-    """A job's name: the same request is the same job, so submitting is idempotent.
+    """Return a job's name: the same request is the same job, so submitting is idempotent.
 
     Args:
         definition: The ARN of a revision, which names the image by digest.
@@ -273,7 +273,7 @@ def submit(
 
 
 def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
-    """The overrides of a job whose number of nodes differs from the definition's."""
+    """Return the overrides of a job whose number of nodes differs from the definition's."""
     own = service.own
     if nodes == own.nodes:
         return {}
@@ -338,7 +338,7 @@ def follow(
 
 
 def result_in(lines: list[str]) -> dict[str, Any] | None:
-    """The result that a log has; the last one if it has several. `None` if it has none."""
+    """Return the result that a log has; the last one if it has several. `None` if it has none."""
     for line in reversed(lines):
         if line.startswith(MARK):
             try:
@@ -350,7 +350,7 @@ def result_in(lines: list[str]) -> dict[str, Any] | None:
 
 
 def record(service: BatchService, job: Job, result: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run: the container's own result, and what Batch knows of the job."""
+    """Return what is kept of a run: the container's own result, and what Batch knows of the job."""
     (queue,) = service.design.partitions
     seconds = job.seconds(time.time())
     price = queue.price_hour
@@ -397,7 +397,7 @@ def _start(
 
 
 def _capitalized(value: Any) -> Any:
-    """The names of an API's fields as state machines write them: JobName for jobName."""
+    """Return the names of an API's fields as state machines write them: JobName for jobName."""
     if isinstance(value, dict):
         return {f"{key[0].upper()}{key[1:]}": _capitalized(one) for key, one in value.items()}
     return [_capitalized(one) for one in value] if isinstance(value, list) else value
@@ -410,7 +410,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
 
 
 def records_folder(stack: str) -> Path:
-    """The folder of a stack's records; it is not created here."""
+    """Return the folder of a stack's records; it is not created here."""
     return locations.state_root() / "batch" / stack
 
 
@@ -428,7 +428,7 @@ def keep_record(stack: str, record: dict[str, Any]) -> Path:
 
 
 def load_records(stack: str) -> list[dict[str, Any]]:
-    """A stack's records by number of nodes, and of equal ones the oldest first, without unreadable files."""
+    """Return a stack's readable records by number of nodes, and of equal ones the oldest first."""
     found = []
     for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
         try:

@@ -60,7 +60,7 @@ class Row:
 
 
 def published(path: Path = FILE) -> list[Row]:
-    """The published scaling, by number of nodes."""
+    """Return the published scaling, by number of nodes."""
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Row(
@@ -94,7 +94,7 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
 
 
 def make(stack: str) -> tuple[str, str]:
-    """The page, ResNet-50 on AWS Batch, and the table of a stack."""
+    """Return the page, ResNet-50 on AWS Batch, and the table of a stack."""
     theirs, own = published(), ours(jobs.load_records(stack))
     rows = [*own, *theirs]
     times = _speed_ups(own) | _speed_ups(theirs)
@@ -102,7 +102,7 @@ def make(stack: str) -> tuple[str, str]:
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
-    """Number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
+    """Return the number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
     medians = {
         nodes: statistics.median(row.rate for row in rows if row.nodes == nodes)
         for nodes in sorted({row.nodes for row in rows})
@@ -118,7 +118,7 @@ def _speed_ups(rows: list[Row]) -> dict[tuple[str, int], float]:
 
 
 def chart(own: list[Row], theirs: list[Row]) -> Chart:
-    """The speed-up over the number of nodes."""
+    """Return the speed-up over the number of nodes."""
     lines = []
     for label, rows, style in (
         ("ours", own, Style("s1", charts.MARKERS[0])),
@@ -138,7 +138,7 @@ def chart(own: list[Row], theirs: list[Row]) -> Chart:
 
 
 def _title(own: list[Row]) -> str:
-    """A statement on our runs, or on the published ones where none of ours can be compared."""
+    """Return a statement on our runs, or on the published ones where none of ours can be compared."""
     times = speed_ups(own)
     first, last = (min(times), max(times)) if times else (1, 1)
     if last > first:

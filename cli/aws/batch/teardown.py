@@ -90,7 +90,7 @@ STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
 
 
 def client_of(place: ClusterRef) -> Client:
-    """Gives clients of the place's region."""
+    """Give clients of the place's region."""
     return lambda service: account.client(service, place.region)
 
 
@@ -135,7 +135,7 @@ def of_cluster(client: Client, cluster: str) -> Iterator[str]:
 
 
 def queues(client: Client, cluster: str) -> list[str]:
-    """The names of a cluster's queues."""
+    """Return the names of a cluster's queues."""
     with explained():
         pages = client("batch").get_paginator("describe_job_queues").paginate()
         found = [one for page in pages for one in page["jobQueues"]]
@@ -198,12 +198,12 @@ def _definitions(batch: Any, cluster: str) -> list[str]:
 
 
 def environments(batch: Any, cluster: str) -> list[str]:
-    """The names of a cluster's environments."""
+    """Return the names of a cluster's environments."""
     return [str(one["computeEnvironmentName"]) for one in described(batch, cluster)]
 
 
 def described(batch: Any, cluster: str) -> list[dict[str, Any]]:
-    """A cluster's environments as Batch describes them."""
+    """Return a cluster's environments as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
         found = [one for page in pages for one in page["computeEnvironments"]]

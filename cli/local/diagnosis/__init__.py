@@ -29,7 +29,7 @@ def checks(
 
     Args:
         design: `None` if the stack file has mistakes; checks that depend on it are left out then.
-        host: the source of facts; `None` means this machine.
+        host: The source of facts; `None` means this machine.
     """
     here = host or Host()
     run = RunDirectory(locations.run_dir(stack))

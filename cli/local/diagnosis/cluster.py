@@ -36,7 +36,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
     """Check this stack's cluster: it may be up, partly up, or have left something.
 
     Args:
-        design: the stack file's design; `None` if the file has mistakes.
+        design: The stack file's design; `None` if the file has mistakes.
     """
     run = RunDirectory.of(stack)
     if design is not None and (name := run.cluster) not in (None, design.name):
@@ -226,8 +226,8 @@ def containers(
     """Check whether `isolation: container` is possible.
 
     Args:
-        design: the stack's design.
-        unsupported_reason: finds it out.
+        design: The stack's design.
+        unsupported_reason: Finds it out.
     """
     wanted = design.isolation == CONTAINER
     reason = unsupported_reason(design if wanted else None)

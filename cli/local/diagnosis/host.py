@@ -41,8 +41,8 @@ class Host:
     """The source of facts; tests pass their own.
 
     Attributes:
-        root: the folder below which /proc, /sys and /etc are read.
-        limit: returns the soft limit of a resource (`resource.RLIMIT_…`), `None` if it has no limit.
+        root: The folder below which /proc, /sys and /etc are read.
+        limit: Returns the soft limit of a resource (`resource.RLIMIT_…`), `None` if it has no limit.
     """
 
     root: Path = Path("/")
@@ -266,7 +266,7 @@ def answers(*, boots: bool) -> Iterable[Finding]:
     """Check a connection over 127.0.0.1, which the whole cluster uses, and how Slurm looks addresses up.
 
     Args:
-        boots: whether machines are containers, which have a network and a Slurm of their own.
+        boots: Whether machines are containers, which have a network and a Slurm of their own.
     """
     if (problem := run_directory.is_silent() if boots else run_directory.loopback_problem()) is not None:
         yield stops("network.loopback", *problem)
@@ -278,7 +278,7 @@ def names(host: Host, name: str | None = None) -> Iterable[Finding]:
     """Check that /etc/hosts has `localhost` and this host's name: another lookup may take seconds.
 
     Args:
-        name: this host's name.
+        name: This host's name.
     """
     name = name or socket.gethostname()
     table: dict[str, list[str]] = {}
@@ -310,7 +310,7 @@ def node_names(
     """Check whether nodes will know each other by name.
 
     Args:
-        problem: returns the reason why they will not, for a block of addresses.
+        problem: Returns the reason why they will not, for a block of addresses.
     """
     first = planned_block(run.path)
     if (sentence := problem(first)) is None:
@@ -353,7 +353,7 @@ def clock(project: Path, now: float | None = None) -> Iterable[Finding]:
     """Check the clock: if it is wrong, munge refuses credentials and downloads fail.
 
     Args:
-        now: the time in seconds since the epoch; `None` means the machine's clock.
+        now: The time in seconds since the epoch; `None` means the machine's clock.
     """
     now = time.time() if now is None else now
     newest = max((project / name).stat().st_mtime for name in ("cluster", "uv.lock", "Pulumi.yaml"))

@@ -100,7 +100,7 @@ def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
     """Check that slurmdbd and MariaDB, which keep the records of `sacct`, are or can be installed.
 
     Args:
-        wanted: whether the stack file asks for accounting.
+        wanted: Whether the stack file asks for accounting.
     """
     missing = system_packages.missing(system_packages.ACCOUNTING)
     if not wanted:

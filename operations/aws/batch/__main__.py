@@ -31,7 +31,7 @@ NO_DOCKER = (
 
 
 def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
-    """The digest of the image, which is built and pushed if the repository does not have it.
+    """Return the digest of the image, which is built and pushed if the repository does not have it.
 
     If no image has the tag of its large layers yet, it gets that tag, too.
 
@@ -96,7 +96,7 @@ def _tag(ecr: Any, request: ImageRequest) -> None:
 
 
 def _name(request: ImageRequest) -> str:
-    """The repository's name, without the registry's host."""
+    """Return the repository's name, without the registry's host."""
     return request.repository.partition("/")[2]
 
 

@@ -117,20 +117,20 @@ class BatchService:
         return self.client("batch")
 
     def environment(self) -> dict[str, Any] | None:
-        """The compute environment as Batch describes it; `None` if it is not there."""
+        """Return the compute environment as Batch describes it; `None` if it is not there."""
         name = self.own.compute_environment
         with explained():
             found = self.batch.describe_compute_environments(computeEnvironments=[name])
         return _living(found["computeEnvironments"])
 
     def queue(self) -> dict[str, Any] | None:
-        """The job queue as Batch describes it; `None` if it is not there."""
+        """Return the job queue as Batch describes it; `None` if it is not there."""
         with explained():
             found = self.batch.describe_job_queues(jobQueues=[self.own.queue])
         return _living(found["jobQueues"])
 
     def definition(self) -> dict[str, Any]:
-        """The newest active revision of the job definition.
+        """Return the newest active revision of the job definition.
 
         Raises:
             NotUpError: There is none.
@@ -149,7 +149,7 @@ class BatchService:
         return dict(max(found, key=lambda one: int(one["revision"])))
 
     def jobs(self, *states: str) -> list[Job]:
-        """The queue's jobs in these states, oldest first. Batch forgets ended jobs after a week.
+        """Return the queue's jobs in these states, oldest first. Batch forgets ended jobs after a week.
 
         Raises:
             NotUpError: There is no such queue.
@@ -165,7 +165,7 @@ class BatchService:
         return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
 
     def named(self, name: str) -> list[Job]:
-        """The queue's jobs of that name, oldest first."""
+        """Return the queue's jobs of that name, oldest first."""
         with explained():
             pages = self.batch.get_paginator("list_jobs").paginate(
                 jobQueue=self.own.queue, filters=[{"name": "JOB_NAME", "values": [name]}]
@@ -174,14 +174,14 @@ class BatchService:
         return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
 
     def described(self, ids: list[str]) -> Iterator[Job]:
-        """The jobs by their ids; those that Batch has forgotten are left out."""
+        """Yield the jobs by their ids; those that Batch has forgotten are left out."""
         for start in range(0, len(ids), AT_ONCE):
             with explained():
                 found = self.batch.describe_jobs(jobs=ids[start : start + AT_ONCE])["jobs"]
             yield from map(self._job, found)
 
     def log(self, job: Job, node: int | None = None) -> Iterator[str]:
-        """The lines of a node's log, oldest first; none while it has no log.
+        """Yield the lines of a node's log, oldest first; none while it has no log.
 
         Args:
             node: The node's number; the main node by default.

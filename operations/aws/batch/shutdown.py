@@ -29,7 +29,7 @@ Pause = Callable[[float], None]
 
 
 def unfinished_jobs(batch: Any, queue: str) -> list[dict[str, Any]]:
-    """The queue's jobs that have not ended; none if there is no such queue."""
+    """Return the queue's jobs that have not ended; none if there is no such queue."""
     with explained():
         if not batch.describe_job_queues(jobQueues=[queue])["jobQueues"]:
             return []
