@@ -59,7 +59,7 @@ def known_hosts(lines: Sequence[str]) -> str:
 
 
 def keep_host_keys(folder: Path, lines: Sequence[str]) -> Path:
-    """Write the `known_hosts` of a stack into its state folder, and returns its path.
+    """Write the `known_hosts` of a stack into its state folder, and return its path.
 
     Raises:
         UserError: As `parse`.

@@ -167,12 +167,12 @@ def spared(mount: Mount, key: str) -> bool:
 
 
 def on_head(design: ClusterDesign, _kind: Kind) -> tuple[str, ...]:
-    """Return the controller's root disk goes with its machine."""
+    """Return the files that a change of the head deletes: its root disk goes with its machine."""
     return files.on_head(design)
 
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Change of the zones that the stack file names.
+    """Compare the zones that the stack file names.
 
     Without such names zones are chosen anew, and the controller keeps its own.
     """
@@ -194,7 +194,7 @@ def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str,
 
 
 def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Change of the members of a group of reservations, which the launch template does not name."""
+    """Compare the members of a group of reservations, which the launch template does not name."""
     former = {partition.name: partition for partition in old.partitions}
     for partition in new.partitions:
         was = former.get(partition.name, partition)

@@ -192,7 +192,7 @@ class CloudProvider(abc.ABC):
     def changes(
         self, stack: Stack, design: ClusterDesign
     ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
-        """Return `None`: a plan needs no credentials and asks no cloud."""
+        """Return nothing: a plan needs no credentials and asks no cloud."""
         return None
 
     def _check_account(self, design: ClusterDesign, say: Callable[[str], None]) -> None:

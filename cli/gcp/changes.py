@@ -104,14 +104,14 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
 
 
 def spared(mount: Mount, key: str) -> bool:
-    """Return a Filestore instance of a regional tier is in no zone."""
+    """Whether a change of a key spares a mount: a Filestore instance of a regional tier is in no zone."""
     from infra.gcp.storage import REGIONAL  # here, because that module needs the SDK
 
     return key == "gcp:zone" and mount.kind == "filestore" and mount.deployment in REGIONAL
 
 
 def on_head(design: ClusterDesign, kind: Kind) -> tuple[str, ...]:
-    """Return the keys of disks that stay with the head: its root disk, and so the accounting, outlives it."""
+    """Return what a new head ends: its root disk outlives it, and so does the accounting."""
     return files.on_head(design) if kind is Kind.DATA else ()
 
 
