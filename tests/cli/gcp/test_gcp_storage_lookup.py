@@ -12,7 +12,7 @@ from google.cloud import compute_v1 as gce
 from pulumi_gcp.filestore import outputs
 
 from cli.doctor.finding import Finding, Severity, fine
-from cli.gcp import diagnosis, storage
+from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -36,7 +36,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 def found(there: Project, mount: Mount, **changes: Any) -> list[Finding]:
     design = gcp_design(mounts=(mount,), project=there.account.project, **changes)
-    return list(storage.findings(there.account, design))
+    return list(diagnosis.storage_findings(there.account, design))
 
 
 def put_disk(there: Project, name: str, *users: str) -> None:
