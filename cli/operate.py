@@ -513,10 +513,10 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     training = benchmark_design(config, cluster)
     found = warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
-    made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
-    made["additions"] = additions(cluster)
-    there = provider.load(cluster.provider).changes(stack, cluster)
-    made["changes"] = None if there is None else table.described(*there)
-    if made["changes"] is not None:
-        made["changes"] += benchmark_changes.described(stack, cluster, training)
-    return made
+    result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
+    result["additions"] = additions(cluster)
+    changes = provider.load(cluster.provider).changes(stack, cluster)
+    result["changes"] = None if changes is None else table.described(*changes)
+    if result["changes"] is not None:
+        result["changes"] += benchmark_changes.described(stack, cluster, training)
+    return result

@@ -321,9 +321,9 @@ def of_cluster(stack: Stack) -> str | None:
         return "local"
     from cli.clouds import known_clusters
 
-    said = stack_file.provider(stack.file)
-    if said in ("aws", "gcp"):
-        return said
+    named = stack_file.provider(stack.file)
+    if named in ("aws", "gcp"):
+        return named
     # Only a cluster on Google Cloud has a project.
     noted = known_clusters.known_places(stack)
     return ("gcp" if noted[-1].project else "aws") if noted else None

@@ -214,8 +214,8 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
     if finished.returncode == OWN_FAILURE:
         raise explain(target, finished.stderr)
     if finished.returncode:
-        said = "" if stream else finished.stderr.strip()
-        raise RemoteError(said or f"the command on {target.name} ended with status {finished.returncode}")
+        words = "" if stream else finished.stderr.strip()
+        raise RemoteError(words or f"the command on {target.name} ended with status {finished.returncode}")
     return finished.stdout
 
 

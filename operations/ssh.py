@@ -201,11 +201,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, names in OPTIONS.items():
-        made = verbs.add_parser(verb)
+        verb_parser = verbs.add_parser(verb)
         for name in names:
-            made.add_argument(f"--{name}", required=True, type=int if name == "seconds" else str)
+            verb_parser.add_argument(f"--{name}", required=True, type=int if name == "seconds" else str)
         if verb == "stage":
-            made.add_argument("own", nargs="*", help="the files of a user's program, its script first")
+            verb_parser.add_argument("own", nargs="*", help="the files of a user's program, its script first")
     options = parser.parse_args()
     try:
         target = parse(os.environ.get(VARIABLE))

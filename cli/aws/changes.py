@@ -145,12 +145,12 @@ def shared_addresses(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]
     was, will = old.network, new.network
     if was.vpc is not None or will.vpc is not None or was.cidr != will.cidr:
         return
-    there = [text(was.public_cidr), text(was.private_cidr)]
+    cidrs = [text(was.public_cidr), text(was.private_cidr)]
     for key, former, following in (
         ("network.public_cidr", was.public_cidr, will.public_cidr),
         ("network.private_cidr", was.private_cidr, will.private_cidr),
     ):
-        if former != following and (found := addresses.shared(there, [text(following)])):
+        if former != following and (found := addresses.shared(cidrs, [text(following)])):
             yield Change(key, "", Kind.NEVER, text(former), text(following), SHARED.format(*found))
 
 
@@ -178,15 +178,15 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
     """
     everywhere = {zone for p in new.partitions for zone in _configured_zones(p, new)}
     for partition in new.partitions:
-        said = _configured_zones(partition, new)
-        before = next((p.zones for p in old.partitions if p.name == partition.name), said)
-        if not said or set(said) >= set(before) or old.network.vpc != new.network.vpc:
+        configured = _configured_zones(partition, new)
+        before = next((p.zones for p in old.partitions if p.name == partition.name), configured)
+        if not configured or set(configured) >= set(before) or old.network.vpc != new.network.vpc:
             continue
         moves = new.network.vpc is None and not everywhere.issuperset(before)
         key = "partitions.zones" if partition.zones else "network.zones"
         kind = Kind.DATA if moves else Kind.NODES
         note = "unless the head is in one that is left" if moves else ""
-        yield Change(key, f"partition {partition.name}", kind, text(before), text(said), note)
+        yield Change(key, f"partition {partition.name}", kind, text(before), text(configured), note)
 
 
 def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:

@@ -181,12 +181,12 @@ def _described(ec2: Any, image: str) -> dict[str, Any] | None:
     from botocore.exceptions import ClientError
 
     try:
-        there = ec2.describe_images(ImageIds=[image])["Images"]
+        described = ec2.describe_images(ImageIds=[image])["Images"]
     except ClientError as error:
         if error.response["Error"]["Code"] not in GONE:
             raise
         return None
-    return dict(there[0]) if there else None
+    return dict(described[0]) if described else None
 
 
 def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], region: str) -> Iterator[Finding]:
@@ -205,8 +205,8 @@ def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], regio
         yield stops(IMAGE_CHECK, f"{what} is for {kind} processors", "Name one for x86_64.")
     if str(image.get("Platform", "")).lower() == "windows":
         yield stops(IMAGE_CHECK, f"{what} is of Windows", "Name one of Ubuntu 24.04.")
-    elif said := OTHER.search(image.get("Name") or ""):
-        found = f"{what} is {image['Name']}: {said[0]} is another distribution than Ubuntu 24.04"
+    elif match := OTHER.search(image.get("Name") or ""):
+        found = f"{what} is {image['Name']}: {match[0]} is another distribution than Ubuntu 24.04"
         yield warns(IMAGE_CHECK, found, "The boot uses apt: name an image made from Ubuntu 24.04.")
     yield from _size(image, what, keys)
 

@@ -100,8 +100,8 @@ class AwsProvider(CloudProvider):
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
             from cli.aws.batch import changes, teardown
 
-            there = ClusterRef.known(outputs()) or ClusterRef.of(design)
-            changes.check(teardown.client_of(there), design, there)
+            target = ClusterRef.known(outputs()) or ClusterRef.of(design)
+            changes.check(teardown.client_of(target), design, target)
         return super().check_changes(stack, design, outputs, say, replace=replace)
 
     def drain(

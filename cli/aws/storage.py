@@ -143,9 +143,9 @@ def _efs(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Findin
             for target in targets
         }
     if mount.security_group is None:
-        theirs = [one for one in targets if not _own_group(ec2, design, groups[one["MountTargetId"]])]
-        if theirs:
-            where = ", ".join(sorted({one["VpcId"] for one in theirs}))
+        unfit = [one for one in targets if not _own_group(ec2, design, groups[one["MountTargetId"]])]
+        if unfit:
+            where = ", ".join(sorted({one["VpcId"] for one in unfit}))
             found = f"{_key(mount)}: {identity} has mount targets already, in {where}"
             cure = f"{ONE_VPC}: write that VPC as network.aws, and its targets' security_group."
             yield stops(CHECK, found, cure)
@@ -236,8 +236,8 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
     else:
         with explained():
             pages = fsx.get_paginator("describe_file_systems").paginate()
-            there = [one for page in pages for one in page["FileSystems"]]
-        if any({"Key": "Name", "Value": name} in one.get("Tags", []) for one in there):
+            systems = [one for page in pages for one in page["FileSystems"]]
+        if any({"Key": "Name", "Value": name} in one.get("Tags", []) for one in systems):
             return
         found = _asked(fsx.describe_backups, "Backups", ["BackupNotFound"], BackupIds=[identity])
         state, ready, size = ("", "AVAILABLE", 0)

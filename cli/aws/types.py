@@ -82,8 +82,8 @@ def read(described: Mapping[str, Any]) -> dict[str, Any]:
 def accelerator(described: Mapping[str, Any]) -> dict[str, Any] | None:
     """NVIDIA's whole GPUs or AWS's own accelerators; this project installs drivers for no others."""
     gpus = [gpu for gpu in described.get("GpuInfo", {}).get("Gpus", []) if gpu["Manufacturer"] == "NVIDIA"]
-    own = described.get("NeuronInfo", {}).get("NeuronDevices", [])
-    for device in (*gpus, *own):
+    devices = described.get("NeuronInfo", {}).get("NeuronDevices", [])
+    for device in (*gpus, *devices):
         if device["Count"]:
             return {"type": device["Name"].lower().replace(" ", "_"), "count": device["Count"]}
     return None

@@ -244,22 +244,22 @@ class CloudProvider(abc.ABC):
         from operations.clouds.cloud import kept_report
 
         try:
-            there = running.published(cloud)
+            design_up = running.published(cloud)
         except UserError as error:
             if error.exit_code == EXIT_REFUSED:
                 raise
             say(f"what this changes cannot be told: {error}")
             return decision.CheckedChanges()
-        if there is None:
+        if design_up is None:
             if any(mount.keep for mount in design.mounts):
                 # Without `existing` the cluster gets new ones, and the old ones are paid for, too.
                 paths = {mount.name: mount.path for mount in design.mounts}
                 for line in kept_report(cloud.kept(paths), stack.file.name, paths):
                     say(line)
             return decision.CheckedChanges()
-        found = table.compare(there, design, self.rules())
-        names = [partition.name for partition in there.partitions]
-        way = running.reach(stack, there, cloud)
+        found = table.compare(design_up, design, self.rules())
+        names = [partition.name for partition in design_up.partitions]
+        way = running.reach(stack, design_up, cloud)
         command = hint("up", stack.name, "--replace")
         return decision.check_changes(found, names, way, say, replace=replace, command=command)
 
@@ -324,10 +324,10 @@ class CloudProvider(abc.ABC):
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
         from cli.clouds import known_clusters
 
-        there = self._known_clusters(stack, outputs)
-        for place in there:
+        places = self._known_clusters(stack, outputs)
+        for place in places:
             known_clusters.note_cluster(stack, place)
-        left = [line for place in there for line in self.cloud(place).leftovers()]
+        left = [line for place in places for line in self.cloud(place).leftovers()]
         if not left:
             known_clusters.forget_cluster(stack)
         return left

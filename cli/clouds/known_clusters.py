@@ -136,12 +136,12 @@ def refuse_taken(
     if is_own(stack, place, known):
         return
     try:
-        there = provider.of_name(design)
+        namesakes = provider.of_name(design)
     except UserError as error:
         say(f"whether another stack has a cluster of this name cannot be told: {error}")
         return
-    if there:
-        what, cure = taken(stack, place, there)
+    if namesakes:
+        what, cure = taken(stack, place, namesakes)
         raise UserError(f"nothing was made: {what}. {cure}", EXIT_REFUSED)
 
 
@@ -157,11 +157,11 @@ def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> It
     if is_own(stack, place, None):
         return
     try:
-        there = provider.of_name(design)
+        namesakes = provider.of_name(design)
     except UserError as error:
         yield warns("name", f"could not be asked for: {error}", "Nothing is known about it.")
         return
-    if not there:
+    if not namesakes:
         yield fine("name", f"no cluster is named {place.cluster} there yet")
         return
     try:
@@ -169,7 +169,7 @@ def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> It
     except UserError:  # without the engine, which another check reports
         known = None
     if not is_own(stack, place, known):
-        yield stops("name", *taken(stack, place, there))
+        yield stops("name", *taken(stack, place, namesakes))
 
 
 def refuse_foreign(

@@ -44,8 +44,8 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
         # Other checks say what is missing here: credentials, or a program.
         if getattr(error, "exit_code", None) != EXIT_REFUSED:
             cure = f"`./cluster status --stack {stack.name}` asks again, and waits longer."
-            said = str(error).splitlines()[0].rstrip(".")
-            yield warns("cluster.state", f"it could not be asked for its nodes: {said}", cure)
+            reason = str(error).splitlines()[0].rstrip(".")
+            yield warns("cluster.state", f"it could not be asked for its nodes: {reason}", cure)
         return
     yield from budget(status["cost"], stack.name)
     yield from health(status["nodes"], stack.name)
@@ -60,8 +60,8 @@ def published(cloud: Cloud) -> ClusterDesign | None:
     Raises:
         UserError: There are no credentials, the cloud refuses, or another release published the design.
     """
-    there = cloud.machines(*ALIVE, host="controller")
-    bucket = next((machine.bucket for machine in there if machine.bucket is not None), None)
+    controllers = cloud.machines(*ALIVE, host="controller")
+    bucket = next((machine.bucket for machine in controllers if machine.bucket is not None), None)
     current = None if bucket is None else cloud.read(bucket, "current.json")
     if bucket is None or current is None:
         return None

@@ -59,13 +59,13 @@ def project(design: ClusterDesign) -> Iterable[Finding]:
 def limits(design: ClusterDesign) -> Iterable[Finding]:
     """Quotas and GPUs; no finding without credentials or a project, which other checks report."""
     try:
-        there = account.of(str(design.project))
+        project_account = account.of(str(design.project))
     except UserError:
         return
     if not design.project:
         return
     try:
-        yield from quota_findings(there, design)
+        yield from quota_findings(project_account, design)
     except UserError as error:
         yield warns(QUOTAS, f"could not be asked for: {error}", "Nothing is known about them.")
 
@@ -75,11 +75,11 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
     if not design.project or not any(m.existing or m.restore or m.keep for m in design.mounts):
         return
     try:
-        there = account.of(design.project)
+        project_account = account.of(design.project)
     except UserError:
         return
     try:
-        yield from list(storage_findings(there, design))
+        yield from list(storage_findings(project_account, design))
     except UserError as error:
         yield warns("storage", f"could not be asked for: {error}", "Nothing is known about it.")
 
@@ -157,8 +157,8 @@ def of_node(partition: Partition) -> Counter[str]:
 
 def _served(design: ClusterDesign) -> int:
     """Return the GiB of the controller's file systems. An existing disk counts already."""
-    own = [mount for mount in design.mounts if mount.served_by == "controller" and mount.existing is None]
-    return sum(mount.size_gib or 0 for mount in own)
+    mounts = [mount for mount in design.mounts if mount.served_by == "controller" and mount.existing is None]
+    return sum(mount.size_gib or 0 for mount in mounts)
 
 
 def wanted_quotas(design: ClusterDesign) -> dict[str, Wanted]:
@@ -181,13 +181,13 @@ def quota_findings(account: Account, design: ClusterDesign) -> Iterator[Finding]
     try:
         region = account.call("GET", "compute", f"projects/{{project}}/regions/{design.region}")
         project = account.call("GET", "compute", "projects/{project}")
-        own = _own(account, design)
+        used = _own(account, design)
     except GoogleError as error:
         if error.reason != "SERVICE_DISABLED":
             raise
         yield from_message(QUOTAS, Severity.STOPS, str(error))
         return
-    yield from compare(_quotas(design, region, project, own), "they are enough for every node")
+    yield from compare(_quotas(design, region, project, used), "they are enough for every node")
     for partition in design.partitions:
         yield from _gpus(account, design, partition)
 
@@ -285,8 +285,8 @@ def _disk(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
     if disk is None:
         found = f"{where}: there is no disk {name} in {design.zone} of {account.project}"
         return stops(STORAGE, found, "A disk can be used in its own zone only: correct the name or gcp:zone.")
-    own = instance_of(design.name, "controller")
-    if others := [user for user in map(short, disk.get("users", [])) if user != own]:
+    controller = instance_of(design.name, "controller")
+    if others := [user for user in map(short, disk.get("users", [])) if user != controller]:
         cure = "A disk has one machine: detach it there first, or make a snapshot."
         return stops(STORAGE, f"{where}: {name} is attached to {', '.join(others)}", cure)
     return fine(STORAGE, f"{where}: {name} has {disk.get('sizeGb', '?')} GiB, and {mount.path} is on it")
@@ -300,9 +300,9 @@ def _kept_before(account: Account, design: ClusterDesign, mount: Mount) -> Findi
         if mount.kind == "nfs"
         else ("Filestore instance", "file", _filestore_instance(design, mount, name))
     )
-    there = _get(account, service, f"{COMPUTE}/{path}")
+    resource = _get(account, service, f"{COMPUTE}/{path}")
     # While a cluster is up it has a bucket, and this is its own.
-    if there is None or KEPT not in there.get("labels", {}) or bucket(account, design.name) is not None:
+    if resource is None or KEPT not in resource.get("labels", {}) or bucket(account, design.name) is not None:
         return None
     found = (
         f"{_key(mount, 'keep')}: the {kind} {name} is there already, from an earlier cluster {design.name}"

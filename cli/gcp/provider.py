@@ -40,9 +40,9 @@ class GcpProvider(CloudProvider):
         from cli.clouds import listing
         from operations.gcp import account, machines
 
-        theirs = account.of(str(project))
-        theirs.region = region
-        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(theirs))
+        project_account = account.of(str(project))
+        project_account.region = region
+        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(project_account))
 
     def rules(self) -> Rules:
         from cli.gcp import changes

@@ -20,16 +20,16 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
     for name in sorted(set(names)):
         path = f"projects/{{project}}/zones/{zone}/machineTypes/{name}"
         try:
-            said = account.call("GET", "compute", path)
+            described = account.call("GET", "compute", path)
         except GoogleError as error:
             if error.status != 404:
                 raise
             continue
-        if why := _refused(name, said):
+        if why := _refused(name, described):
             unusable[name] = Unusable(provider="gcp", why=why)
         else:
             machines[name] = InstanceType.model_validate(
-                {**read(name, said), "regions": (zone.rpartition("-")[0],)}
+                {**read(name, described), "regions": (zone.rpartition("-")[0],)}
             )
     return Described(machines=machines, unusable=unusable)
 

@@ -123,9 +123,9 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
     running = [m["node"] for m in _call(stack, config, "inspect")["machines"]]
     if node not in running:
         meant = near(node, running)
-        there = f"running now: {fold(running)}" if running else "nothing runs now"
+        state = f"running now: {fold(running)}" if running else "nothing runs now"
         advice = f"; did you mean {meant}?" if meant else ""
-        raise UserError(f"no machine of stack {stack.name} runs as {node}; {there}{advice}")
+        raise UserError(f"no machine of stack {stack.name} runs as {node}; {state}{advice}")
     machine = _call(stack, config, "fault", action=action, node=node, notice=notice)
     if action == "preempt":
         left = round(machine["notice"] - time.time()) if notice and machine["notice"] else 0

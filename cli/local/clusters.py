@@ -139,11 +139,11 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
 
 def other_owners(stack: Stack) -> str:
     """Return the words for other users who have this stack up, for example after `sudo ./cluster up`."""
-    mine, name = locations.run_root(), locations.cluster_id(stack)
+    runs, name = locations.run_root(), locations.cluster_id(stack)
     found: list[str] = []
-    for path in mine.parent.glob(f"{locations.APPLICATION}-*/{name}"):
+    for path in runs.parent.glob(f"{locations.APPLICATION}-*/{name}"):
         with contextlib.suppress(FileNotFoundError):  # the cluster is being destroyed just now
-            if path.parent != mine and path.is_dir():
+            if path.parent != runs and path.is_dir():
                 found.append(os_errors.user_name(path.parent.stat().st_uid))
     users = ", ".join(found)
     return f" ({users} has it up from this checkout; clusters belong to one user)" if users else ""

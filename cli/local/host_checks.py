@@ -56,12 +56,12 @@ def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign
     load = Counter[int]()
     for use in seen:
         load[use.core] += use.machines
-    own = sorted({use.core for use in seen if _own(stack, use) and load[use.core] > 1})
+    shared = sorted({use.core for use in seen if _own(stack, use) and load[use.core] > 1})
     named = f"; {'; '.join(others)}" if others else ""
-    if own:
+    if shared:
         yield warns(
             "cores.shared",
-            f"nodes that are up share {_cores(own)}{named}",
+            f"nodes that are up share {_cores(shared)}{named}",
             "Times of jobs tell nothing of more nodes meanwhile: use fewer nodes"
             f"{', or wait for the other clusters' if others else ''}.",
         )
@@ -76,7 +76,7 @@ def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign
         if text is not None:
             yield warns("cores.benchmark", text, "Lower benchmark.nodes, or take a type of fewer CPUs.")
             return
-    if not own and not others:
+    if not shared and not others:
         yield fine("cores.free", f"{plurals.count(have, 'core')}, and no node shares one")
 
 

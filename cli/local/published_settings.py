@@ -30,16 +30,16 @@ def settings(up: StackUp) -> Settings | None:
         return None
     if run.containers:
         published = _published(run)
-        made = _design(up.config) or (published.design if published else None)
+        design = _design(up.config) or (published.design if published else None)
         # A container's disk has the same layout as the files of process machines.
-        if made is None:
+        if design is None:
             return None
-        made = dataclasses.replace(made, isolation=PROCESS)
-        return Settings(made, _site(run, run.disk("controller")))
+        design = dataclasses.replace(design, isolation=PROCESS)
+        return Settings(design, _site(run, run.disk("controller")))
     if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
         return found
-    made = _design(up.config)
-    return None if made is None else Settings(made, _site(run, run.path))
+    design = _design(up.config)
+    return None if design is None else Settings(design, _site(run, run.path))
 
 
 def _read(file: Path) -> Settings | None:

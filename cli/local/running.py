@@ -149,19 +149,19 @@ def check_changes(
     directory, and the deletion of the old resources would remove it.
     """
     try:
-        there = published(run)
+        design_up = published(run)
     except UserError as error:
         say(f"what this changes cannot be told: {error}")
         return CheckedChanges()
-    if there is None:
+    if design_up is None:
         return CheckedChanges()
-    found = _differences(run, there, design)
+    found = _differences(run, design_up, design)
     anew = any(change.kind in table.ALWAYS for change in found)
     if anew and replace:
         for line in [*(change.line() for change in found), *table.losses(found)]:
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
-    names = [partition.name for partition in there.partitions]
+    names = [partition.name for partition in design_up.partitions]
     command = hint("up", stack, "--replace")
     checked = decision.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
     return dataclasses.replace(checked, recreate=anew)
@@ -172,12 +172,12 @@ def changes(
 ) -> tuple[Sequence[table.Change], Sequence[Job] | None] | None:
     """See `cli.provider.Provider.changes`."""
     try:
-        there = published(run)
+        design_up = published(run)
     except UserError:
         return None
-    if there is None:
+    if design_up is None:
         return None
-    found = _differences(run, there, design)
+    found = _differences(run, design_up, design)
     if not found:
         return found, []
     try:
@@ -202,13 +202,13 @@ def drain(
         gone: Whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
     """
     try:
-        there = published(run)
+        design = published(run)
     except UserError as error:
         say(decision.no_answer(error))
         return
-    if there is None:
+    if design is None:
         return
-    names = [partition.name for partition in there.partitions]
+    names = [partition.name for partition in design.partitions]
     decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
 
 

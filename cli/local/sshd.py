@@ -57,10 +57,10 @@ def _key(folder: Path) -> Path:
     if not key.with_suffix(".pub").exists():
         draft = folder / f".{key.name}.{os.getpid()}"
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-stacks", "-f", str(draft)]
-        made = programs.capture(make)
-        if made.failed:
+        done = programs.capture(make)
+        if done.failed:
             raise UserError(
-                f"`ssh-keygen` makes no key ({made.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
+                f"`ssh-keygen` makes no key ({done.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
                 EXIT_REFUSED,
             )
         draft.replace(key)
@@ -77,11 +77,11 @@ def main(path: str, key: str) -> None:
     # All machines share the home folder.
     accepted = run.shared / user() / ".ssh" / "authorized_keys"
     public = Path(key).read_text()
-    there = accepted.read_text() if accepted.exists() else ""
-    if public not in there:
+    accepted_keys = accepted.read_text() if accepted.exists() else ""
+    if public not in accepted_keys:
         accepted.parent.mkdir(mode=0o700, exist_ok=True)
         accepted.touch(mode=0o600)
-        accepted.write_text(there + public)
+        accepted.write_text(accepted_keys + public)
     words = [*enter(machine[1], [f"PATH={SEARCH}"]), "nc", "-N", "127.0.0.1", str(PORT)]
     os.execvp(words[0], words)
 

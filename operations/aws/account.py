@@ -52,14 +52,14 @@ def session() -> Any:
             EXIT_REFUSED,
         ) from None
     try:
-        made = boto3.Session()
-        found = made.get_credentials()
+        boto_session = boto3.Session()
+        found = boto_session.get_credentials()
     except botocore.exceptions.BotoCoreError as error:
         why = f"the credentials for AWS cannot be used: {error}. {GET_SOME}"
         raise UserError(why, EXIT_REFUSED) from error
     if found is None:
         raise UserError(f"there are no credentials for AWS here. {GET_SOME}", EXIT_REFUSED)
-    return made
+    return boto_session
 
 
 def client(service: str, region: str) -> Any:
@@ -68,8 +68,8 @@ def client(service: str, region: str) -> Any:
     Raises:
         UserError: As for `session`.
     """
-    (made,) = clients(region, service)
-    return made
+    (service_client,) = clients(region, service)
+    return service_client
 
 
 def clients(region: str, *services: str, patient: bool = True) -> list[Any]:
@@ -96,7 +96,7 @@ def _clients(
         _environment: The environment variables. boto3 takes the credentials and AWS's addresses from them, so
             a changed environment needs new clients.
     """
-    made = session()
+    boto_session = session()
     from botocore.config import Config
 
     settings = Config(
@@ -104,7 +104,7 @@ def _clients(
         read_timeout=READ_SECONDS if patient else 8.0,
         retries={"mode": "standard", "max_attempts": 8 if patient else 2},
     )
-    return tuple(made.client(service, region_name=region, config=settings) for service in services)
+    return tuple(boto_session.client(service, region_name=region, config=settings) for service in services)
 
 
 @contextlib.contextmanager
@@ -120,18 +120,18 @@ def explained() -> Iterator[None]:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        said = f"{code}: {error.response.get('Error', {}).get('Message', '')}".strip()
+        message = f"{code}: {error.response.get('Error', {}).get('Message', '')}".strip()
         if code in EXPIRED:
             raise UserError(f"the credentials for AWS have expired. {GET_SOME}", EXIT_REFUSED) from error
         if code in INVALID:
-            why = f"AWS does not accept these credentials ({said}). {GET_SOME}"
+            why = f"AWS does not accept these credentials ({message}). {GET_SOME}"
             raise UserError(why, EXIT_REFUSED) from error
         if code in DENIED:
             raise UserError(
-                f"your user or role on AWS may not call {error.operation_name} ({said}): have it allowed, "
+                f"your user or role on AWS may not call {error.operation_name} ({message}): have it allowed, "
                 "and run the command again",
                 EXIT_REFUSED,
             ) from error
-        raise UserError(f"AWS refused {error.operation_name}: {said}") from error
+        raise UserError(f"AWS refused {error.operation_name}: {message}") from error
     except BotoCoreError as error:
         raise UserError(f"AWS does not answer: {error}") from error

@@ -52,14 +52,14 @@ def remove_unused(
     """
     if images(ec2, cluster) or machines.instances(ec2, cluster, *ALIVE, role=ROLE):
         end_builds(builder(), cluster, None, say, sleep)
-    there = images(ec2, cluster)
-    if there:
-        say(f"removing {plurals.count(len(there), 'image')} of cluster {cluster}")
-    for image in there:
+    present = images(ec2, cluster)
+    if present:
+        say(f"removing {plurals.count(len(present), 'image')} of cluster {cluster}")
+    for image in present:
         _deregister(ec2, image, cluster, sleep)
     for snapshot in _snapshots(ec2, cluster):
         _delete(ec2, snapshot["SnapshotId"], sleep)
-    return len(there)
+    return len(present)
 
 
 def remove(
@@ -79,10 +79,10 @@ def remove(
         UserError: As for `remove_unused`.
     """
     end_builds(builder, cluster, recipe, say, sleep)
-    there = images(ec2, cluster, recipe)
-    for image in there:
+    present = images(ec2, cluster, recipe)
+    for image in present:
         _deregister(ec2, image, cluster, sleep)
-    return [str(image["ImageId"]) for image in there]
+    return [str(image["ImageId"]) for image in present]
 
 
 def images(ec2: Any, cluster: str, recipe: str | None = None) -> list[dict[str, Any]]:
@@ -122,8 +122,8 @@ def end_builds(
     """
     asked: set[str] = set()
     for _ in attempts(SECONDS, POLL_SECONDS, sleep):
-        there = list(_builds(builder, cluster, recipe))
-        busy = [build for build in there if build["state"]["status"] not in AT_REST]
+        builds = list(_builds(builder, cluster, recipe))
+        busy = [build for build in builds if build["state"]["status"] not in AT_REST]
         for arn in {build["arn"] for build in busy} - asked:
             say(f"cancelling the build of {arn.rpartition(':')[2]}")
             asked.add(arn)
@@ -136,7 +136,7 @@ def end_builds(
             f"{len(busy)} image builds of cluster {cluster} have not ended within {SECONDS:g} s: "
             f"{busy[0]['arn']}. Run the command again"
         )
-    for build in there:
+    for build in builds:
         with explained():
             builder.delete_image(imageBuildVersionArn=build["arn"])
 

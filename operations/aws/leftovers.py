@@ -57,14 +57,14 @@ def _named(tags: Sequence[Mapping[str, str]], cluster: str, key: str) -> str | N
 
 
 def _disks(ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
-    ours = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
-    for page in ec2.get_paginator("describe_volumes").paginate(Filters=ours):
+    filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    for page in ec2.get_paginator("describe_volumes").paginate(Filters=filters):
         for one in page["Volumes"]:
             if name := _named(one.get("Tags", []), cluster, KEPT):
                 keys: dict[str, Value] = {"kind": "nfs", "existing": one["VolumeId"]}
-                what, made = f"EBS volume {one['VolumeId']}", str(one.get("CreateTime", ""))
-                yield KeptStorage(name, what, one["Size"], made, keys, rates.get("nfs"))
-    for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=ours):
+                what, created = f"EBS volume {one['VolumeId']}", str(one.get("CreateTime", ""))
+                yield KeptStorage(name, what, one["Size"], created, keys, rates.get("nfs"))
+    for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=filters):
         for one in page["Snapshots"]:
             if name := _named(one.get("Tags", []), cluster, SAVED):
                 identity, size = one["SnapshotId"], one["VolumeSize"]
@@ -78,8 +78,8 @@ def _efs(efs: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptSto
             if name := _named(one.get("Tags", []), cluster, KEPT):
                 size = round(one["SizeInBytes"]["Value"] / 1024**3, 2)
                 keys: dict[str, Value] = {"kind": "efs", "existing": one["FileSystemId"]}
-                what, made = f"EFS file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
-                yield KeptStorage(name, what, size, made, keys, rates.get("efs"))
+                what, created = f"EFS file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
+                yield KeptStorage(name, what, size, created, keys, rates.get("efs"))
 
 
 def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
@@ -91,8 +91,8 @@ def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Ite
             keys: dict[str, Value] = {"kind": "fsx_lustre", "existing": one["FileSystemId"]}
             if group := _group(ec2, one.get("NetworkInterfaceIds", [])):
                 keys["security_group"] = group
-            what, made = f"Lustre file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
-            yield KeptStorage(name, what, one["StorageCapacity"], made, keys, _lustre_rate(one, rates))
+            what, created = f"Lustre file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
+            yield KeptStorage(name, what, one["StorageCapacity"], created, keys, _lustre_rate(one, rates))
     for page in fsx.get_paginator("describe_backups").paginate():
         for one in page["Backups"]:
             if name := _named(one.get("Tags", []), cluster, SAVED):
@@ -107,8 +107,8 @@ def _backup(name: str, backup: Mapping[str, Any]) -> KeptStorage:
     if system.get("StorageType") == "HDD":
         keys["storage_type"] = "HDD"
     keys |= {"throughput": lustre["PerUnitStorageThroughput"], "snapshot": True, "restore": identity}
-    made = str(backup.get("CreationTime", ""))
-    return KeptStorage(name, f"FSx backup {identity}", system["StorageCapacity"], made, keys)
+    created = str(backup.get("CreationTime", ""))
+    return KeptStorage(name, f"FSx backup {identity}", system["StorageCapacity"], created, keys)
 
 
 def _group(ec2: Any, interfaces: Sequence[str]) -> str | None:

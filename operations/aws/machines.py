@@ -35,9 +35,9 @@ def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     filters += [{"Name": f"tag:slurm-stacks:{key}", "Values": [value]} for key, value in more.items()]
     if states:
-        theirs = {ours: word for word, ours in STATES.items()}
+        ec2_states = {ours: word for word, ours in STATES.items()}
         filters.append(
-            {"Name": "instance-state-name", "Values": [theirs.get(state, state) for state in states]}
+            {"Name": "instance-state-name", "Values": [ec2_states.get(state, state) for state in states]}
         )
     with explained():
         pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
@@ -55,10 +55,10 @@ def tagged(ec2: Any) -> list[TaggedMachine]:
     Raises:
         UserError: AWS refuses, or does not answer.
     """
-    theirs = {ours: word for word, ours in STATES.items()}
+    ec2_states = {ours: word for word, ours in STATES.items()}
     filters = [
         {"Name": "tag-key", "Values": [CLUSTER]},
-        {"Name": "instance-state-name", "Values": [theirs.get(state, state) for state in ALIVE]},
+        {"Name": "instance-state-name", "Values": [ec2_states.get(state, state) for state in ALIVE]},
     ]
     with explained():
         pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
@@ -100,9 +100,9 @@ def leftovers(ec2: Any, cluster: str) -> list[str]:
     Raises:
         UserError: AWS refuses, or does not answer.
     """
-    there = instances(ec2, cluster, *ALIVE, *ENDING)
-    found = [f"instance {machine.id} ({machine.name}, {machine.state})" for machine in there]
-    gone = {machine.id for machine in there}
+    present = instances(ec2, cluster, *ALIVE, *ENDING)
+    found = [f"instance {machine.id} ({machine.name}, {machine.state})" for machine in present]
+    gone = {machine.id for machine in present}
     for volume in _tagged(ec2, "describe_volumes", "Volumes", cluster):
         if is_kept(volume.get("Tags", [])):
             continue

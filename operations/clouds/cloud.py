@@ -63,8 +63,8 @@ def kept_report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str
         path = paths.get(name)
         usual = "/fsx" if one.keys.get("kind") == "fsx_lustre" else f"/{name}"
         keys = {**one.keys, **({"path": path} if path not in (None, usual) else {})}
-        said = ", ".join(f"{key}: {_text(value)}" for key, value in keys.items())
-        lines.append(f"      {name}: {{{said}}}")
+        settings = ", ".join(f"{key}: {_text(value)}" for key, value in keys.items())
+        lines.append(f"      {name}: {{{settings}}}")
     return lines
 
 

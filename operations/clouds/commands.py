@@ -55,22 +55,22 @@ def terminate_compute(
     cluster = cloud.place.cluster
     deadline = time.monotonic() + seconds
     asked: set[str] = set()
-    quiet, said = 0, -1
+    quiet, reported = 0, -1
     while quiet < QUIET_LOOKS:
-        there = cloud.machines(*ALIVE, *ENDING, role="compute")
-        alive = [machine for machine in there if machine.state in ALIVE]
+        machines = cloud.machines(*ALIVE, *ENDING, role="compute")
+        alive = [machine for machine in machines if machine.state in ALIVE]
         if alive:
             cloud.end(alive)
         asked.update(machine.id for machine in alive)
-        quiet = 0 if there else quiet + 1
-        if there and len(there) != said:
-            say(f"ending {plurals.count(len(there), 'machine')} of cluster {cluster}")
-            said = len(there)
-        if there and time.monotonic() > deadline:
-            names = ", ".join(f"{machine.name} ({machine.id})" for machine in there[:5])
-            have = "has" if len(there) == 1 else "have"
+        quiet = 0 if machines else quiet + 1
+        if machines and len(machines) != reported:
+            say(f"ending {plurals.count(len(machines), 'machine')} of cluster {cluster}")
+            reported = len(machines)
+        if machines and time.monotonic() > deadline:
+            names = ", ".join(f"{machine.name} ({machine.id})" for machine in machines[:5])
+            have = "has" if len(machines) == 1 else "have"
             raise UserError(
-                f"{plurals.count(len(there), 'machine')} of cluster {cluster} {have} not ended within "
+                f"{plurals.count(len(machines), 'machine')} of cluster {cluster} {have} not ended within "
                 f"{seconds:g} s: {names}. "
                 f"Run the command again; what still costs money is in {cloud.label}'s console under the "
                 f"name of the cluster, {cluster}"
@@ -165,8 +165,8 @@ class Waiter:
         for look in range(LOOKS):
             if look:
                 self.sleep(POLL_SECONDS)
-            if there := self.cloud.machines(*ALIVE, host=host):
-                return there[0]
+            if found := self.cloud.machines(*ALIVE, host=host):
+                return found[0]
         cluster = self.request.place.cluster
         raise UserError(
             f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it"
@@ -250,8 +250,8 @@ def verbs(opened: Open) -> dict[str, Verb]:
 
 def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.ArgumentParser]]:
     """Return the parser for those verbs, and a function that adds a provider's own verb."""
-    made = argparse.ArgumentParser()
-    kinds = made.add_subparsers(dest="verb", required=True)
+    top = argparse.ArgumentParser()
+    kinds = top.add_subparsers(dest="verb", required=True)
     terminating, waiting = kinds.add_parser("terminate-nodes"), kinds.add_parser("wait")
     terminating.add_argument("--seconds", type=float, default=TERMINATION_SECONDS)
     for verb in (terminating, waiting):
@@ -261,7 +261,7 @@ def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.Argument
         terminating.add_argument(f"--{name}", required=True)
     for name in ("zone", "project"):
         terminating.add_argument(f"--{name}")
-    return made, kinds.add_parser
+    return top, kinds.add_parser
 
 
 def run(known: Mapping[str, Verb], options: argparse.Namespace) -> int:

@@ -78,12 +78,12 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
         UserError: There are no credentials, or the cloud refuses.
     """
     host = design.login_hosts()[0].name
-    there = cloud.machines(*ALIVE, host=host)
-    if not there:
+    machines = cloud.machines(*ALIVE, host=host)
+    if not machines:
         raise NotUpError(
             f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
         )
-    (machine, *_) = there
+    (machine, *_) = machines
     if machine.state != "running":
         raise UserError(
             f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "

@@ -54,7 +54,7 @@ def wait_until_baked(
         UserError: A step failed (the message has its last lines), the machine does not exist, or it took too
             long.
     """
-    told = ""
+    reported = ""
     first = True
     for _ in attempts(seconds, BUILD_POLL_SECONDS, sleep):
         machine = _machine(cloud, instance, host)
@@ -75,8 +75,8 @@ def wait_until_baked(
                     f"{host} ({instance}) was stopped at step {_step(report)}. Start it again and run `up`: "
                     f"{cloud.start_line(machine)}"
                 )
-            if told != (step := _step(report)):
-                told = step
+            if reported != (step := _step(report)):
+                reported = step
                 say(f"{host}: {step}")
         elif machine.state == "stopped":
             raise UserError(
@@ -91,10 +91,10 @@ def wait_until_baked(
 
 
 def _machine(cloud: Cloud, instance: str, host: str) -> Machine:
-    there = [one for one in cloud.machines(*ALIVE, role=ROLE, host=host) if one.id == instance]
-    if not there:
+    builders = [one for one in cloud.machines(*ALIVE, role=ROLE, host=host) if one.id == instance]
+    if not builders:
         raise UserError(f"{cloud.label} has no machine {instance}: somebody has ended it. Run `up` again")
-    return there[0]
+    return builders[0]
 
 
 def _step(report: dict[str, Any]) -> str:

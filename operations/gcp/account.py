@@ -239,8 +239,8 @@ def refusal(status: int, content: bytes, service: str, project: str) -> GoogleEr
     Args:
         content: The body, which is Google's JSON, or anything that a proxy on the way has put there.
     """
-    said, reason, facts = _read(content)
-    why = f"{reason}: {said}" if reason else said or f"HTTP status {status}"
+    message, reason, facts = _read(content)
+    why = f"{reason}: {message}" if reason else message or f"HTTP status {status}"
     code = EXIT_REFUSED if status in (401, 403) else EXIT_FAILED
     if reason in DISABLED:
         reason, api = "SERVICE_DISABLED", facts.get("service", f"{service}.googleapis.com")
@@ -248,11 +248,11 @@ def refusal(status: int, content: bytes, service: str, project: str) -> GoogleEr
             f"the API {api} is not enabled in project {project}: enable it with `gcloud services enable "
             f"{api} --project {project}`, wait a minute, and run the command again"
         )
-    elif reason == "BILLING_DISABLED" or (status == 403 and "billing" in said.lower()):
+    elif reason == "BILLING_DISABLED" or (status == 403 and "billing" in message.lower()):
         text = f"project {project} has no billing account ({why}): link one in the console under Billing"
     elif reason == "USER_PROJECT_DENIED":
         text = (
-            f"there is no project {project}, or your account may not use its APIs ({said}): look at "
+            f"there is no project {project}, or your account may not use its APIs ({message}): look at "
             "gcp:project, or have roles/serviceusage.serviceUsageConsumer granted"
         )
     elif status == 401:

@@ -55,19 +55,19 @@ def bring_key(account: Account, folder: Path, now: float | None = None) -> str:
     key = own_key(folder)
     user = quote(account.email(), safe="@")
     profile = account.call("GET", "oslogin", f"users/{user}/loginProfile", projectId=account.project)
-    there = _registered_key(profile, key)
+    entry = _registered_key(profile, key)
     until = str(round((now + KEY_SECONDS) * 1_000_000))
-    if there is not None and not _lasts(there, now) and not _extend(account, user, there, until):
-        there = None
-    if there is None or _user_name(profile) is None:
+    if entry is not None and not _lasts(entry, now) and not _extend(account, user, entry, until):
+        entry = None
+    if entry is None or _user_name(profile) is None:
         # A key without an end keeps none, even if it is imported again because the user has no name.
-        ends = there is None or bool(there.get("expirationTimeUsec"))
+        ends = entry is None or bool(entry.get("expirationTimeUsec"))
         body = {"key": key, **({"expirationTimeUsec": until} if ends else {})}
         path = f"users/{user}:importSshPublicKey"
         profile = account.call("POST", "oslogin", path, body, projectId=account.project)["loginProfile"]
-        there = _registered_key(profile, key)
+        entry = _registered_key(profile, key)
     name = _user_name(profile)
-    if there is None or name is None:
+    if entry is None or name is None:
         raise UserError(
             f"OS Login does not take a key for {account.email()}: your organisation may not let users add "
             "SSH keys (admin console, OS Login), or your account has no POSIX user name there",
@@ -102,11 +102,11 @@ def _lasts(key: Mapping[str, Any], now: float) -> bool:
 
 def _registered_key(profile: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     """Return the key in a profile, compared without the comment at its end."""
-    mine = key.split()[:2]
+    kind_and_body = key.split()[:2]
     known = profile.get("sshPublicKeys", {})
     # The keys are listed by their fingerprint.
     each = ({"fingerprint": mark, **one} for mark, one in known.items())
-    return next((one for one in each if str(one.get("key", "")).split()[:2] == mine), None)
+    return next((one for one in each if str(one.get("key", "")).split()[:2] == kind_and_body), None)
 
 
 def _user_name(profile: Mapping[str, Any]) -> str | None:
@@ -158,8 +158,8 @@ class GcpCloud:
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         """Return the machines in every zone. Google Cloud does not list deleted ones in any state."""
         cluster = self.place.cluster
-        there = [machines.machine(one, cluster) for one in machines.listed(self.account, cluster, **labels)]
-        return [one for one in there if not states or one.state in states]
+        present = [machines.machine(one, cluster) for one in machines.listed(self.account, cluster, **labels)]
+        return [one for one in present if not states or one.state in states]
 
     def start(self, stopped: Sequence[Machine]) -> None:
         machines.start(self.account, stopped)

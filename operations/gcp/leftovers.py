@@ -87,18 +87,18 @@ def matching(cluster: str, **labels: str) -> str:
 
 
 def leftovers(account: Account, cluster: str) -> list[str]:
-    """One line for each resource of a cluster, without the disks and addresses of listed instances.
+    """One line for each resource of a cluster, without the disks and addresses of listed hosts.
 
     Raises:
         UserError: Google Cloud refuses, or does not answer.
     """
     with ThreadPoolExecutor(WORKERS) as pool:
         found = dict(zip(KINDS, pool.map(lambda kind: _found(account, cluster, kind), KINDS), strict=True))
-    there = {str(one["name"]) for kind, parts in found.items() if kind.name == "instance" for one in parts}
+    hosts = {str(one["name"]) for kind, parts in found.items() if kind.name == "instance" for one in parts}
     lines = []
     for kind, parts in found.items():
         for part in sorted(parts, key=lambda part: str(part["name"])):
-            if kind.name in ("disk", "address") and there & {short(user) for user in part.get("users", [])}:
+            if kind.name in ("disk", "address") and hosts & {short(user) for user in part.get("users", [])}:
                 continue
             lines.append(f"{kind.name} {short(str(part['name']))}{kind.say(part)}")
     return lines
@@ -188,16 +188,16 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
     for name, disk in kept_parts(account, cluster, "disk"):
         keys: dict[str, Value] = {"kind": "nfs", "existing": str(disk["name"])}
         what, size = f"persistent disk {disk['name']}", float(disk.get("sizeGb", 0))
-        made = str(disk.get("creationTimestamp", ""))
-        yield KeptStorage(names.get(name, name), what, size, made, keys, rates.get("nfs"))
+        created = str(disk.get("creationTimestamp", ""))
+        yield KeptStorage(names.get(name, name), what, size, created, keys, rates.get("nfs"))
     for name, one in kept_parts(account, cluster, "Filestore instance"):
         place = str(one["name"]).split("/")
         existing = short(str(one["name"])) if ZONE.fullmatch(place[3]) else str(one["name"])
         keys = {"kind": "filestore", "existing": existing}
         size = float(one["fileShares"][0]["capacityGb"])
-        what, made = f"Filestore instance {short(str(one['name']))}", str(one.get("createTime", ""))
+        what, created = f"Filestore instance {short(str(one['name']))}", str(one.get("createTime", ""))
         yield KeptStorage(
-            names.get(name, name), what, size, made, keys, rates.get(f"filestore.{one.get('tier')}")
+            names.get(name, name), what, size, created, keys, rates.get(f"filestore.{one.get('tier')}")
         )
     paths_of = {resource_of(cluster, path): name for name, path in paths.items()}
     wanted = {of: re.compile(re.escape(snapshot_prefix(of)) + LAST.pattern) for of in paths_of}

@@ -130,8 +130,8 @@ def remove_loose(account: Account, cluster: str) -> None:
 def end_images(account: Account, cluster: str, say: Callable[[str], None]) -> None:
     """Delete the images of a cluster, and the machines and disks from which they were made."""
     builders = listed(account, cluster, role=IMAGE)
-    mine = matching(cluster)
-    images = list(account.pages("compute", "projects/{project}/global/images", "items", filter=mine))
+    selector = matching(cluster)
+    images = list(account.pages("compute", "projects/{project}/global/images", "items", filter=selector))
     if images or builders:
         say(f"deleting {plurals.count(len(images), 'image')} of cluster {cluster}")
     for builder in builders:
@@ -171,8 +171,8 @@ def finish(account: Account, operation: dict[str, Any], what: str) -> None:
         operation = account.call("POST", "compute", path)
     errors = operation.get("error", {}).get("errors", [])
     if errors:
-        said = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}" for one in errors)
-        raise UserError(f"{what}: {said}")
+        messages = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}" for one in errors)
+        raise UserError(f"{what}: {messages}")
     if operation.get("status") != "DONE":
         raise UserError(f"{what}: Compute Engine has not finished operation {operation['name']}")
 

@@ -86,8 +86,8 @@ def _end_with_caller() -> None:
     def end(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         # Signal the group only if it is our own: under Pulumi's CLI it is the provider's.
-        own = os.getpgrp() == os.getpid()
-        os.kill(0 if own else os.getpid(), number)
+        is_leader = os.getpgrp() == os.getpid()
+        os.kill(0 if is_leader else os.getpid(), number)
 
     signal.signal(signal.SIGTERM, end)
     end_with_parent(os.environ.get(CALLER_VARIABLE))

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
-from localcloud.limits import COMPUTE
 from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
 from node.model import Settings
@@ -43,25 +42,25 @@ def start_agent(project: Path, run: RunDirectory) -> None:
         UserError: The agent does not start.
     """
     log = run.cloud / "agent.log"
-    mine: subprocess.Popen[bytes] | None = None
+    started: subprocess.Popen[bytes] | None = None
     known: ProcessId | None = None
     began = since = time.monotonic()
     while not agent_answers(run):
         now = time.monotonic()
         other = agent_process(run)
-        if mine is not None and other is not None and other.pid == mine.pid:
+        if started is not None and other is not None and other.pid == started.pid:
             other = None
         if other != known:
             # Another command has started this agent just now, so its time to answer begins here.
             known, since = other, now
-        ended = mine is not None and mine.poll() is not None
+        ended = started is not None and started.poll() is not None
         if other is not None and ended:
-            mine = None  # ours gave way to the other one; if that ends too, a new one is started
+            started = None  # ours gave way to the other one; if that ends too, a new one is started
         if other is not None and now - since > HUNG_SECONDS:
             say(f"the local cloud's agent (process {other.pid}) does not answer: it is ended")
             _kill(other)
-        elif other is None and mine is None:
-            mine = _spawn(project, run, log)
+        elif other is None and started is None:
+            started = _spawn(project, run, log)
         elif (other is None and ended) or now - began > AGENT_START_SECONDS:
             raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
         time.sleep(0.02)
@@ -90,8 +89,8 @@ def agent_process(run: RunDirectory) -> ProcessId | None:
     except (OSError, ValueError):
         return None
     process = ProcessId.of(pid)
-    ours = os.fsencode(run.path) in command and AGENT.encode() in command
-    return process if ours and process is not None and process.alive() else None
+    is_agent = os.fsencode(run.path) in command and AGENT.encode() in command
+    return process if is_agent and process is not None and process.alive() else None
 
 
 def _words(pid: int) -> list[bytes]:
@@ -229,11 +228,11 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
     """
     wanted = {host.name for host in settings.design.hosts}
     wanted |= {node for partition in settings.design.partitions for node in partition.nodes()}
-    there = machines(run, {}, "pending", "running", "stopping")
-    former = [m for m in there if m["node"] not in wanted]
+    up = machines(run, {}, "pending", "running", "stopping")
+    former = [m for m in up if m["node"] not in wanted]
     if not former:
         return
-    heads = [m for m in there if m["tags"]["role"] == "controller" and m["tags"].get("revision") != revision]
+    heads = [m for m in up if m["tags"]["role"] == "controller" and m["tags"].get("revision") != revision]
     names = ", ".join(m["node"] for m in former)
     with explain_wait(f"{names}: not in the stack file any more; the daemons are ending"):
         for ids in ([m["id"] for m in heads], [m["id"] for m in former]):
@@ -243,21 +242,23 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
 
 def terminate(run: RunDirectory, role: str) -> int:
     """End all machines of a role, and return their number."""
+    from localcloud.limits import COMPUTE  # here, because `status` and `exec` import this module
+
     if not run.path.exists():
         return 0
     try:
         if role == COMPUTE:
             _reset_api_faults(run)
-        there = machines(run, {"role": role}, "pending", "running", "stopping")
-        names = ", ".join(m["node"] for m in there)
+        up = machines(run, {"role": role}, "pending", "running", "stopping")
+        names = ", ".join(m["node"] for m in up)
         with explain_wait(f"{names}: the daemons are ending; those that hang are killed after 8 s"):
-            run.call("terminate", 60.0, ids=[m["id"] for m in there])
+            run.call("terminate", 60.0, ids=[m["id"] for m in up])
     except (rpc.RpcUnavailableError, rpc.RpcError) as error:
         # The deletion of the last resource ends everything that is left, by its processes.
         print(f"the local cloud does not answer ({error}); its machines end with it", file=sys.stderr)
         end_hung_agent(run)
         return 0
-    return len(there)
+    return len(present)
 
 
 def _reset_api_faults(run: RunDirectory) -> None:

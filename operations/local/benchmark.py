@@ -129,8 +129,8 @@ def noexec_problem(target: Path) -> str | None:
 def space_problem(target: Path, needed_mib: int = NEEDED_MIB) -> str | None:
     """Return why an environment does not fit into its folder; `None` if it does."""
     # An interrupted build has left files, which need no further space.
-    there = sum(file.lstat().st_size for file in target.rglob("*")) // os_errors.MIB
-    free, needed = os_errors.free_mib(target), needed_mib - there
+    present_mib = sum(file.lstat().st_size for file in target.rglob("*")) // os_errors.MIB
+    free, needed = os_errors.free_mib(target), needed_mib - present_mib
     if free >= needed:
         return None
     return (
@@ -163,9 +163,9 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
         UserError: It failed; its output is on standard error.
     """
     if source.name == "uv.lock":
-        what, own = "uv could not build the training environment", ""
+        what, named = "uv could not build the training environment", ""
     else:
-        what, own = "uv could not build the environment", "what the file names, "
+        what, named = "uv could not build the environment", "what the file names, "
     env = {
         **os.environ,
         "UV_PROJECT_ENVIRONMENT": str(target),
@@ -184,7 +184,7 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
         done.set()
     if status:
         raise UserError(
-            f"{what} from {source} (its output is above). Check {own}the connection "
+            f"{what} from {source} (its output is above). Check {named}the connection "
             f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
             f"free), {os_errors.AGAIN}."
         )

@@ -161,14 +161,14 @@ def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision:
     """
     tags = {"cluster": settings.design.name, "role": host.role}
     every = machines(run, tags, "pending", "running", "stopping")
-    there = [m for m in every if m["node"] == host.name]
-    keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
+    present = [m for m in every if m["node"] == host.name]
+    keep = [m for m in present if m["tags"].get("revision") == revision and m["state"] != "stopping"]
     if not keep or run.report(host.name).get("state") == "failed":
-        if there:
+        if present:
             jobs = "; jobs go on" if host.role == "controller" else ""
             print(f"restarting {host.name} with the new settings{jobs}", file=sys.stderr)
             with explain_wait(f"the daemons of {host.name} are ending"):
-                run.call("terminate", 60.0, ids=[m["id"] for m in there])
+                run.call("terminate", 60.0, ids=[m["id"] for m in present])
         if host.role == "controller":
             settings, revision = _with_free_ports(run)
         run.boot_report(host.name).unlink(missing_ok=True)
@@ -216,8 +216,8 @@ def _gone_login(run: RunDirectory) -> list[str]:
     """Return the names of login machines that the cluster should have but that do not run."""
     settings, _ = _published(run)
     wanted = [host.name for host in settings.design.hosts if host.role == "login"]
-    there = {m["node"] for m in machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
-    return [name for name in wanted if name not in there]
+    present = {m["node"] for m in machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
+    return [name for name in wanted if name not in present]
 
 
 def _published(run: RunDirectory) -> tuple[Settings, str]:
@@ -234,8 +234,8 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
         return settings, revision
     old, moved = settings.site, run.settings(settings.design)
     # A cluster without addresses of its own has none that another could have taken.
-    ours = old.first_address in (None, moved.site.first_address)
-    if not ours or moved.site.slurmctld_port != old.slurmctld_port:
+    keeps_addresses = old.first_address in (None, moved.site.first_address)
+    if not keeps_addresses or moved.site.slurmctld_port != old.slurmctld_port:
         print(
             f"another program has taken a port of the cluster ({old.slurmctld_port} and following), or "
             f"another cluster its addresses: it moves to {moved.site.slurmctld_port} and following; jobs on "
@@ -283,9 +283,9 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             break
         if time.monotonic() - looked > LOOK_SECONDS:
             looked = time.monotonic()
-            there = machines(run, tags, "pending", "running")
+            present = machines(run, tags, "pending", "running")
             # Its last report may be newer than `report`.
-            if not there and run.report(host.name).get("state") not in ENDED:
+            if not present and run.report(host.name).get("state") not in ENDED:
                 raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
     else:
         raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")

@@ -38,17 +38,17 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     The cluster's own command runs on the controller, where the queue and its daemon are.
     """
     shell = os.environ.get("SHELL", "/bin/sh")
-    ours = bool(argv) and argv[0] == TOOL
+    is_tool = bool(argv) and argv[0] == TOOL
     if not run.containers:
         env = {
             "SLURM_CONF": slurm_conf(run),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
         # In the head's hosts namespace programs find nodes by name. The cluster's own command needs no names.
-        named = has_hosts_namespace(run.path) and not ours
+        named = has_hosts_namespace(run.path) and not is_tool
         prefix = namespace_command(run.path, HEAD, "--exec") if named else []
         return Command([*prefix, *(argv or [shell])], env)
-    machine = _machine(run, HEAD) if ours else login(run)
+    machine = _machine(run, HEAD) if is_tool else login(run)
     name = user()
     environment = {
         "PATH": OWN_PATH,

@@ -232,7 +232,7 @@ class RunDirectory:
             base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
         self._keep(blocks=placed)
-        own = addresses.usable(first)
+        has_addresses = addresses.usable(first)
         settings = Settings(
             design,
             Site(
@@ -242,7 +242,7 @@ class RunDirectory:
                 controller_address="127.0.0.1",
                 slurmctld_port=base,
                 slurmd_port=base + 1,
-                first_address=addresses.first_node_address(first) if own else None,
+                first_address=addresses.first_node_address(first) if has_addresses else None,
                 blocks=placed,
                 slurmdbd_port=slurmdbd_port,
                 python=str(self.path / "python3"),
@@ -250,13 +250,13 @@ class RunDirectory:
                 shared=str(self.shared),
                 cloud=LocalSite(
                     str(self.agent_socket),
-                    own and hosts_namespace_possible(self.path) and _localhost_is_here(),
+                    has_addresses and hosts_namespace_possible(self.path) and _localhost_is_here(),
                     ipv6=has_ipv6(),
                 ),
             ),
         )
         head = {machine.name: addresses.head_address(first, i) for i, machine in enumerate(design.hosts)}
-        self._write_hosts(head | slurmd_addresses(settings) if own else {})
+        self._write_hosts(head | slurmd_addresses(settings) if has_addresses else {})
         # Update the file that running machines have mounted as /etc/hosts.
         with contextlib.suppress(OSError):
             hosts_namespace.write_hosts(self.cloud)
@@ -317,8 +317,8 @@ class RunDirectory:
             port = int(note.read_text())
             if ports.free(port) or port in ports.listening(self.pids()):
                 return port
-        mine = [range(kept[0], sum(kept))] if (kept := self.kept_ports()) is not None else []
-        chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
+        kept_ranges = [range(kept[0], sum(kept))] if (kept := self.kept_ports()) is not None else []
+        chosen = free_range(1, int(self.path.name, 16), [*kept_ranges, *self._ports_of_others()])
         files.write(note, str(chosen).encode())
         return chosen
 
@@ -327,8 +327,8 @@ class RunDirectory:
         if self.path.parent == locations.run_root():
             # Only their owner can read what is in run directories.
             notes |= {note for root in locations.run_roots() for note in root.glob(f"*{addresses.PUBLIC}")}
-        own = {self.path / PORTS, addresses.public_note(self.path)}
-        found = [_reserved(_content(note)) for note in notes - own]
+        own_files = {self.path / PORTS, addresses.public_note(self.path)}
+        found = [_reserved(_content(note)) for note in notes - own_files]
         return [range(kept[0], sum(kept)) for kept in found if kept is not None]
 
     def _usable(self, base: int, count: int) -> bool:
@@ -336,9 +336,9 @@ class RunDirectory:
         taken = {port for port in range(base, base + count) if not ports.free(port)}
         if not taken:
             return True
-        ours = ports.listening(self.pids())
+        own_ports = ports.listening(self.pids())
         # New ports would end the jobs of running nodes. A node whose port is taken reports that at its boot.
-        return base not in taken - ours and bool(taken & ours)
+        return base not in taken - own_ports and bool(taken & own_ports)
 
     def kept_ports(self) -> tuple[int, int] | None:
         """Return the first saved port and the number of ports; `None` if none are saved."""

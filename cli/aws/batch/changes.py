@@ -108,9 +108,9 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, there: Cluste
     if network.vpc is not None or there != ClusterRef.of(design):
         return
     with explained():
-        ours = [{"Name": f"tag:{CLUSTER}", "Values": [there.cluster]}]
-        vpcs = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
-        subnets = client("ec2").describe_subnets(Filters=ours)["Subnets"] if vpcs else []
+        filters = [{"Name": f"tag:{CLUSTER}", "Values": [there.cluster]}]
+        vpcs = client("ec2").describe_vpcs(Filters=filters)["Vpcs"]
+        subnets = client("ec2").describe_subnets(Filters=filters)["Subnets"] if vpcs else []
     if not vpcs or str(vpcs[0]["CidrBlock"]) != network.cidr:
         return  # another network is made
     stay = [str(network.public_cidr), *addresses.private_parts(str(network.private_cidr))]
@@ -125,15 +125,15 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, there: Cluste
 
 def _network(client: Client, design: ClusterDesign, cluster: str) -> str:
     """Say how the cluster's own network differs from the stack file's; empty if it does not."""
-    ours = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     with explained():
-        found = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
+        found = client("ec2").describe_vpcs(Filters=filters)["Vpcs"]
     if not found:
         return ""
-    there, network = str(found[0]["CidrBlock"]), design.network
+    cidr, network = str(found[0]["CidrBlock"]), design.network
     if network.vpc is not None:
         return f"network.aws {found[0]['VpcId']} → {network.vpc}"
-    return "" if there == network.cidr else f"network.cidr {there} → {network.cidr}"
+    return "" if cidr == network.cidr else f"network.cidr {cidr} → {network.cidr}"
 
 
 def _files(
@@ -173,8 +173,8 @@ def _files(
 
 def _other_vpc(system: Mapping[str, Any], design: ClusterDesign) -> str:
     """How the VPC of a file system differs from somebody's own VPC in the stack file."""
-    there, wanted = system.get("VpcId"), design.network.vpc
-    return f"network.aws {there} → {wanted}" if wanted and there and there != wanted else ""
+    vpc, wanted = system.get("VpcId"), design.network.vpc
+    return f"network.aws {vpc} → {wanted}" if wanted and vpc and vpc != wanted else ""
 
 
 def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesign) -> str:
@@ -216,11 +216,11 @@ def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, 
     A queue is deleted that has another name, or another environment.
     """
     batch = client("batch")
-    own = None if other else access.of(design)
+    batch_names = None if other else access.of(design)
     with explained():
-        anew = [] if own is None else list(_anew(batch, cluster, own))
+        anew = [] if batch_names is None else list(_anew(batch, cluster, batch_names))
     for queue in teardown.queues(client, cluster):
-        deleted = own is None or queue != own.queue or bool(anew)
+        deleted = batch_names is None or queue != batch_names.queue or bool(anew)
         if (deleted or network) and (jobs := shutdown.unfinished_jobs(batch, queue)):
             goes_on = plurals.count(len(jobs), "job")
             if deleted:

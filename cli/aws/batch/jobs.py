@@ -87,10 +87,10 @@ def ended(job: Job) -> str:
     if job.status == "SUCCEEDED":
         return "succeeded"
     container = (job.attempts[-1].get("container") or {}) if job.attempts else {}
-    said = " ".join(filter(None, [job.reason, container.get("reason")]))
+    reasons = " ".join(filter(None, [job.reason, container.get("reason")]))
     code = container.get("exitCode")
     status = "" if code is None else f" with exit status {code}"
-    return f"failed{status}: {explained_reason(said) or 'Batch gives no reason'}"
+    return f"failed{status}: {explained_reason(reasons) or 'Batch gives no reason'}"
 
 
 def _queue(queue: Mapping[str, Any] | None) -> str:
@@ -134,17 +134,17 @@ Pause = Callable[[float], None]
 def budget(service: BatchService) -> dict[str, Any] | None:
     """Return what is left of the budget, in the form of a Slurm cluster's status; `None` without a budget."""
     design = service.design
-    said = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
-    if not any(said.values()):
+    limit_of = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
+    if not any(limit_of.values()):
         return None
     limits = spending.limits(design)
     minutes = _ticks(service) * states.TICK_MINUTES if limits else 0
     used = {key: minutes / most for key, most in limits.items()}
     left = {
         f"left_{key}": None if most is None else max(0.0, most * (1 - used.get(key, 0.0)))
-        for key, most in said.items()
+        for key, most in limit_of.items()
     }
-    most = {f"max_{key}": value for key, value in said.items()}
+    most = {f"max_{key}": value for key, value in limit_of.items()}
     return {
         **most,
         **left,
@@ -254,9 +254,9 @@ def submit(
     check_nodes(service, wanted)
     definition = str(service.definition()["jobDefinitionArn"])
     name = name_of(service, definition, wanted, number)
-    there = service.named(name)
-    if there and there[-1].status != "FAILED":
-        return there[-1]
+    present = service.named(name)
+    if present and present[-1].status != "FAILED":
+        return present[-1]
     before(wanted)
     request = {
         "jobName": name,
@@ -266,10 +266,10 @@ def submit(
         **overrides(service, wanted),
     }
     if service.own.file_system == "job":
-        return _start(service, request, {job.id for job in there}, now, pause)
+        return _start(service, request, {job.id for job in present}, now, pause)
     with explained():
-        made = service.batch.submit_job(**request)["jobId"]
-    return next(iter(service.described([made])))
+        job_id = service.batch.submit_job(**request)["jobId"]
+    return next(iter(service.described([job_id])))
 
 
 def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
@@ -277,13 +277,13 @@ def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
     own = service.own
     if nodes == own.nodes:
         return {}
-    made: dict[str, Any] = {"numNodes": nodes}
+    properties: dict[str, Any] = {"numNodes": nodes}
     if GPUS in own.environment:
         value = {"name": GPUS, "value": str(nodes * own.container_gpus)}
-        made["nodePropertyOverrides"] = [
+        properties["nodePropertyOverrides"] = [
             {"targetNodes": "0:", "containerOverrides": {"environment": [value]}}
         ]
-    return {"nodeOverrides": made}
+    return {"nodeOverrides": properties}
 
 
 def check_nodes(service: BatchService, nodes: int) -> None:
@@ -385,8 +385,8 @@ def _start(
             input=json.dumps(_capitalized(request)),
         )["executionArn"]
     while True:
-        if there := [job for job in service.named(request["jobName"]) if job.id not in known]:
-            return there[-1]
+        if present := [job for job in service.named(request["jobName"]) if job.id not in known]:
+            return present[-1]
         with explained():
             found = states.describe_execution(executionArn=run)
         if found["status"] != "RUNNING":

@@ -116,12 +116,12 @@ def others(stack: Stack) -> Iterable[Finding]:
     for sentence in gone_messages():
         what, _, cure = sentence.partition(". ")
         yield warns("others.abandoned", what, cure)
-    mine = locations.run_dir(stack)
+    run_dir = locations.run_dir(stack)
     up = [
         f"{other.stack} of {other.checkout}"
         for other in clusters.recorded()
         if other.provider == "local"
-        and other.run_dir != mine
+        and other.run_dir != run_dir
         and not other.gone
         and not agent.controller_is_dead(RunDirectory(other.run_dir))
     ]
@@ -235,12 +235,12 @@ def containers(
         if not wanted:
             yield fine("machines.processes", "they are processes; `isolation: container` is possible, too")
             return
-        made = (
+        image = (
             "its image is there"
             if container_machines.image_exists(design)
             else "`up` makes its image first, some minutes once"
         )
-        yield fine("machines.containers", f"each is a container that boots; {made}")
+        yield fine("machines.containers", f"each is a container that boots; {image}")
     elif wanted:
         yield from_message("machines.containers", Severity.STOPS, f"{reason} {container_machines.INSTEAD}")
     else:

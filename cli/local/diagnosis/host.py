@@ -192,13 +192,13 @@ def processes(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None
 
 def _bounds(host: Host) -> Iterator[tuple[str, int, str]]:
     """Yield (name of the limit, threads that it still allows, how to raise it)."""
-    mine, total = _threads(host)
+    threads, total = _threads(host)
     limit = host.limit(resource.RLIMIT_NPROC)
     # The kernel exempts root.
     if limit is not None and host.uid != 0:
         yield (
             f"ulimit -u ({limit})",
-            limit - mine,
+            limit - threads,
             "Raise it in this shell, `ulimit -u unlimited`, or as root in /etc/security/limits.conf.",
         )
     for most, used in _groups(host, "pids", ("pids.max", "pids.current")):

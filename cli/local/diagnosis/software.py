@@ -159,11 +159,11 @@ def _first_in_path(host: Host) -> tuple[str, Version] | None:
 
 
 def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
-    there = ", ".join(f"{file} {spell(release)}" for file, release in versions.items())
+    installed_releases = ", ".join(f"{file} {spell(release)}" for file, release in versions.items())
     if len(set(versions.values())) > 1:
         yield stops(
             "packages.releases",
-            f"programs of different releases of Slurm: {there}",
+            f"programs of different releases of Slurm: {installed_releases}",
             "Keep one installation: remove the other, or its folder from PATH.",
         )
         return

@@ -65,11 +65,11 @@ def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project:
     place = ["--platform", PLATFORM, "--file", str(dockerfile)]
     _docker("build", *place, *named, str(project / access.CONTEXT))
     say(f"pushing {address}")
-    with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as own:
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as folder:
         # Docker's login goes into a temporary folder, so that no credentials stay in the user's.
         user, password, host = _login(ecr)
-        _docker("--config", own, "login", "--username", user, "--password-stdin", host, text=password)
-        _docker("--config", own, "push", address)
+        _docker("--config", folder, "login", "--username", user, "--password-stdin", host, text=password)
+        _docker("--config", folder, "push", address)
     pushed = _digest(ecr, request, request.tag)
     if pushed is None:
         raise UserError(f"{address} was pushed, and the repository does not have it")

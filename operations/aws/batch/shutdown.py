@@ -46,8 +46,8 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
         UserError: Some go on for `JOBS_SECONDS`.
     """
     with explained():
-        there = batch.describe_job_queues(jobQueues=[queue])["jobQueues"]
-        if any(one.get("state") == "ENABLED" for one in there):
+        queues = batch.describe_job_queues(jobQueues=[queue])["jobQueues"]
+        if any(one.get("state") == "ENABLED" for one in queues):
             batch.update_job_queue(jobQueue=queue, state="DISABLED")
     jobs = unfinished_jobs(batch, queue)
     for job in jobs:
@@ -98,11 +98,11 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
     with explained():
         pages = states.get_paginator("list_state_machines").paginate()
         found = [one for page in pages for one in page["stateMachines"]]
-    ours = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
+    machines = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
     most = 0
     for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
         running = 0
-        for machine in ours:
+        for machine in machines:
             with explained():
                 pages = states.get_paginator("list_executions").paginate(
                     stateMachineArn=machine, statusFilter="RUNNING"
@@ -168,9 +168,9 @@ def systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
 
 def _writes(fsx: Any, system: dict[str, Any]) -> bool:
     """Whether a file system has an export path, its own or that of an association."""
-    own = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
-    if own.get("ExportPath"):
-        return asked_for(own)
+    repository = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
+    if repository.get("ExportPath"):
+        return asked_for(repository)
     with explained():
         found = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
