@@ -258,7 +258,7 @@ def terminate(run: RunDirectory, role: str) -> int:
         print(f"the local cloud does not answer ({error}); its machines end with it", file=sys.stderr)
         end_hung_agent(run)
         return 0
-    return len(present)
+    return len(up)
 
 
 def _reset_api_faults(run: RunDirectory) -> None:
