@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra import clusters
 from infra.program.stack import Stack
+from infra.providers import check_provider
 from node.model import BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from infra.benchmark import Layout
     from infra.config import StackConfig
     from infra.program.clusters import Cluster
-    from infra.ssh.target import Target
+    from infra.ssh import Target
 
 
 class Scheduler(Protocol):
@@ -253,7 +253,7 @@ def load(name: str) -> Provider:
     Raises:
         UserError: This version does not know the provider, or this machine cannot run it.
     """
-    clusters.check_provider(name)
+    check_provider(name)
     if name == "local":
         from cli.local.provider import LocalProvider
 

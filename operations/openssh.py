@@ -13,7 +13,7 @@ from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.files import write_atomically
-from infra.ssh.target import Target
+from infra.ssh import Target
 from operations import pages, processes
 from operations.signals import handled
 from operations.waiting import attempts

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from infra import bundle, workload_files
 from infra.errors import EXIT_INTERRUPTED, UserError
-from infra.ssh.target import VARIABLE, Target, parse
+from infra.ssh import VARIABLE, Target, parse
 from node.bootstrap.vm.training import COMPLETE
 from operations import openssh, programs
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.instance_types.catalog import Described
-    from infra.ssh.target import Target
+    from infra.ssh import Target
     from operations.clouds.ssh_access import Login
 
 STORAGE = "storage"
@@ -86,7 +86,7 @@ class CloudProvider(abc.ABC):
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.clouds import shell
 
-        return shell.paths_of(design)
+        return shell.shell_paths(design)
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
         from operations.clouds import ssh_access

@@ -60,7 +60,8 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
     if training is not None:
         text += f"; a training on {training.nodes} of them"
     if config.placeholders:
-        cure = f"Edit {path.name}; docs/architectures.md says what else each key takes."
+        page = "docs/gcp.md" if cluster.provider == "gcp" else "docs/architectures.md"
+        cure = f"Edit {path.name}; {page} says what else each key takes."
         found = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
         return found, cluster, training, cluster.provider
     return fine(check, text), cluster, training, cluster.provider

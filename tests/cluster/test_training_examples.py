@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.checkout import ROOT, Checkout
 
-EXAMPLES = ROOT / "docs" / "examples" / "training"
+EXAMPLES = ROOT / "examples" / "training"
 VARIABLE = "SLURM_STACKS_TEST_TORCH"
 """The variable with the path of a Python that has torch, which no environment of this project has (3 GB)."""
 

@@ -13,7 +13,7 @@ import pytest
 from cli import provider, transfer
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from operations.access import Inside, StackUp
 from tests.support.login_machine import LoginMachine
 from tests.support.private_mounts import PrivateMounts

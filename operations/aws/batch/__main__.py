@@ -13,7 +13,7 @@ from typing import Any
 
 from infra import bundle
 from infra.aws.batch import access
-from infra.aws.batch.repository import ImageRequest
+from infra.aws.batch.definition import ImageRequest
 from infra.errors import EXIT_REFUSED, UserError
 from operations import pages, programs
 from operations.aws import account

@@ -15,7 +15,7 @@ from infra.design import design as design_of
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from operations.clouds.ssh_access import Login
 from operations.openssh import SshError
 from tests.support.doubles import design

@@ -16,7 +16,6 @@ from cli import provider
 from cli.aws import diagnosis
 from cli.aws.provider import AwsProvider
 from cli.doctor.finding import Severity
-from infra import clusters
 from infra.aws import access
 from infra.aws.cluster import AwsCluster
 from infra.clouds import shell
@@ -24,6 +23,7 @@ from infra.clouds.commands import PYTHON, ClusterRef
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
+from infra.providers import create_cluster
 from node.model import Access, ClusterDesign
 from operations.access import StackUp
 from operations.aws import __main__
@@ -167,7 +167,7 @@ def shells(design: ClusterDesign) -> Any:
     found: list[Any] = []
 
     def program() -> None:
-        found.append(clusters.create(design).shell)
+        found.append(create_cluster(design).shell)
 
     declare(program, aws=Machines())
     return found[0]
@@ -178,7 +178,7 @@ def test_the_shell_of_a_machine_behind_session_manager_knows_its_keys() -> None:
 
     def program() -> Any:
         design = aws_design()
-        made = shell.of(design, AwsCluster("c", design))
+        made = shell.cluster_shell(design, AwsCluster("c", design))
         job = made.prepare("environment", pulumi.ResourceOptions())
         return job.environment.apply(seen.append)  # type: ignore[attr-defined]
 
