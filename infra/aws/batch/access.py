@@ -5,7 +5,7 @@ from __future__ import annotations
 from node.batch import Batch
 from node.model import ClusterDesign
 
-OPERATIONS = "cli.aws.batch.operations"
+OPERATIONS = "operations.aws.batch"
 """The module that the stack's commands run."""
 CONTAINER = "workload/batch/Dockerfile"
 """The Dockerfile of the container, below the project's folder."""
