@@ -1,8 +1,8 @@
 """A run's checkpoint: one file beside the result, written by the chief and read by every worker.
 
-Wherever a training can be interrupted, every worker has the same weights, so only the chief saves its own.
-The file is replaced atomically: if a save is killed, the last good file stays. A checkpoint belongs to one
-job and its settings, and no other job continues from it.
+Wherever a training can be interrupted, every worker has the same weights, so only the chief saves its own:
+regularly, and when the training is asked to end. The file is replaced atomically: if a save is killed, the
+last good file stays. A checkpoint belongs to one job and its settings, and no other job continues from it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workload import files
+from workload.errors import StoppedError
 from workload.loop import Position, State
 from workload.result import Epoch
+
+if TYPE_CHECKING:
+    from workload.preemption import Preemption
+    from workload.progress import Phases, Progress
 
 FOLDER = ".checkpoint"
 _META = "meta"
 _MOMENTUM = "momentum-"
+SHARE = 0.01
+"""The share of the training's time that regular saves may take, even on slow storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +136,61 @@ def _read(path: Path) -> tuple[dict[str, Any], Checkpoint]:
         seconds_total=meta["seconds_total"],
         start_latency=meta["start_latency"],
     )
+
+
+class Saver:
+    """The chief's `Between`.
+
+    Args:
+        every: seconds from one checkpoint to the next.
+        steps: the steps of the whole training.
+        start_latency: `Job.start_latency` of the job's first start that saved a checkpoint.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        preemption: Preemption,
+        progress: Progress,
+        phases: Phases,
+        *,
+        every: float,
+        steps: int,
+        start_latency: float | None,
+    ) -> None:
+        self._store, self._preemption = store, preemption
+        self._progress, self._phases = progress, phases
+        self._every, self._steps, self._start_latency = every, steps, start_latency
+        self._due = time.monotonic() + every
+
+    def between(self, step: int, capture: Callable[[], State]) -> None:
+        """Save if it is time to, or if the training is asked to end.
+
+        Raises:
+            StoppedError: the training must end here. A training that has done its last step is not stopped.
+        """
+        asked = self._preemption.asked()
+        if not asked and time.monotonic() < self._due:
+            return
+        started = time.monotonic()
+        saved = self._save(capture())
+        took = time.monotonic() - started
+        self._due = time.monotonic() + max(self._every, took / SHARE)
+        if asked and step < self._steps:
+            what = f"saved in {took:.1f} s" if saved else "not saved"
+            raise StoppedError(f"stopped after step {step} of {self._steps}, {what}")
+
+    def _save(self, state: State) -> bool:
+        checkpoint = Checkpoint(
+            state=state,
+            history=tuple(self._progress.epochs),
+            seconds_total=self._phases.total(),
+            start_latency=self._start_latency,
+        )
+        try:
+            self._store.save(checkpoint)
+        except OSError as error:  # the training must not end because its checkpoint fails
+            print(f"the checkpoint could not be saved: {error}", flush=True)
+            return False
+        self._preemption.saved = True
+        return True

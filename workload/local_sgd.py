@@ -36,10 +36,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from workload import model as keras_model
-from workload import recipe, workers
+from workload import sync, workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
+from workload.published import build_model
 from workload.scaling import choose
 
 UNSCALED = 2
@@ -63,7 +63,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
     tf.keras.utils.set_random_seed(plan.seed)
     group = workers.of(plan.strategy, plan.ring)
     with group.scope():
-        model = keras_model.build()
+        model = build_model()
         model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
     rounds = _Rounds(plan, group, model, start.momentum if start is not None else ())
     every = start.average_every if start is not None else plan.average_every
@@ -79,7 +79,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
         if order is None or first == 0:
-            order = recipe.order(plan, epoch + 1)
+            order = sync.epoch_order(plan, epoch + 1)
         count = min(every or PROBES[len(probes)], plan.steps - first)
         sums, times = rounds.one(order, at.step - first, first, count)
         loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
@@ -181,7 +181,7 @@ class _Rounds:
                     tf.Variable(momentum[i] if momentum else tf.zeros_like(v), trainable=False)
                     for i, v in enumerate(self._variables)
                 ]
-        self._steps = self._steps_function(recipe.gradient_of_rows(plan, model))
+        self._steps = self._steps_function(sync.gradient_of_rows(plan, model))
         self._average = self._average_function()
 
     def one(self, order: Any, begun: int, first: int, count: int) -> tuple[Any, _Times]:
@@ -206,8 +206,8 @@ class _Rounds:
     def _steps_function(self, gradient: Any) -> Any:
         plan, group, batch = self._plan, self._group, self._batch
         root = math.sqrt(self._replicas)
-        scale = (root if self._replicas > UNSCALED else 1.0) * batch / recipe.PUBLISHED_BATCH
-        descent = recipe.Descent(plan, scale, recipe.CLIP * root)
+        scale = (root if self._replicas > UNSCALED else 1.0) * batch / sync.PUBLISHED_BATCH
+        descent = sync.Descent(plan, scale, sync.CLIP * root)
 
         def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
             place = group.number() * batch

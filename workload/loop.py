@@ -12,7 +12,7 @@ from workload.errors import WorkloadError
 from workload.result import Epoch
 
 if TYPE_CHECKING:
-    from workload.ring import Ring
+    from workload.workers import Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Plan:
     global_batch: int
     """Examples a step of all workers together."""
     learning_rate: float
-    """The learning rate for 64 examples a step, as published; `workload.recipe` scales it for some
+    """The learning rate for 64 examples a step, as published; `workload.sync` scales it for some
     profiles."""
     seed: int
     parts: int = 1

@@ -32,10 +32,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from workload import data, digits, local_sgd, model, sync
+from workload import data, local_sgd, sync
 from workload.checkpoint import numbered
 from workload.loop import Plan
 from workload.options import BATCH, EPOCHS, LEARNING_RATE, default_cache
+from workload.published import held_out_hits
 from workload.result import Epoch
 
 LOOPS = {"sync": sync, "local-sgd": local_sgd}
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace, given: data.Data, workers: int, seed: int) 
     )
     started = time.monotonic()
     trained = LOOPS[options.profile].train(plan, say)
-    hits = model.held_out_hits(trained, given.x_test, given.y_test)
+    hits = held_out_hits(trained, given.x_test, given.y_test)
     every = f", averages every {options.average_every} steps" if options.profile == "local-sgd" else ""
     print(
         f"{options.profile}, {workers} workers{every}, {plan.epochs} epochs of {plan.steps} steps, seed "
@@ -102,7 +103,7 @@ def sampling_error(values: Any) -> float:
     Args:
         values: one for each image: whether a run gets it right, or how much more often other runs do.
     """
-    _, group = np.unique(digits.held_out_originals(), return_inverse=True)
+    _, group = np.unique(data.held_out_originals(), return_inverse=True)
     sizes, totals = np.bincount(group), np.bincount(group, weights=values)
     rest = totals - values.mean() * sizes
     return math.sqrt(len(sizes) / (len(sizes) - 1) * float((rest**2).sum())) / len(values)
@@ -150,7 +151,7 @@ def main() -> int:
         good &= mean >= options.least and difference >= -options.within
     one = statistics.fmean(sampling_error(hits) for runs in found.values() for hits in runs)
     print(
-        f"{len(given.y_test)} held-out images are warps of {digits.HELD_OUT} digits: "
+        f"{len(given.y_test)} held-out images are warps of {data.HELD_OUT} digits: "
         f"the standard error of one run's accuracy is {one:.4f} by the choice of digits"
     )
     return 0 if good else 1

@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.batch_job import BatchJob
 from tests.support.training_modules import training_module
-from workload.batch import record
+from workload import result
 from workload.errors import StoppedError, WorkloadError
-from workload.resnet import resize, shards
+from workload.resnet import resize
 from workload.resnet.options import Options, parse
 from workload.result import Epoch
 
@@ -62,13 +62,13 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(tf: Any, folder: Path, split: str, count: int) -> Iterator[Any]:
-    for file in shards.files(folder, split, count):
+    for file in resize.shard_files(folder, split, count):
         for one in tf.data.TFRecordDataset(str(file)):
             yield tf.train.Example.FromString(one.numpy()).features.feature
 
 
 def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
-    manifest = json.loads((made / shards.MANIFEST).read_text())
+    manifest = json.loads((made / resize.MANIFEST).read_text())
     assert manifest["classes"] == [f"n{label:08d}" for label in range(4)]
     assert manifest["splits"] == {
         "train": {"images": 4 * EACH["train"], "shards": 4},
@@ -78,8 +78,8 @@ def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
         (
             one["image/class/text"].bytes_list.value[0].decode(),
             one["image/filename"].bytes_list.value[0].decode(),
-            one[shards.LABEL].int64_list.value[0],
-            *tf.io.decode_jpeg(one[shards.ENCODED].bytes_list.value[0]).shape,
+            one[resize.LABEL].int64_list.value[0],
+            *tf.io.decode_jpeg(one[resize.ENCODED].bytes_list.value[0]).shape,
         )
         for one in records(tf, made, "train", 4)
     ]
@@ -89,17 +89,17 @@ def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
         for label in range(4)
         for number, size in enumerate(sizes)
     )
-    damaged = [resize.noted(file) for file in shards.files(made, "train", 4)]
+    damaged = [resize.noted(file) for file in resize.shard_files(made, "train", 4)]
     assert [name for note in damaged if note for name in note["damaged"]] == ["train/n00000000/damaged.JPEG"]
 
 
 def test_a_job_that_was_ended_makes_what_is_missing(made: Path, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(made, out)
-    missing = out / shards.name("train", 2, 4)
+    missing = out / resize.shard_name("train", 2, 4)
     before = missing.read_bytes()
     missing.unlink()
-    (out / shards.MANIFEST).unlink()
+    (out / resize.MANIFEST).unlink()
     again = resize.run([str(source), *FILES], {"JOB_DIR": str(out)})
     assert (again["files"], again["whole"]) == (1, True)
     assert missing.read_bytes() == before, "the same images in the same order"
@@ -138,7 +138,7 @@ def test_workers_share_the_images(tf: Any, made: Path, tmp_path: Path, workers: 
 def test_data_that_is_not_whole_is_not_trained_on(made: Path, tmp_path: Path) -> None:
     from workload.resnet import images
 
-    shutil.copy(made / shards.name("train", 0, 4), tmp_path)
+    shutil.copy(made / resize.shard_name("train", 0, 4), tmp_path)
     with pytest.raises(WorkloadError, match=r"have not all been made. Run the job"):
         images.find(Options(tmp_path, tmp_path))
     assert images.find(Options(tmp_path, tmp_path / "nothing")).name == "synthetic"
@@ -261,7 +261,7 @@ def test_two_nodes_learn_together(two: Callable[..., BatchJob]) -> None:
     job.start()
     assert job.wait() == [0, 0], job.logs()
     made = job.result()
-    assert record.mistakes(made) == []
+    assert result.batch_mistakes(made) == []
     losses = [line["loss"] for line in made["history"]]
     assert (len(losses), losses[-1]) == (4, made["loss"])
     assert losses[-1] < 0.75 * losses[0], losses

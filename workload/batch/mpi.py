@@ -18,8 +18,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workload.batch.node import interface
-from workload.batch.process import Process
+from workload.batch.program import Process
+from workload.batch.protocol import interface
 from workload.batch.settings import Settings
 from workload.errors import WorkloadError
 

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from workload.errors import WorkloadError
-from workload.resnet import shards
 from workload.resnet.options import Options
+from workload.resnet.resize import ENCODED, LABEL, MANIFEST, shard_files
 
 SYNTHETIC_IMAGES, SYNTHETIC_CLASSES = 1_281_167, 1000
 """The size of ImageNet's training data."""
@@ -48,7 +48,7 @@ def find(options: Options) -> Images:
         WorkloadError: There are no TFRecords, or the job that makes them has not finished.
     """
     folder = options.data_folder
-    manifest = folder / shards.MANIFEST
+    manifest = folder / MANIFEST
     if options.data == "synthetic" or (
         options.data == "auto" and not manifest.exists() and not any(folder.glob("train-*-of-*"))
     ):
@@ -82,7 +82,7 @@ def training(images: Images, options: Options, context: Any, epoch: int, skip: i
     if images.folder is None:
         return _synthetic(images, options)
     count, mine = context.num_input_pipelines, context.input_pipeline_id
-    files = shards.files(images.folder, "train", images.shards["train"])
+    files = shard_files(images.folder, "train", images.shards["train"])
     seed = options.seed * 1000 + epoch
     # Each worker reads files of its own; if there are too few, each reads all and takes every n-th image.
     apart = len(files) >= count
@@ -101,7 +101,7 @@ def training(images: Images, options: Options, context: Any, epoch: int, skip: i
 def held_out(images: Images, options: Options, context: Any) -> Any:
     """Return this worker's share of the validation images, each once, then fillers with the label -1."""
     assert images.folder is not None
-    files = [str(f) for f in shards.files(images.folder, "validation", images.shards["validation"])]
+    files = [str(f) for f in shard_files(images.folder, "validation", images.shards["validation"])]
     size = options.image_size
     found = tf.data.TFRecordDataset(files).shard(context.num_input_pipelines, context.input_pipeline_id)
     found = found.map(lambda record: _central(record, size), num_parallel_calls=tf.data.AUTOTUNE)
@@ -123,11 +123,11 @@ def _parsed(record: Any) -> tuple[Any, Any]:
     found = tf.io.parse_single_example(
         record,
         {
-            shards.ENCODED: tf.io.FixedLenFeature([], tf.string),
-            shards.LABEL: tf.io.FixedLenFeature([], tf.int64),
+            ENCODED: tf.io.FixedLenFeature([], tf.string),
+            LABEL: tf.io.FixedLenFeature([], tf.int64),
         },
     )
-    return found[shards.ENCODED], found[shards.LABEL]
+    return found[ENCODED], found[LABEL]
 
 
 def _distorted(record: Any, size: int) -> tuple[Any, Any]:

@@ -21,16 +21,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import files, result
+from workload import files
 from workload.errors import WorkloadError
-from workload.resnet import shards
 
+MANIFEST = "dataset.json"
+"""The file that is written when all images are there: the classes, and each split's images and files."""
+SPLITS = ("train", "validation")
+ENCODED, LABEL = "image/encoded", "image/class/label"
+"""The features of a record that the training reads. Labels begin at 0, in the order of the classes' names."""
 API_VERSION = "slurm-stacks/images/v1"
 SUFFIXES = (".jpeg", ".jpg", ".png")
 ORDER_SEED = 7
 MOST_DAMAGED = 0.01
 """The share of images that may be damaged. More means that the source is probably wrong."""
 SAY_SECONDS = 30.0
+
+
+def shard_name(split: str, number: int, count: int) -> str:
+    """Return the name of a file, as TensorFlow's scripts for ImageNet name it."""
+    return f"{split}-{number:05d}-of-{count:05d}"
+
+
+def shard_files(folder: Path, split: str, count: int) -> list[Path]:
+    """Return the files of a split in order."""
+    return [folder / shard_name(split, number, count) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,7 @@ def listed(source: Path, options: argparse.Namespace) -> tuple[list[str], list[S
     """
     numbers: dict[str, int] = {}
     made = []
-    for name, count in zip(shards.SPLITS, (options.shards, options.validation_shards), strict=True):
+    for name, count in zip(SPLITS, (options.shards, options.validation_shards), strict=True):
         folder = source / name
         if not folder.is_dir():
             continue
@@ -122,7 +136,7 @@ class Resizer:
             WorkloadError: The existing file belongs to another data set, or too many images are damaged.
         """
         out = self._options.out
-        file = out / shards.name(split.name, number, split.count)
+        file = out / shard_name(split.name, number, split.count)
         if (there := noted(file)) is not None and file.exists():
             if there["digest"] != split.digest:
                 raise WorkloadError(
@@ -148,7 +162,7 @@ class Resizer:
                     "them"
                 )
         note = {"digest": split.digest, "images": len(images) - len(damaged), "damaged": damaged}
-        result.write_json(_note(file), note)  # written last: a file without a note is made again
+        files.write_json(_note(file), note)  # written last: a file without a note is made again
         self.damaged += damaged
         return True
 
@@ -167,11 +181,11 @@ class Resizer:
             size = [round(side * self._options.size / shorter) for side in (height, width)]
             pixels = tf.cast(tf.round(tf.image.resize(pixels, size, "area")), tf.uint8)
         texts = {
-            shards.ENCODED: [tf.io.encode_jpeg(pixels, quality=self._options.quality).numpy()],
+            ENCODED: [tf.io.encode_jpeg(pixels, quality=self._options.quality).numpy()],
             "image/class/text": [Path(name).parent.name.encode()],
             "image/filename": [Path(name).name.encode()],
         }
-        numbers = {shards.LABEL: label, "image/height": pixels.shape[0], "image/width": pixels.shape[1]}
+        numbers = {LABEL: label, "image/height": pixels.shape[0], "image/width": pixels.shape[1]}
         train = tf.train
         feature = {
             **{key: train.Feature(bytes_list=train.BytesList(value=text)) for key, text in texts.items()},
@@ -200,14 +214,14 @@ def finish(options: argparse.Namespace, classes: Sequence[str], splits: Sequence
     for split in splits:
         notes = [
             noted(file) if file.exists() else None
-            for file in shards.files(options.out, split.name, split.count)
+            for file in shard_files(options.out, split.name, split.count)
         ]
         whole = [note for note in notes if note is not None and note["digest"] == split.digest]
         if len(whole) < split.count:
             return False
         counted[split.name] = {"images": sum(note["images"] for note in whole), "shards": split.count}
     made = {"apiVersion": API_VERSION, "size": options.size, "quality": options.quality}
-    result.write_json(options.out / shards.MANIFEST, {**made, "splits": counted, "classes": list(classes)})
+    files.write_json(options.out / MANIFEST, {**made, "splits": counted, "classes": list(classes)})
     return True
 
 
@@ -233,7 +247,7 @@ def run(arguments: Sequence[str] | None, env: Mapping[str, str]) -> dict[str, An
     for name in resizer.damaged:
         print(f"resize: left out, because it cannot be read: {name}", file=sys.stderr, flush=True)
     whole = finish(options, classes, splits)
-    state = f"{options.out / shards.MANIFEST} is written" if whole else "other nodes are not done yet"
+    state = f"{options.out / MANIFEST} is written" if whole else "other nodes are not done yet"
     print(f"resize: files of this node made now: {made} of {len(mine)}; {state}", flush=True)
     seconds = round(time.monotonic() - began, 3)
     return {"files": made, "damaged": len(resizer.damaged), "whole": whole, "seconds": seconds}
@@ -246,7 +260,7 @@ def main() -> int:
     try:
         made = run(None, os.environ)
         if os.environ.get("RANK", "0") == "0" and (file := os.environ.get("SLURM_STACKS_RESULT")):
-            result.write_json(Path(file), made)
+            files.write_json(Path(file), made)
     except (WorkloadError, OSError) as error:
         print(f"resize: {error}", file=sys.stderr, flush=True)
         return 1

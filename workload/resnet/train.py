@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workload import imports, result
+from workload import files, runtime
 from workload.errors import StoppedError, WorkloadError
 from workload.preemption import block, end_at_once
 from workload.program import PROGRESS_LINES, VALUES
@@ -67,7 +67,7 @@ class Progress:
     """
 
     def __init__(self, options: Options, file: Path, images: int, after: int) -> None:
-        from workload.tensorboard_logs import TensorBoardLogs
+        from workload.progress import TensorBoardLogs
 
         self._options, self._file = options, file
         self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=after > 0)
@@ -97,10 +97,7 @@ class Progress:
 def main() -> int:
     """Train, and return the exit status."""
     options = from_environment()
-    # TensorFlow reads these when it is imported.
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    runtime.set_variables("1")
     asked = Asked()
     try:
         return _run(options, asked, os.environ)
@@ -117,17 +114,14 @@ def main() -> int:
 
 def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
     began = time.monotonic()
-    with imports.without_collection():
+    with runtime.without_collection():
         import tensorflow as tf
 
-        from workload import devices
         from workload.resnet import images
         from workload.resnet.training import Training, Watch
 
     found = images.find(options)
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    gpus = runtime.grow_memory()
     implementation = tf.distribute.experimental.CommunicationImplementation
     communication = implementation.NCCL if gpus else implementation.AUTO
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -167,9 +161,9 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
         progress.end(accuracy)
         values = _values(training, progress, accuracy, mixed, len(gpus))
         values |= {"seconds_train": round(seconds, 3), "seconds_start": round(started - began, 3)}
-        values |= {f"{name}_version": version for name, version in devices.gpu_versions().items()}
+        values |= {f"{name}_version": version for name, version in runtime.gpu_versions().items()}
         values["tensorflow_version"] = tf.__version__
-        result.write_json(Path(env.get("SLURM_STACKS_RESULT") or options.folder / VALUES), values)
+        files.write_json(Path(env.get("SLURM_STACKS_RESULT") or options.folder / VALUES), values)
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from workload import result
+from workload import files
 from workload.errors import StoppedError, WorkloadError
 from workload.loop import check_finite
 from workload.resnet import images as data
@@ -145,7 +145,7 @@ class Training:
             self.resumed = int(self._descent.step.numpy())
             self.watch.say(f"going on from step {self.resumed} of {self.steps * self.options.epochs}")
         if self.chief:
-            result.write_json(folder / SETTINGS, settings)
+            files.write_json(folder / SETTINGS, settings)
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="slurm-stacks-checkpoint-")
             folder = Path(self._temporary.name)
