@@ -57,10 +57,13 @@ _FIXED_POINT = 1 << 16
 
 @dataclass(frozen=True)
 class Data:
-    """60,000 training and 10,000 test images (n, 28, 28) uint8 with labels (n,) uint8."""
+    """60,000 training and 10,000 test images (n, 28, 28) uint8 with labels (n,) uint8.
+
+    Attributes:
+        name: The name in the result record: `mnist` or `digits-synthetic`.
+    """
 
     name: str
-    """The name in the result record: `mnist` or `digits-synthetic`."""
     x_train: Any
     y_train: Any
     x_test: Any

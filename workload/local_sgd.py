@@ -58,7 +58,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
     Raises:
         StoppedError: `between` raises it to end the training.
-        WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
+        WorkloadError: The global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     tf.keras.utils.set_random_seed(plan.seed)
     group = workers.of(plan.strategy, plan.ring)
@@ -104,12 +104,15 @@ def _state(at: Position, model: Any, rounds: _Rounds, every: int) -> State:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Seconds that one round took on this worker."""
+    """Seconds that one round took on this worker.
+
+    Attributes:
+        step: The mean of its steps.
+        averaging: The averaging, with the wait for slower workers.
+    """
 
     step: float
-    """The mean of its steps."""
     averaging: float
-    """The averaging, with the wait for slower workers."""
 
 
 @dataclass(slots=True)
@@ -132,10 +135,10 @@ class _Spent:
         """Return the mean seconds of a step and of an averaging; nothing for a training of one round."""
         if self.rounds < 2:
             return {}
-        found = {"mean_step_seconds": self.computing / self.steps}
+        seconds = {"mean_step_seconds": self.computing / self.steps}
         if self.averaging:
-            found["mean_exchange_seconds"] = self.averaging / (self.rounds - 1)
-        return found
+            seconds["mean_exchange_seconds"] = self.averaging / (self.rounds - 1)
+        return seconds
 
 
 def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
@@ -144,11 +147,11 @@ def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
     The slowest worker's step counts, and the shortest averaging, which is that of the worker that came last
     and did not wait.
     """
-    mine = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
+    measured = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
 
     def share() -> Any:
         place = tf.one_hot(group.number(), group.size)
-        return group.sums([place[:, None] * mine[None, :]])[0]
+        return group.sums([place[:, None] * measured[None, :]])[0]
 
     shared = tf.function(lambda: group.run(share), autograph=False)()
     all_of_them = group.mine(shared)[0].numpy()

@@ -20,22 +20,28 @@ EPOCHS, BATCH, LEARNING_RATE = 8, 64, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The options of a training, as `parse` describes them.
+
+    Attributes:
+        batch: Examples a step of one worker.
+        average_every: `local-sgd`: steps that a worker trains alone; None means that the training measures
+            and chooses.
+        parts: `sync`: the number of parts in which a batch is computed.
+    """
+
     profile: str
     epochs: int
     data: str
     mnist_file: Path | None
     batch: int
-    """Examples a step of one worker."""
     gpus_per_node: int
     result: Path
     cache: Path
     seed: int
     learning_rate: float
     average_every: int | None
-    """`local-sgd`: steps that a worker trains alone; None means that the training measures and chooses."""
     rendezvous_timeout: float
     parts: int
-    """`sync`: the number of parts in which a batch is computed."""
     steps_per_epoch: int | None
     weights: Path | None
     checkpoint_seconds: float

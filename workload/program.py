@@ -131,7 +131,7 @@ def launch(arguments: Sequence[str]) -> int:
         return 126
 
 
-def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def make_record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """Return the record of a program that has ended.
 
     Args:
@@ -174,34 +174,36 @@ def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) ->
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def write_result(made: dict[str, Any], folder: Path) -> None:
+def write_result(record: dict[str, Any], folder: Path) -> None:
     """Write the state of the run, and its result if the program succeeded.
 
     Raises:
         ValueError: The record is not valid, which is a defect of this package.
     """
-    if wrong := result.program_mistakes(made):
-        raise ValueError("; ".join(wrong))
+    if mistakes := result.program_mistakes(record):
+        raise ValueError("; ".join(mistakes))
     state = {
-        "state": "done" if made["exit_status"] == 0 else "failed",
-        **{key: made[key] for key in ("script", "exit_status", "cost_usd")},
-        "seconds": made["seconds_total"],
+        "state": "done" if record["exit_status"] == 0 else "failed",
+        **{key: record[key] for key in ("script", "exit_status", "cost_usd")},
+        "seconds": record["seconds_total"],
     }
-    for note in made["notes"]:
+    for note in record["notes"]:
         print(f"slurm-stacks: {note}", file=sys.stderr)
-    if made["exit_status"] == 0:
-        files.write_json(folder / RESULT, made)
+    if record["exit_status"] == 0:
+        files.write_json(folder / RESULT, record)
     files.write_json(folder / STATE, state)
-    print(f"{made['script']} ended with status {made['exit_status']} after {made['seconds_total']:.1f} s")
+    print(
+        f"{record['script']} ended with status {record['exit_status']} after {record['seconds_total']:.1f} s"
+    )
 
 
 def conclude(arguments: Sequence[str]) -> int:
@@ -216,10 +218,10 @@ def conclude(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     options.seconds = max(0.0, options.ended - options.began)
     folder = Path.cwd()
-    made = record(options, os.environ, folder)
+    record = make_record(options, os.environ, folder)
     # The files in which the tasks tell each other their addresses.
     shutil.rmtree(folder / rendezvous.FOLDER, ignore_errors=True)
-    write_result(made, folder)
+    write_result(record, folder)
     return 0
 
 

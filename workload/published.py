@@ -108,7 +108,11 @@ def _dataset(plan: Plan, done: int) -> Any:
 
 
 class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Counts the steps of one `fit` after another."""
+    """Counts the steps of one `fit` after another.
+
+    Attributes:
+        at: The position at which the present epoch of this `fit` began.
+    """
 
     def __init__(self, plan: Plan, at: Position, report: Report, between: Between) -> None:
         super().__init__()
@@ -117,7 +121,6 @@ class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._supports_tf_logs = True
         self._plan, self._report, self._between = plan, report, between
         self.at = at
-        """The position at which the present epoch of this `fit` began."""
         self._step = at.step
         self._started = 0.0
 

@@ -65,7 +65,7 @@ def reached_by(node: str, launched_from: str) -> str:
     """
     one_host = launched_from.startswith("127.")
     try:
-        found = {str(answer[4][0]) for answer in socket.getaddrinfo(node, None)}
+        addresses = {str(answer[4][0]) for answer in socket.getaddrinfo(node, None)}
     except OSError as error:
         if not one_host:
             raise WorkloadError(
@@ -73,7 +73,7 @@ def reached_by(node: str, launched_from: str) -> str:
             ) from error
         return LOOPBACK
     # Some networks' DNS has an address for every name. It then belongs to another machine.
-    return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in found) else node
+    return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in addresses) else node
 
 
 class Rendezvous:
@@ -131,21 +131,21 @@ class Rendezvous:
         Raises:
             WorkloadError: `limit` seconds are over, or a task failed.
         """
-        found: dict[int, dict[str, Any]] = {}
+        notes: dict[int, dict[str, Any]] = {}
         looks = itertools.count()
         spoken = time.monotonic()
 
         def missing() -> str:
-            return ", ".join(f"{rank} ({self.step.nodes[rank]})" for rank in ranks if rank not in found)
+            return ", ".join(f"{rank} ({self.step.nodes[rank]})" for rank in ranks if rank not in notes)
 
         def complete() -> bool:
             nonlocal spoken
             if next(looks):
                 self._refresh()
             for rank in ranks:
-                if rank not in found and self._path(topic, rank).exists():
-                    found[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
-            if len(found) == len(ranks):
+                if rank not in notes and self._path(topic, rank).exists():
+                    notes[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
+            if len(notes) == len(ranks):
                 return True
             if failed := sorted(self.folder.glob("failed-*.json")):
                 raise WorkloadError(json.loads(failed[0].read_text(encoding="utf-8"))["message"])
@@ -156,7 +156,7 @@ class Rendezvous:
 
         if not wait_at_most(complete, limit):
             raise WorkloadError(f"no {what} from task {missing()} within {limit:.0f} s")
-        return [found[rank] for rank in ranks]
+        return [notes[rank] for rank in ranks]
 
     def close(self) -> None:
         """Remove the notes. The last task of the step calls this."""

@@ -159,16 +159,16 @@ class Epoch:
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = check_object(record, KEYS, "result")
-    if found:
-        return found
-    found += job_id_mistakes(record)
+    wrong = check_object(record, KEYS, "result")
+    if wrong:
+        return wrong
+    wrong += job_id_mistakes(record)
     for key, choices in _CHOICES.items():
         if record[key] not in choices:
-            found.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
+            wrong.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
     for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
         if record[key] is not None and record[key] < 1:
-            found.append(f"result.{key}: {record[key]} is less than 1")
+            wrong.append(f"result.{key}: {record[key]} is less than 1")
     for key in (
         "gpus_per_node",
         "restarts",
@@ -180,35 +180,35 @@ def mistakes(record: Any) -> list[str]:
         "exchange_seconds",
     ):
         if record[key] is not None and record[key] < 0:
-            found.append(f"result.{key}: {record[key]} is negative")
+            wrong.append(f"result.{key}: {record[key]} is negative")
     for key in ("accuracy", "test_accuracy", "cores_others"):
         if record[key] is not None and not 0 <= record[key] <= 1:
-            found.append(f"result.{key}: {record[key]} is not between 0 and 1")
+            wrong.append(f"result.{key}: {record[key]} is not between 0 and 1")
     for name, seconds in record["phases"].items():
         if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
-            found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
+            wrong.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
-        found.append("result.devices: the names of at least one device are expected")
+        wrong.append("result.devices: the names of at least one device are expected")
     else:
-        found += list_mistakes(record["devices"], "result.devices")
-    found += version_mistakes(record["versions"])
+        wrong += list_mistakes(record["devices"], "result.devices")
+    wrong += version_mistakes(record["versions"])
     for name in record["phases"]:
-        found += text_mistakes(name, "result.phases")
+        wrong += text_mistakes(name, "result.phases")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
-        wrong = check_object(entry, HISTORY_KEYS, path)
-        if not wrong and entry["epoch"] != index + 1:
-            wrong = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
-        found += wrong
-        if len(found) > MOST_MISTAKES:
+        of_entry = check_object(entry, HISTORY_KEYS, path)
+        if not of_entry and entry["epoch"] != index + 1:
+            of_entry = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
+        wrong += of_entry
+        if len(wrong) > MOST_MISTAKES:
             break
     if len(record["history"]) != record["epochs"]:
-        found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
+        wrong.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
     # Every number of seconds is rounded to a thousandth.
     rounded = 0.001 * (record["epochs"] + 1)
-    if not found and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
-        found.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
-    return found
+    if not wrong and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
+        wrong.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
+    return wrong
 
 
 def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
@@ -220,26 +220,26 @@ def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) ->
     """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
-    found = [f"{path}.{key}: missing" for key in keys if key not in value]
-    found += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
+    wrong = [f"{path}.{key}: missing" for key in keys if key not in value]
+    wrong += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
             continue
         item = value[key]
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-            found.append(f"{path}.{key}: {short(item)} is no {names}")
+            wrong.append(f"{path}.{key}: {short(item)} is no {names}")
         elif isinstance(item, NUMBER):
-            found += number_mistakes(item, f"{path}.{key}")
+            wrong += number_mistakes(item, f"{path}.{key}")
         elif isinstance(item, str):
-            found += text_mistakes(item, f"{path}.{key}")
+            wrong += text_mistakes(item, f"{path}.{key}")
         elif isinstance(item, (list, dict)) and len(item) > MOST_ENTRIES:
-            found.append(f"{path}.{key}: {len(item)} entries are more than {MOST_ENTRIES}")
-    return found
+            wrong.append(f"{path}.{key}: {len(item)} entries are more than {MOST_ENTRIES}")
+    return wrong
 
 
 def short(value: Any) -> str:
-    """A value as a short text for a message, however long or deep the value is."""
+    """Return a value as a short text for a message, however long or deep the value is."""
     return _SHORT.repr(value)
 
 
@@ -248,7 +248,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def key_of(name: str) -> str:
-    """A key that anybody may have chosen, as a short word for a message."""
+    """Return a key that anybody may have chosen, as a short word for a message."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name[:40])
 
 
@@ -274,12 +274,12 @@ def text_mistakes(value: Any, path: str) -> list[str]:
 
 def list_mistakes(values: list[Any], path: str) -> list[str]:
     """Return what is wrong with a list of texts of one line; the first few mistakes."""
-    found: list[str] = []
+    wrong: list[str] = []
     for index, value in enumerate(values):
-        found += text_mistakes(value, f"{path}[{index}]")
-        if len(found) > MOST_MISTAKES:
+        wrong += text_mistakes(value, f"{path}[{index}]")
+        if len(wrong) > MOST_MISTAKES:
             break
-    return found
+    return wrong
 
 
 def job_id_mistakes(record: Mapping[str, Any]) -> list[str]:
@@ -301,10 +301,10 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record atomically.
 
     Raises:
-        ValueError: the record is not valid.
+        ValueError: The record is not valid.
     """
-    if found := mistakes(dict(record)):
-        raise ValueError("; ".join(found))
+    if wrong := mistakes(dict(record)):
+        raise ValueError("; ".join(wrong))
     write_json(path, {key: record[key] for key in KEYS})
 
 
@@ -324,33 +324,33 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 def program_mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = check_object(record, PROGRAM_KEYS, "result")
-    if found:
-        return found
-    found += job_id_mistakes(record)
+    wrong = check_object(record, PROGRAM_KEYS, "result")
+    if wrong:
+        return wrong
+    wrong += job_id_mistakes(record)
     if record["apiVersion"] != PROGRAM_API_VERSION:
-        found.append(f"result.apiVersion: {short(record['apiVersion'])} is not {PROGRAM_API_VERSION}")
-    found += [
+        wrong.append(f"result.apiVersion: {short(record['apiVersion'])} is not {PROGRAM_API_VERSION}")
+    wrong += [
         f"result.{key}: {record[key]} is less than 1" for key in ("nodes", "workers") if record[key] < 1
     ]
     for key in ("gpus_per_node", "restarts", "seconds_total", "cost_usd", "start_latency_seconds"):
         if record[key] is not None and record[key] < 0:
-            found.append(f"result.{key}: {record[key]} is negative")
+            wrong.append(f"result.{key}: {record[key]} is negative")
     for key in ("arguments", "notes"):
         # A program's arguments may have line breaks; whoever shows them shows an escape instead.
         if not all(isinstance(text, str) for text in record[key]):
-            found.append(f"result.{key}: texts are expected")
+            wrong.append(f"result.{key}: texts are expected")
         elif sum(map(len, record[key])) > MOST_BYTES:
-            found.append(f"result.{key}: more than {MOST_BYTES} characters")
-    found += version_mistakes(record["versions"])
-    found += [f"result.values{wrong}" for wrong in value_mistakes(record["values"])]
+            wrong.append(f"result.{key}: more than {MOST_BYTES} characters")
+    wrong += version_mistakes(record["versions"])
+    wrong += [f"result.values{mistake}" for mistake in value_mistakes(record["values"])]
     if len(record["history"]) > MOST_LINES:
-        found.append(f"result.history: more than {MOST_LINES} entries")
+        wrong.append(f"result.history: more than {MOST_LINES} entries")
     for index, entry in enumerate(record["history"][:MOST_LINES]):
-        found += [f"result.history[{index}]{wrong}" for wrong in value_mistakes(entry)]
-        if len(found) > MOST_MISTAKES:
+        wrong += [f"result.history[{index}]{mistake}" for mistake in value_mistakes(entry)]
+        if len(wrong) > MOST_MISTAKES:
             break
-    return found
+    return wrong
 
 
 def value_mistakes(values: Any) -> list[str]:
@@ -359,17 +359,17 @@ def value_mistakes(values: Any) -> list[str]:
         return [": an object is expected, {…}"]
     if len(values) > MOST_VALUES:
         return [f": {len(values)} values are more than {MOST_VALUES}"]
-    found = []
+    wrong = []
     for key, value in values.items():
         if not isinstance(value, SCALARS):
-            found.append(f".{key_of(key)}: a number, a text, true, false or null is expected")
+            wrong.append(f".{key_of(key)}: a number, a text, true, false or null is expected")
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(f".{key_of(key)}: {value!r} is no finite number")
+            wrong.append(f".{key_of(key)}: {value!r} is no finite number")
         elif isinstance(value, int) and abs(value) > LARGEST:
-            found.append(f".{key_of(key)}: {short(value)} is beyond {LARGEST}")
+            wrong.append(f".{key_of(key)}: {short(value)} is beyond {LARGEST}")
         elif len(key) > LONGEST_TEXT or (isinstance(value, str) and len(value) > LONGEST_TEXT):
-            found.append(f".{key_of(key)}: more than {LONGEST_TEXT} characters")
-    return found
+            wrong.append(f".{key_of(key)}: more than {LONGEST_TEXT} characters")
+    return wrong
 
 
 def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -388,7 +388,7 @@ def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
     except ValueError as error:
         return {}, [f"{file.name} is no JSON that can be used, and is left out: {error}"]
     if wrong := value_mistakes(values):
-        return {}, [f"{file.name} is left out: {'; '.join(f'values{one}' for one in wrong[:5])}"]
+        return {}, [f"{file.name} is left out: {'; '.join(f'values{mistake}' for mistake in wrong[:5])}"]
     return values, []
 
 
@@ -404,7 +404,7 @@ def read_lines(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     except OSError:
         return [], []
     lines = [line for line in [*lines[1 if start else 0 :], last] if line.strip()]
-    found, wrong = [], 0
+    entries, wrong = [], 0
     for line in lines[-MOST_LINES:]:
         try:
             values = parse_json(line)
@@ -414,8 +414,8 @@ def read_lines(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
         if value_mistakes(values):
             wrong += 1
         else:
-            found.append(values)
-    return found, [
+            entries.append(values)
+    return entries, [
         f"left out of {file.name}, because they are no objects of values: {wrong}"
     ] if wrong else []
 
@@ -425,9 +425,9 @@ def batch_mistakes(record: Any) -> list[str]:
     if not isinstance(record, dict):
         return ["result: an object is expected"]
     known = {name: value for name, value in record.items() if name in BATCH_KEYS}
-    found = check_object(known, BATCH_KEYS, "result")
+    wrong = check_object(known, BATCH_KEYS, "result")
     rest = {name: value for name, value in record.items() if name not in BATCH_KEYS}
-    found += [f"result{wrong}" for wrong in value_mistakes(rest)]
-    if not found and record["apiVersion"] != BATCH_API_VERSION:
-        found.append(f"result.apiVersion: {record['apiVersion']!r} is not {BATCH_API_VERSION}")
-    return found
+    wrong += [f"result{mistake}" for mistake in value_mistakes(rest)]
+    if not wrong and record["apiVersion"] != BATCH_API_VERSION:
+        wrong.append(f"result.apiVersion: {record['apiVersion']!r} is not {BATCH_API_VERSION}")
+    return wrong

@@ -94,8 +94,8 @@ def get_available_devices() -> list[str]:
 
     # Without this configuration the listing itself would take all memory of every GPU.
     on_demand = config_pb2.ConfigProto(gpu_options=config_pb2.GPUOptions(allow_growth=True))
-    found: list[Any] = device_lib.list_local_devices(session_config=on_demand)
-    return [device.name for device in found]
+    devices: list[Any] = device_lib.list_local_devices(session_config=on_demand)
+    return [device.name for device in devices]
 
 
 def gpu_versions() -> dict[str, str]:
@@ -109,13 +109,13 @@ def gpu_versions() -> dict[str, str]:
     if not gpus:
         return {}
     build = tf.sysconfig.get_build_info()
-    found = {
+    versions = {
         "gpu": tf.config.experimental.get_device_details(gpus[0]).get("device_name"),
         "nvidia_driver": driver_version(),
         "cuda": build.get("cuda_version"),
         "cudnn": build.get("cudnn_version"),
     }
-    return {name: str(version) for name, version in found.items() if version}
+    return {name: str(version) for name, version in versions.items() if version}
 
 
 def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:

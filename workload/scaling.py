@@ -30,8 +30,8 @@ def choose(step: float, exchange: float, steps: int) -> int:
         exchange: Seconds of one exchange, without the wait for slower workers.
         steps: The steps of an epoch.
     """
-    wanted = math.ceil(exchange * (1 - SHARE) / (SHARE * step))
-    return max(1, min(max(wanted, FEWEST), MOST, steps // ROUNDS_AN_EPOCH))
+    needed = math.ceil(exchange * (1 - SHARE) / (SHARE * step))
+    return max(1, min(max(needed, FEWEST), MOST, steps // ROUNDS_AN_EPOCH))
 
 
 @dataclass(frozen=True, slots=True)

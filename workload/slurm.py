@@ -61,13 +61,13 @@ def _expand_item(item: str, text: str) -> list[str]:
 
 def _expand_ranges(inside: str, text: str) -> list[str]:
     numbers: list[str] = []
-    for one in inside.split(","):
-        match = _RANGE.fullmatch(one)
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"{one!r} is not a number or range in the host list {text!r}")
+            raise ValueError(f"{part!r} is not a number or range in the host list {text!r}")
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low):
-            raise ValueError(f"the range {one!r} runs backwards in the host list {text!r}")
+            raise ValueError(f"the range {part!r} runs backwards in the host list {text!r}")
         numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
     return numbers
 
@@ -89,15 +89,19 @@ def expand_counts(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task's view of its job step."""
+    """One task's view of its job step.
+
+    Attributes:
+        rank: The task's number, from 0.
+        nodes: The node of each task, in block order. `len(nodes)` is the number of tasks.
+        node: This task's node. Under a cyclic distribution it differs from `nodes[rank]`.
+        key: A key that differs between any two steps, and between two starts of one job.
+    """
 
     rank: int
     nodes: tuple[str, ...]
-    """The node of each task, in block order. `len(nodes)` is the number of tasks."""
     node: str
-    """This task's node. Under a cyclic distribution it differs from `nodes[rank]`."""
     key: str
-    """A key that differs between any two steps, and between two starts of one job."""
 
     @property
     def size(self) -> int:
@@ -160,21 +164,24 @@ def tf_config(addresses: Sequence[str], rank: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the result record says about the run's job. None means not known."""
+    """What the result record says about the run's job. None means not known.
+
+    Attributes:
+        submitted: The time of the submission, in seconds since the epoch.
+        price_hour: USD for a node and hour.
+        start_latency: Seconds from when Slurm could start the job to this start of its batch script, by the
+            machines' UTC clocks.
+    """
 
     job_id: str | None
     partition: str | None
     restarts: int
     submitted: float | None
-    """The time of the submission, in seconds since the epoch."""
     stack: str | None
     machine: str | None
     digest: str | None
     price_hour: float | None
-    """USD for a node and hour."""
     start_latency: float | None
-    """Seconds from when Slurm could start the job to this start of its batch script, by the machines' UTC
-    clocks."""
 
 
 def read_job(env: Mapping[str, str], now: float) -> Job:
@@ -185,11 +192,11 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
     tells the eligible time in whole seconds, rounded down, so a submission in that second counts as later.
 
     Args:
-        now: when this task started, in seconds since the epoch; used if the batch script does not say when it
+        now: When this task started, in seconds since the epoch; used if the batch script does not say when it
             started.
 
     Raises:
-        WorkloadError: a variable that should be a number is not.
+        WorkloadError: A variable that should be a number is not.
     """
     submitted = _number(env, "SLURM_STACKS_SUBMITTED")
     eligible = _number(env, "SLURM_STACKS_ELIGIBLE")

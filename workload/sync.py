@@ -55,8 +55,8 @@ class Descent:
     """The length of a step: learning rate and clipping.
 
     Args:
-        scale: the learning rate's peak as a multiple of the published rate.
-        clip: the largest global norm of a mean gradient.
+        scale: The learning rate's peak as a multiple of the published rate.
+        clip: The largest global norm of a mean gradient.
     """
 
     def __init__(self, plan: Plan, scale: float, clip: float = CLIP) -> None:
@@ -76,9 +76,9 @@ class Descent:
         """Return the factor by which sums of gradients are multiplied and then subtracted from the weights.
 
         Args:
-            step: the number of the step in the whole training, from 0.
-            sums: the gradients, summed over the examples.
-            examples: how many examples there are.
+            step: The number of the step in the whole training, from 0.
+            sums: The gradients, summed over the examples.
+            examples: How many examples there are.
         """
         if self._rate is None:
             return self._peak / examples
@@ -113,7 +113,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
     Raises:
         StoppedError: `between` raises it to end the training.
-        WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
+        WorkloadError: The global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     # This optimization would join the additions of `added` into one sum, whose order is different.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})

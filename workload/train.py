@@ -60,11 +60,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the tasks have agreed on before the training."""
+    """What the tasks have agreed on before the training.
+
+    Attributes:
+        data: The images and labels.
+        steps: The steps of an epoch.
+        store: The place of the checkpoint.
+        checkpoint: The checkpoint from which the training continues, if there is one.
+    """
 
     data: Data
     steps: int
-    """The steps of an epoch."""
     store: Store
     checkpoint: Checkpoint | None
 
@@ -186,8 +192,8 @@ def _begin(task: Task) -> Beginning | None:
             _leave_last(rendezvous, task.step)
             return None
         chosen = data.load(options.data, options.cache, options.mnist_file)
-        found = _beginning(task, chosen)
-        step = found.checkpoint.state.position.step if found.checkpoint else 0
+        beginning = _beginning(task, chosen)
+        step = beginning.checkpoint.state.position.step if beginning.checkpoint else 0
         rendezvous.publish("data", {"name": chosen.name, "step": step})
     else:
         limit = options.rendezvous_timeout + data.DOWNLOAD_SECONDS + data.LOCK_SECONDS
@@ -196,22 +202,22 @@ def _begin(task: Task) -> Beginning | None:
             task.preemption.finishing()
             rendezvous.publish("left", {})
             return None
-        found = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
-    if found.checkpoint is not None:
-        task.phases.resume(found.checkpoint)
-        task.progress.resume(found.checkpoint, found.steps)
+        beginning = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
+    if beginning.checkpoint is not None:
+        task.phases.resume(beginning.checkpoint)
+        task.progress.resume(beginning.checkpoint, beginning.steps)
         task.progress.state("training")
-    return found
+    return beginning
 
 
 def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
     """Return the data and the checkpoint to continue from, if there is one.
 
     Args:
-        step: the step of the chief's checkpoint; None if this task is the chief.
+        step: The step of the chief's checkpoint; None if this task is the chief.
 
     Raises:
-        WorkloadError: this task does not find the chief's checkpoint.
+        WorkloadError: This task does not find the chief's checkpoint.
     """
     from workload.checkpoint import Store
 
@@ -265,7 +271,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
     from workload.progress import TensorBoardLogs
     from workload.published import held_out_accuracy
 
-    options, step, found = task.options, task.step, beginning.checkpoint
+    options, step, checkpoint = task.options, task.step, beginning.checkpoint
     plan = Plan(
         strategy=connection.strategy,
         ring=connection.ring,
@@ -286,7 +292,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
         task.phases,
         every=options.checkpoint_seconds,
         steps=plan.epochs * plan.steps,
-        start_latency=_start_latency(task.job, found),
+        start_latency=_start_latency(task.job, checkpoint),
     )
     task.preemption.training()
     task.rendezvous.publish(cores.TOPIC, cores.mine(step.node, task.job.machine))
@@ -301,10 +307,10 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
     report: Report = functools.partial(_report, task)
     logs = None
     if step.chief:  # every worker has the same numbers
-        logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=found is not None)
+        logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=checkpoint is not None)
         report = logs.beside(report)
     trained = _loop(options.profile)(
-        plan, report, found.state if found else None, saver.between if step.chief else go_on
+        plan, report, checkpoint.state if checkpoint else None, saver.between if step.chief else go_on
     )
     task.preemption.finishing()
     task.phases.end("train")
@@ -341,9 +347,9 @@ def _loop(profile: str) -> Any:
     return sync.train
 
 
-def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
+def _start_latency(job: Job, checkpoint: Checkpoint | None) -> float | None:
     """Return the start latency of the first start that saved a checkpoint, else of this start."""
-    return job.start_latency if found is None else found.start_latency
+    return job.start_latency if checkpoint is None else checkpoint.start_latency
 
 
 def _finish(task: Task, beginning: Beginning, devices: list[str], accuracy: float) -> None:

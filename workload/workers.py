@@ -54,6 +54,10 @@ class Ring:
         size: The number of workers, at least 2.
         right: A connection to the worker `rank + 1`.
         left: A connection from the worker `rank - 1`.
+
+    Attributes:
+        seconds: Seconds that all sums took, with the wait for slower workers.
+        lost: Why the last sum failed. TensorFlow replaces the error of a Python function by its own.
     """
 
     def __init__(self, rank: int, size: int, right: socket.socket, left: socket.socket) -> None:
@@ -64,9 +68,7 @@ class Ring:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._scratch: Floats = np.empty(PIECE // 4, np.float32)
         self.seconds = 0.0
-        """Seconds that all sums took, with the wait for slower workers."""
         self.lost: PeerLostError | None = None
-        """Why the last sum failed. TensorFlow replaces the error of a Python function by its own."""
 
     def sums(self, arrays: Sequence[Floats]) -> list[Floats]:
         """Return the sums of all workers' arrays. All workers must call this with arrays of the same shapes.
@@ -81,22 +83,22 @@ class Ring:
         """
         flat = [np.ravel(np.asarray(array, np.float32)) for array in arrays]
         small = [index for index, array in enumerate(flat) if len(array) < SMALL]
-        found: list[Floats] = list(flat)
+        totals: list[Floats] = list(flat)
         began = time.monotonic()
         try:
             for index, array in enumerate(flat):
                 if index not in small:
-                    found[index] = self._sum(array)
+                    totals[index] = self._sum(array)
             if small:
                 together = self._sum(np.concatenate([flat[index] for index in small]))
                 ends = np.cumsum([len(flat[index]) for index in small])
                 for index, part in zip(small, np.split(together, ends[:-1]), strict=True):
-                    found[index] = part
+                    totals[index] = part
         except PeerLostError as error:
             self.lost = error
             raise
         self.seconds += time.monotonic() - began
-        return [total.reshape(np.shape(array)) for total, array in zip(found, arrays, strict=True)]
+        return [total.reshape(np.shape(array)) for total, array in zip(totals, arrays, strict=True)]
 
     def close(self) -> None:
         self._right.close()
@@ -217,17 +219,20 @@ def _greeting(key: str, rank: int) -> bytes:
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count and (more := connection.recv(count - len(found))):
-        found += more
-    return found
+    received = b""
+    while len(received) < count and (more := connection.recv(count - len(received))):
+        received += more
+    return received
 
 
 class Workers(Protocol):
-    """All workers of a training, seen from one of them."""
+    """All workers of a training, seen from one of them.
+
+    Attributes:
+        size: The number of replicas of all workers. A worker has one replica for each of its GPUs, or one.
+    """
 
     size: int
-    """The number of replicas of all workers. A worker has one replica for each of its GPUs, or one."""
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which variables are made."""
@@ -308,12 +313,12 @@ class RingWorkers:
         return self._ring.rank
 
     def sums(self, tensors: Sequence[Any]) -> list[Any]:
-        found = tf.numpy_function(
+        totals = tf.numpy_function(
             lambda *arrays: self._ring.sums(arrays), tensors, [tf.float32] * len(tensors)
         )
-        for total, tensor in zip(found, tensors, strict=True):
+        for total, tensor in zip(totals, tensors, strict=True):
             total.set_shape(tensor.shape)
-        return list(found)
+        return list(totals)
 
 
 def of(strategy: Any, ring: Ring | None) -> Workers:

@@ -145,10 +145,10 @@ def test_data_that_is_not_whole_is_not_trained_on(made: Path, tmp_path: Path) ->
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
-    from workload.resnet.descent import Schedule
+    from workload.resnet.network import Schedule
 
     schedule = Schedule(3.2, 100, 10)
-    rates = [float(schedule.rate(step)) for step in range(100)]
+    rates = [float(schedule(step)) for step in range(100)]
     assert rates[0] == pytest.approx(0.32)
     assert max(rates) == pytest.approx(3.2)
     assert rates == sorted(rates[:10]) + sorted(rates[10:], reverse=True)
@@ -157,15 +157,20 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 
 def test_a_step_that_overflows_changes_no_weight(tf: Any) -> None:
-    from workload.resnet.descent import FIRST_SCALE, Descent, Schedule
+    from workload.resnet.network import FIRST_SCALE, Schedule, optimizer
 
-    weight = tf.Variable([[1.0, 2.0]])
-    descent = Descent([weight], Schedule(0.1, 10, 0), scaled=True)
-    descent.apply([tf.constant([[float("inf"), 1.0]])], 1)
+    weight, bias = tf.Variable([[1.0, 2.0]]), tf.Variable([1.0])
+    descent = optimizer(Schedule(0.1, 10, 0), FIRST_SCALE)
+    descent.apply_gradients([(tf.constant([[float("inf"), 1.0]]), weight), (tf.constant([0.0]), bias)])
     assert weight.numpy().tolist() == [[1.0, 2.0]]
-    assert (float(descent.scale), int(descent.step)) == (FIRST_SCALE / 2, 1)
-    descent.apply([tf.constant([[1.0, 0.0]]) * FIRST_SCALE], 2)
-    assert weight.numpy()[0, 0] == pytest.approx(1 - 0.1 * 0.9**2 * (1 + 5e-5), rel=1e-4)
+    assert (float(descent.loss_scale), int(descent.iterations)) == (FIRST_SCALE / 2, 1)
+    rates = [0.1 * 0.9**2, 0.1 * 0.8**2]
+    for _ in rates:
+        descent.apply_gradients([(tf.constant([[1.0, 0.0]]), weight), (tf.constant([0.0]), bias)])
+    after_one = 1 - rates[0] * (1 + 5e-5)
+    momentum = 0.9 * (1 + 5e-5) + 1 + 5e-5 * after_one
+    assert weight.numpy()[0, 0] == pytest.approx(after_one - rates[1] * momentum, rel=1e-6)
+    assert bias.numpy() == [1.0], "no weight decay"
 
 
 class Watched:
@@ -202,21 +207,21 @@ def options(tmp_path: Path) -> Options:
 
 def test_a_training_goes_on_from_where_it_was_stopped(tf: Any, options: Options) -> None:
     """It ends with the weights of one that was not stopped, and with the same history."""
-    options = replace(options, checkpoint_steps=5)
+    options = replace(options, steps=15, checkpoint_steps=20)
     whole = Watched(tf, options)
     whole.training.run()
     other = replace(options, folder=options.folder / "other")
     first = Watched(tf, other, calls=2)
-    with pytest.raises(StoppedError, match="stopped after step 10 of 14, saved"):
+    with pytest.raises(StoppedError, match="stopped after step 25 of 30, saved"):
         first.training.run()
     second = Watched(tf, other)
-    assert (second.training.resumed, second.lines) == (10, ["going on from step 10 of 14"])
+    assert (second.training.resumed, second.lines) == (25, ["going on from step 25 of 30"])
     second.training.run()
     for one, two in zip(whole.training.model.weights, second.training.model.weights, strict=True):
         assert (one.numpy() == two.numpy()).all(), one.name
     told = [(e.epoch, e.loss, e.accuracy) for e in [*first.epochs, *second.epochs]]
     assert told == [(e.epoch, e.loss, e.accuracy) for e in whole.epochs]
-    with pytest.raises(WorkloadError, match="is of another training"):
+    with pytest.raises(WorkloadError, match="is of another run"):
         Watched(tf, replace(other, batch=2))
 
 

@@ -33,48 +33,48 @@ def main(arguments: Sequence[str]) -> int:
     """Run this node's part of the job, and return its exit status."""
     env = with_package(os.environ)
     try:
-        read = settings.read(env)
-        if not arguments and read.launch == MPI:
+        node = settings.read(env)
+        if not arguments and node.launch == MPI:
             raise WorkloadError(
                 "SLURM_STACKS_LAUNCH is mpi, and there is no program: the built-in training of ResNet-50 "
                 "does not use MPI. Give the program in the job definition's command"
             )
-        if read.is_main:
-            settings.check_folders(read)
+        if node.is_main:
+            settings.check_folders(node)
     except WorkloadError as error:
         print(f"slurm-stacks: {error}", file=sys.stderr, flush=True)
         return 1
-    if read.launch != MPI and (unused := program.exported(read.extra_mpi)[1]):
-        say(read, f"EXTRA_MPI_PARAMS: without mpirun these have no effect: {' '.join(unused)}")
+    if node.launch != MPI and (unused := program.exported(node.extra_mpi)[1]):
+        say(node, f"EXTRA_MPI_PARAMS: without mpirun these have no effect: {' '.join(unused)}")
     command = list(arguments) or list(program.DEFAULT)
-    if not read.is_main:
-        return asyncio.run(Worker(read, command, env).run())
+    if not node.is_main:
+        return asyncio.run(Worker(node, command, env).run())
     try:
-        clear_results(read)
-        return _main_node(read, command, env)
+        clear_results(node)
+        return _main_node(node, command, env)
     except OSError as error:
-        say(read, f"JOB_DIR cannot be written any more: {error}")
+        say(node, f"JOB_DIR cannot be written any more: {error}")
         return 1
 
 
 def with_package(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which programs find our package, too: they start in SCRATCH_DIR.
+    """Return the variables with which programs find our package, too: they start in SCRATCH_DIR.
 
     The image has such a variable. Outside of it the package is found only where Python is started.
     """
-    ours = str(Path(__file__).resolve().parents[2])
+    package = str(Path(__file__).resolve().parents[2])
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {**env, "PYTHONPATH": os.pathsep.join([*paths, *([] if ours in paths else [ours])])}
+    return {**env, "PYTHONPATH": os.pathsep.join([*paths, *([] if package in paths else [package])])}
 
 
-def _main_node(read: Settings, command: list[str], env: dict[str, str]) -> int:
-    status, outcome = asyncio.run(MainNode(read, command, env).run())
+def _main_node(node: Settings, command: list[str], env: dict[str, str]) -> int:
+    status, outcome = asyncio.run(MainNode(node, command, env).run())
     if outcome is not None:
-        record = make_record(read, command, env, outcome)
+        record = make_record(node, command, env, outcome)
         for note in record["notes"]:
-            say(read, note)
-        paths = write_record(read, record)
-        say(read, f"result: {paths[0]}")
+            say(node, note)
+        paths = write_record(node, record)
+        say(node, f"result: {paths[0]}")
     return status
 
 

@@ -219,8 +219,8 @@ class MainNode:
                     "security group keeps the job's nodes from each other"
                 )
             if now - spoken >= SAY_SECONDS:
-                there = settings.nodes - len(missing)
-                say(settings, f"waiting for {_named(missing)} of {settings.nodes}; {there} are here")
+                present = settings.nodes - len(missing)
+                say(settings, f"waiting for {_named(missing)} of {settings.nodes}; {present} are here")
                 spoken = now
             event = await events.next(min(end - now, SAY_SECONDS))
             if event is not None:
@@ -274,10 +274,10 @@ class MainNode:
     async def _processes(self, events: Events) -> set[int]:
         """Start the program on every node. Return the nodes whose programs must succeed."""
         settings, address = self._settings, self._address()
-        there = self._own["gpus"] * settings.nodes
-        if settings.mpi_ranks not in (None, there):
+        gpus = self._own["gpus"] * settings.nodes
+        if settings.mpi_ranks not in (None, gpus):
             raise WorkloadError(
-                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {there}. Look at the GPUs "
+                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {gpus}. Look at the GPUs "
                 "that the job definition asks for, or leave MPI_GPUS out"
             )
         (port, lock), (master_port, master_lock) = reserve_program_port(), reserve_program_port()
@@ -370,9 +370,9 @@ class Refusal(str):
     fatal: bool
 
     def __new__(cls, text: str, *, fatal: bool = False) -> Refusal:
-        made = super().__new__(cls, text)
-        made.fatal = fatal
-        return made
+        refusal = super().__new__(cls, text)
+        refusal.fatal = fatal
+        return refusal
 
 
 def _named(nodes: Sequence[int]) -> str:

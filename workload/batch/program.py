@@ -68,7 +68,7 @@ def environment(
 
 
 def exported(extra: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """What EXTRA_MPI_PARAMS means where no mpirun starts the program.
+    """Read what EXTRA_MPI_PARAMS means where no mpirun starts the program.
 
     Returns:
         The variables of its `-x NAME=VALUE`, and the words that have no effect. `-x NAME` needs none:

@@ -139,8 +139,8 @@ def with_interface(env: Mapping[str, str], address: str) -> dict[str, str]:
 
     Containers of AWS Batch have a second interface, which reaches only the ECS agent of the machine.
     """
-    found = interface(address)
-    return {**({"NCCL_SOCKET_IFNAME": found} if found else {}), **env}
+    name = interface(address)
+    return {**({"NCCL_SOCKET_IFNAME": name} if name else {}), **env}
 
 
 class LostError(Exception):

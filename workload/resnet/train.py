@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,31 +63,34 @@ class Progress:
         options: The options.
         file: The file with the JSON lines.
         images: The images of an epoch.
-        after: The number of epochs that an earlier start has done.
+        history: The epochs that earlier starts have done.
     """
 
-    def __init__(self, options: Options, file: Path, images: int, after: int) -> None:
+    def __init__(self, options: Options, file: Path, images: int, history: Sequence[Epoch]) -> None:
         from workload.progress import TensorBoardLogs
 
         self._options, self._file = options, file
-        self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=after > 0)
-        self.last: Epoch | None = None
+        self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=bool(history))
+        self.last = history[-1] if history else None
         file.parent.mkdir(parents=True, exist_ok=True)
         # An earlier start may have trained on after its last checkpoint.
-        lines = file.read_text(encoding="utf-8").splitlines() if after and file.exists() else []
-        file.write_text("".join(f"{line}\n" for line in lines[:after]), encoding="utf-8")
+        file.write_text("".join(map(self._line, history)), encoding="utf-8")
 
-    def epoch(self, epoch: Epoch) -> None:
+    def report(self, epoch: Epoch) -> None:
+        """Report an epoch."""
         self.last = epoch
-        values = {"loss": epoch.loss, "accuracy": epoch.accuracy, "seconds": round(epoch.seconds, 3)}
         with self._file.open("a", encoding="utf-8") as lines:
-            print(json.dumps({"epoch": epoch.epoch, "epochs": self._options.epochs, **values}), file=lines)
+            lines.write(self._line(epoch))
         print(
             f"Epoch {epoch.epoch}/{self._options.epochs} - {epoch.seconds:.1f}s "
             f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",
             flush=True,
         )
         self._logs.report(epoch)
+
+    def _line(self, epoch: Epoch) -> str:
+        values = {"loss": epoch.loss, "accuracy": epoch.accuracy, "seconds": round(epoch.seconds, 3)}
+        return f"{json.dumps({'epoch': epoch.epoch, 'epochs': self._options.epochs, **values})}\n"
 
     def end(self, test_accuracy: float | None) -> None:
         if test_accuracy is not None:
@@ -120,7 +123,7 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
         from workload.resnet import images
         from workload.resnet.training import Training, Watch
 
-    found = images.find(options)
+    dataset = images.find(options)
     gpus = runtime.grow_memory()
     implementation = tf.distribute.experimental.CommunicationImplementation
     communication = implementation.NCCL if gpus else implementation.AUTO
@@ -132,23 +135,23 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
     chief = env.get("RANK", "0") == "0"
     progress: Progress | None = None
 
-    def epoch(done: Epoch) -> None:
+    def report(epoch: Epoch) -> None:
         if progress is not None:
-            progress.epoch(done)
+            progress.report(epoch)
 
     def say(line: str) -> None:
         if chief:
             print(line, flush=True)
 
     mixed = options.precision == "mixed" or (options.precision == "auto" and bool(gpus))
-    training = Training(options, strategy, found, chief, Watch(epoch, say, asked), mixed)
+    training = Training(options, strategy, dataset, chief, Watch(report, say, asked), mixed)
     if chief:
         file = Path(env.get("SLURM_STACKS_PROGRESS") or options.folder / PROGRESS_LINES)
         each = training.steps * training.global_batch
-        progress = Progress(options, file, each, training.resumed // training.steps)
+        progress = Progress(options, file, each, training.history)
         precision = "mixed precision" if mixed else "float32"
         print(
-            f"Train {options.network} on {found.name} images, {precision}, "
+            f"Train {options.network} on {dataset.name} images, {precision}, "
             f"steps an epoch: {training.steps}, global batch: {training.global_batch}",
             flush=True,
         )
