@@ -51,8 +51,8 @@ class State:
         position: The progress.
         weights: The model's arrays.
         average_every: `local-sgd` only: steps a round.
-        momentum: The optimizer's arrays: in `local-sgd` the momentum of the outer step, one for each variable;
-            in ResNet's training all that its optimizer keeps.
+        momentum: The optimizer's arrays: in `local-sgd` the outer step's momentum, one for each variable; in
+            ResNet's training all that its optimizer keeps.
     """
 
     position: Position

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change, Rules
+    from cli.clouds.listing import Listed
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.instance_types.catalog import Described
-    from infra.ssh.target import Target
+    from infra.ssh import Target
 
 STORAGE = "storage"
 """The name of the check of existing storage, which every provider has."""
@@ -59,6 +60,14 @@ class CloudProvider(abc.ABC):
         """
 
     @abc.abstractmethod
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        """The clusters that have machines in a region, by their tags.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
     def rules(self) -> Rules:
         """What becomes of a running cluster when its stack file changes."""
 
@@ -77,7 +86,7 @@ class CloudProvider(abc.ABC):
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.clouds import shell
 
-        return shell.paths_of(design)
+        return shell.shell_paths(design)
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
         from cli.clouds import ssh_access

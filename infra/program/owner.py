@@ -1,7 +1,8 @@
 """The owner of a local cluster: a file in its run directory says which engine brought it up.
 
-The text is `embedded`, or the URL of the Pulumi backend that holds the state. Another engine refuses to touch
-the cluster, and names the command that destroys it.
+The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL
+of the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command
+that destroys it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from typing import Any
 import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import folders, locations, mode
+from infra.program import clusters, folders, locations, mode
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""
 EMBEDDED = "embedded"
+IN_CHECKOUT = "checkout"
 PULUMI_CLOUD = "https://api.pulumi.com"
 
 
 def read(stack: Stack) -> str | None:
-    """The owner of a stack's cluster. `None` means that it has none.
+    """Return the owner of a stack's cluster. `None` means that it has none.
 
     Raises:
         UserError: Exit 3. The run directory is not ours to read.
@@ -38,35 +40,57 @@ def read(stack: Stack) -> str | None:
 
 
 def check(stack: Stack, claimant: str) -> None:
-    """Refuses if someone other than `claimant` owns the cluster.
+    """Refuse if someone other than `claimant` owns the cluster.
 
     Raises:
         UserError: Exit 3. The message names the command that destroys the cluster.
     """
     found = read(stack)
-    if found is not None and found != claimant:
+    if found is not None and found != holder(stack, claimant):
         raise UserError(refusal(stack, found), EXIT_REFUSED)
 
 
 def claim(stack: Stack, claimant: str) -> None:
-    """Creates the run directory and writes `claimant` into it, unless the cluster has an owner.
+    """Create the run directory and write `claimant` into it, unless the cluster has an owner.
 
     Raises:
-        UserError: Exit 3. Someone else owns the cluster or the run directory.
+        UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
-    path = folders.make_run_dir(stack) / OWNER
+    _refuse_without_state(stack, claimant)
+    path, text = folders.make_run_dir(stack) / OWNER, holder(stack, claimant) + "\n"
     # The mode holds whatever the umask is: nobody else may write it.
     try:
-        write_atomically(path, claimant + "\n", 0o644, exclusive=True)
+        write_atomically(path, text, 0o644, exclusive=True)
     except FileExistsError:
         if read(stack) is None:  # the file is empty, perhaps after a full disk
-            write_atomically(path, claimant + "\n", 0o644)
+            write_atomically(path, text, 0o644)
         check(stack, claimant)
 
 
+def _refuse_without_state(stack: Stack, claimant: str) -> None:
+    """Refuse to bring a stack up beside, or over, a cluster whose state is gone."""
+    found = clusters.without_state(stack)
+    if found is None:
+        return
+    if found.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
+        return  # the state is in the user's own Pulumi backend
+    raise UserError(
+        f"a cluster of stack {stack.name} that was brought up from here is running, and its state is not in "
+        f"{locations.state_dir(stack)}. Was the checkout moved? Then run ./cluster in its new place. Was the "
+        f"state deleted (git clean -x)? `{found.down_command}` ends the cluster; then run `up` again.",
+        EXIT_REFUSED,
+    )
+
+
+def holder(stack: Stack, claimant: str) -> str:
+    """Return the text of the owner file for a claimant: the backend in the checkout has no fixed path."""
+    return IN_CHECKOUT if claimant == fallback_url(stack) else claimant
+
+
 def release(stack: Stack) -> None:
-    """Forgets the owner, and removes the run directory if nothing else is left in it."""
+    """Forget the owner, and remove the run directory if nothing else is left in it."""
     path = folders.check_run_dir(stack)
+    clusters.forget(stack)
     for entry in _own_files(path):
         entry.unlink(missing_ok=True)
     for folder in (path, path.parent):
@@ -78,25 +102,13 @@ def release(stack: Stack) -> None:
             return
 
 
-def unclaimed(stack: Stack) -> bool:
-    """Whether a run directory is left of an `up` that was killed before it claimed the cluster."""
-    path = folders.check_run_dir(stack)
-    try:
-        names = {entry.name for entry in path.iterdir()}
-    except FileNotFoundError:
-        return False
-    return OWNER not in names and names == {entry.name for entry in _own_files(path)}
-
-
 def _own_files(run: Path) -> list[Path]:
-    """The files of this module and of `locations` in a run directory. A killed process leaves its drafts."""
-    files = (OWNER, locations.NOTE)
-    drafts = [draft for name in files for draft in run.glob(f".{name}.*")]
-    return [*drafts, *(run / name for name in files if (run / name).exists())]
+    """Return this module's files in a run directory. A killed process leaves its drafts."""
+    return [*run.glob(f".{OWNER}.*"), *run.glob(OWNER)]
 
 
 def claim_in_program(stack: Stack) -> None:
-    """Claims a local cluster, in its Pulumi program, for the engine that runs the program.
+    """Claim a local cluster, in its Pulumi program, for the engine that runs the program.
 
     It does nothing in a plan, or under the embedded runner, which has claimed the cluster already. In a
     preview of the real engine it only checks.
@@ -116,13 +128,14 @@ def claim_in_program(stack: Stack) -> None:
 
 
 def backend_url(project_dir: Path) -> str:
-    """The URL of the backend that the Pulumi CLI uses here: `logged_in`, or Pulumi's own service."""
+    """Return the URL of the backend that the Pulumi CLI uses here: `logged_in`, or Pulumi's own service."""
     return logged_in(project_dir) or PULUMI_CLOUD
 
 
 def logged_in(project_dir: Path) -> str | None:
-    """The backend that the environment, the project or `pulumi login` names. `None` means that the CLI would
-    ask.
+    """Return the backend that the environment, the project or `pulumi login` names.
+
+    `None` means that the CLI would ask.
 
     This reads the same sources in the same order as the CLI, because starting the CLI costs half a second.
     """
@@ -143,13 +156,13 @@ def logged_in(project_dir: Path) -> str | None:
 
 
 def refusal(stack: Stack, found: str) -> str:
-    """The message that a claim is refused, with the command that destroys the owner's cluster."""
+    """Return the message that a claim is refused, with the command that destroys the owner's cluster."""
     down = f"./cluster down --stack {stack.name}"
     if found == EMBEDDED:
         who, command = "by ./cluster without the Pulumi CLI (its embedded runner)", f"`{down}`"
-    elif found == fallback_url(stack):
+    elif found == IN_CHECKOUT:
         who, command = (
-            f"by ./cluster with the Pulumi CLI, state in {found}",
+            f"by ./cluster with the Pulumi CLI, state in {fallback_url(stack)}",
             f"`{down}` with `pulumi` on PATH",
         )
     else:
@@ -159,7 +172,7 @@ def refusal(stack: Stack, found: str) -> str:
 
 
 def fallback_url(stack: Stack) -> str:
-    """The file backend that ./cluster uses where the user is not logged in to Pulumi."""
+    """Return the file backend that ./cluster uses where the user is not logged in to Pulumi."""
     return "file://" + str(locations.state_dir(stack) / "backend")
 
 

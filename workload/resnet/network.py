@@ -153,8 +153,8 @@ def optimizer(schedule: Schedule, loss_scale: float | None) -> Any:
     Args:
         schedule: The learning rate of each step.
         loss_scale: The factor of the loss with which a training in float16 begins or goes on. It is halved at
-            a step whose gradients overflow, which changes no weight, and doubled after 2,000 steps without one.
-            `None` means a training in float32.
+            a step whose gradients overflow, which changes no weight, and doubled after 2,000 steps without an
+            overflow. `None` means a training in float32.
     """
     momentum = Momentum(schedule)
     if loss_scale is None:
