@@ -61,13 +61,13 @@ def _expand_item(item: str, text: str) -> list[str]:
 
 def _expand_ranges(inside: str, text: str) -> list[str]:
     numbers: list[str] = []
-    for part in inside.split(","):
-        match = _RANGE.fullmatch(part)
+    for item in inside.split(","):
+        match = _RANGE.fullmatch(item)
         if match is None:
-            raise ValueError(f"{part!r} is not a number or range in the host list {text!r}")
+            raise ValueError(f"{item!r} is not a number or range in the host list {text!r}")
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low):
-            raise ValueError(f"the range {part!r} runs backwards in the host list {text!r}")
+            raise ValueError(f"the range {item!r} runs backwards in the host list {text!r}")
         numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
     return numbers
 
