@@ -249,8 +249,8 @@ def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
 
 def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_of_scaling() -> None:
     assert {line for folder in (*LAYERS, "localcloud") for line in found(folder, "workload")} <= {
-        "cli/report/programs.py: workload.program_record",
-        "cli/report/programs.py: workload.program_record.SECONDS",
+        "cli/report/programs.py: workload.result",
+        "cli/report/programs.py: workload.result.PROGRAM_SECONDS",
         "cli/report/runs.py: workload",
         "cli/report/runs.py: workload.result",
         "cli/report/runs.py: workload.result.Epoch",
@@ -259,7 +259,8 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
         "cli/report/runs.py: workload.scaling",
         "cli/report/runs.py: workload.scaling.Measured",
         "cli/results.py: workload",
-        "cli/results.py: workload.program_record",
+        "cli/results.py: workload.files",
+        "cli/results.py: workload.files.parse_json",
         "cli/results.py: workload.result",
         "infra/benchmark.py: workload.script",
         "infra/benchmark.py: workload.script.render",

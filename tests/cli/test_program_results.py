@@ -21,7 +21,7 @@ from operations.access import StackUp
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, record
-from workload.program_record import API_VERSION, mistakes
+from workload.result import PROGRAM_API_VERSION, program_mistakes
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(nodes: int = 2, seconds: float = 10.0, **changes: Any) -> dict[str, Any]:
     made = {
-        "apiVersion": API_VERSION,
+        "apiVersion": PROGRAM_API_VERSION,
         "stack": "test",
         "job_id": "7",
         "partition": "debug",
@@ -55,7 +55,7 @@ def program(nodes: int = 2, seconds: float = 10.0, **changes: Any) -> dict[str, 
         "history": [],
         "notes": [],
     } | changes
-    assert mistakes(made) == []
+    assert program_mistakes(made) == []
     return made
 
 

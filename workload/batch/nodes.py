@@ -1,8 +1,13 @@
-"""The main node: it waits for the other nodes, starts the program on all, and decides how the job ends."""
+"""The two kinds of nodes of a job.
+
+The main node waits for the others, starts the program on all, and decides how the job ends. Each of the
+others registers, starts the program when told, and ends with the main one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import time
 import traceback
@@ -11,13 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import ports
-from workload.batch import gpus, mpi, program
-from workload.batch.node import STOPPED, Event, Events, JobError, capacity, say, versions, with_interface
-from workload.batch.process import GRACE_SECONDS, Process, described
-from workload.batch.settings import MPI, Settings
-from workload.batch.wire import LONGEST, Channel, LostError
+from workload.batch import mpi, program
+from workload.batch.mpi import Sshd
+from workload.batch.program import GRACE_SECONDS, Process, described
+from workload.batch.protocol import (
+    LONGEST,
+    STOPPED,
+    Channel,
+    Event,
+    Events,
+    JobError,
+    LostError,
+    capacity,
+    say,
+    versions,
+    with_interface,
+)
+from workload.batch.settings import MPI, Settings, check_folders
 from workload.errors import WorkloadError
+from workload.rendezvous import reserve_program_port
 
 LOOPBACK = "127.0.0.1"
 SAY_SECONDS = 30.0
@@ -26,6 +43,7 @@ LEAVE_SECONDS = 60.0
 """How long the other nodes may go on after the main node's program has succeeded. TensorFlow's workers
 sometimes stall after their last step."""
 BYE_SECONDS = GRACE_SECONDS + 5.0
+AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +219,8 @@ class MainNode:
                     "security group keeps the job's nodes from each other"
                 )
             if now - spoken >= SAY_SECONDS:
-                there = settings.nodes - len(missing)
-                say(settings, f"waiting for {_named(missing)} of {settings.nodes}; {there} are here")
+                present = settings.nodes - len(missing)
+                say(settings, f"waiting for {_named(missing)} of {settings.nodes}; {present} are here")
                 spoken = now
             event = await events.next(min(end - now, SAY_SECONDS))
             if event is not None:
@@ -256,13 +274,13 @@ class MainNode:
     async def _processes(self, events: Events) -> set[int]:
         """Start the program on every node. Return the nodes whose programs must succeed."""
         settings, address = self._settings, self._address()
-        there = self._own["gpus"] * settings.nodes
-        if settings.mpi_ranks not in (None, there):
+        gpus = self._own["gpus"] * settings.nodes
+        if settings.mpi_ranks not in (None, gpus):
             raise WorkloadError(
-                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {there}. Look at the GPUs "
+                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {gpus}. Look at the GPUs "
                 "that the job definition asks for, or leave MPI_GPUS out"
             )
-        (port, lock), (master_port, master_lock) = ports.reserve(), ports.reserve()
+        (port, lock), (master_port, master_lock) = reserve_program_port(), reserve_program_port()
         # The locks hold until this process ends.
         self._locks = (lock, master_lock)
         others = [self._members[node].hello for node in sorted(self._members)]
@@ -307,7 +325,7 @@ class MainNode:
         async def watch() -> None:
             events.put("ended", {"status": await running.wait()})
 
-        self._tasks |= {asyncio.create_task(watch()), asyncio.create_task(gpus.watch(self._settings))}
+        self._tasks |= {asyncio.create_task(watch()), asyncio.create_task(program.watch_gpus(self._settings))}
 
     async def _watch(self, events: Events, awaited: set[int]) -> None:
         """Wait until the programs of all awaited nodes have succeeded."""
@@ -352,9 +370,9 @@ class Refusal(str):
     fatal: bool
 
     def __new__(cls, text: str, *, fatal: bool = False) -> Refusal:
-        made = super().__new__(cls, text)
-        made.fatal = fatal
-        return made
+        refusal = super().__new__(cls, text)
+        refusal.fatal = fatal
+        return refusal
 
 
 def _named(nodes: Sequence[int]) -> str:
@@ -363,3 +381,133 @@ def _named(nodes: Sequence[int]) -> str:
     if len(names) == 1:
         return f"node {names[0]}"
     return f"nodes {', '.join(names[:-1])} and {names[-1]}"
+
+
+class Worker:
+    """One node's part of the job.
+
+    Args:
+        settings: This node's settings.
+        command: The program and its arguments, for a job without MPI.
+        env: This node's environment variables.
+    """
+
+    def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self._settings, self._command, self._env = settings, command, env
+        self._sshd: Sshd | None = None
+        self._program: Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        """Take part in the job until its end, and return this node's exit status."""
+        events = Events(self._settings.node)
+        channel: Channel | None = None
+        try:
+            with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as folder:
+                channel = await self._connect(events)
+                return await self._part(channel, events, Path(folder))
+        except JobError as error:
+            say(self._settings, str(error))
+            return error.status
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if channel is not None:
+                await channel.close()
+
+    async def _connect(self, events: Events) -> Channel:
+        settings = self._settings
+        assert settings.main_address is not None
+        end = time.monotonic() + settings.wait
+        say(settings, f"looking for the main node, {settings.main_address}, at port {settings.port}")
+        local = (settings.address, 0) if settings.address else None
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    settings.main_address, settings.port, limit=LONGEST, local_addr=local
+                )
+                return Channel(reader, writer, settings.silence)
+            except OSError as error:
+                problem = error.strerror or str(error)
+            if time.monotonic() > end:
+                raise JobError(
+                    f"the main node, {settings.main_address}, did not answer at port {settings.port} within "
+                    f"{settings.wait:.0f} s ({problem}). Look at its log, and whether the security group "
+                    "lets the job's nodes reach each other"
+                )
+            if (event := await events.next(AGAIN_SECONDS)) is not None:
+                raise JobError(
+                    f"asked to end ({event.detail['signal']}) before the main node answered", STOPPED
+                )
+
+    async def _part(self, channel: Channel, events: Events, folder: Path) -> int:
+        settings = self._settings
+        address = settings.address or channel.here
+        hello: dict[str, Any] = {"kind": "hello", "node": settings.node, "address": address, **capacity()}
+        hello["versions"] = versions(settings)
+        port, lock = reserve_program_port()
+        hello["port"] = port
+        with lock:
+            try:
+                check_folders(settings)
+                if settings.launch == MPI:
+                    self._sshd = Sshd(folder, address, settings.ssh_port)
+                    await self._sshd.start()
+                    hello["host_key"] = self._sshd.host_key
+            except WorkloadError as error:  # the main node must hear of it, or it would wait for this node
+                hello["problem"] = str(error)
+            channel.send(hello)
+            self._tasks.append(asyncio.create_task(self._listen(channel, events)))
+            try:
+                return await self._follow(channel, events, address)
+            finally:
+                if self._program is not None:
+                    await self._program.end()
+                if self._sshd is not None:
+                    await self._sshd.end()
+                channel.send({"kind": "bye"})
+
+    async def _listen(self, channel: Channel, events: Events) -> None:
+        try:
+            while True:
+                message = await channel.receive()
+                events.put(str(message.get("kind")), message, self._settings.main)
+        except LostError as error:
+            events.put("lost", {"why": str(error)}, self._settings.main)
+
+    async def _follow(self, channel: Channel, events: Events, address: str) -> int:
+        while True:
+            event = await events.next()
+            assert event is not None
+            if event.kind == "refused":
+                raise JobError(f"the main node refused this node: {event.detail['why']}")
+            if event.kind == "lost":
+                raise JobError(f"the main node is lost: {event.detail['why']}")
+            if event.kind == "stopping":
+                channel.send({"kind": "stopping", "signal": event.detail["signal"]})
+                raise JobError(f"asked to end ({event.detail['signal']})", STOPPED)
+            if event.kind == "end":
+                say(self._settings, f"the main node ends the job: {event.detail['why']}")
+                return int(event.detail["status"])
+            if event.kind == "go":
+                await self._go(channel, event.detail, address)
+
+    async def _go(self, channel: Channel, detail: dict[str, Any], address: str) -> None:
+        self._tasks.append(asyncio.create_task(program.watch_gpus(self._settings)))
+        if self._sshd is not None:
+            self._sshd.authorize(detail["key"])
+            channel.send({"kind": "ready"})
+            return
+        settings = self._settings
+        env = program.environment(settings, self._env, detail["addresses"], detail["master"], address)
+        try:
+            self._program = await program.start(settings, self._command, env)
+        except WorkloadError as error:
+            say(settings, str(error))
+            channel.send({"kind": "ended", "status": program.NOT_STARTED})
+            return
+        self._tasks.append(asyncio.create_task(self._watch(self._program, channel)))
+
+    async def _watch(self, running: Process, channel: Channel) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            channel.send({"kind": "ended", "status": await running.wait()})

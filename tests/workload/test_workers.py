@@ -35,14 +35,16 @@ def pool() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
 
 @contextlib.contextmanager
 def joined(pool: concurrent.futures.ThreadPoolExecutor, size: int) -> Iterator[list[Any]]:
-    from workload import ring
+    from workload import workers
 
     with contextlib.ExitStack() as ends:
         listening = [ends.enter_context(bound()) for _ in range(size)]
         addresses = [address(one) for one in listening]
-        rings = list(
-            pool.map(lambda rank: ring.join(listening[rank], addresses, rank, "run", SECONDS), range(size))
-        )
+
+        def join(rank: int) -> Any:
+            return workers.join_ring(listening[rank], addresses, rank, "run", SECONDS)
+
+        rings = list(pool.map(join, range(size)))
         for one in rings:
             ends.callback(one.close)
         yield rings
@@ -53,11 +55,11 @@ def test_all_workers_get_the_same_sums(
     size: int, pool: concurrent.futures.ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np: Any = training_module("numpy")
-    from workload import ring
+    from workload import workers
 
-    monkeypatch.setattr(ring, "PIECE", 64 * 1024)
+    monkeypatch.setattr(workers, "PIECE", 64 * 1024)
     # Arrays: empty, of fewer numbers than workers, several at once, in many pieces, with a short last piece.
-    shapes = [(0,), (1,), (), (3, 5), (ring.SMALL - 1,), (7, 100_003)]
+    shapes = [(0,), (1,), (), (3, 5), (workers.SMALL - 1,), (7, 100_003)]
     given = [
         [np.asarray(np.random.default_rng(rank).standard_normal(shape), np.float32) for shape in shapes]
         for rank in range(size)
@@ -79,10 +81,10 @@ def test_a_worker_that_ends_or_is_silent_is_lost(
     pool: concurrent.futures.ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np: Any = training_module("numpy")
-    from workload import ring
+    from workload import workers
 
     with joined(pool, 2) as (one, other):
-        monkeypatch.setattr(ring, "SILENT_SECONDS", 0.2)
+        monkeypatch.setattr(workers, "SILENT_SECONDS", 0.2)
         with pytest.raises(PeerLostError, match=r"went silent \(nothing came for 0 s\)"):
             one.sums([np.zeros(10, np.float32)])
         assert one.lost is not None
@@ -95,15 +97,16 @@ def test_a_stranger_is_turned_away_and_who_does_not_come_is_named(
     pool: concurrent.futures.ThreadPoolExecutor,
 ) -> None:
     training_module("numpy")
-    from workload import ring
+    from workload import workers
 
     with bound() as first, bound() as second, bound() as nobody:
         addresses = [address(first), address(second)]
-        begun = pool.submit(ring.join, first, addresses, 0, "run", SECONDS)
-        stranger = pool.submit(ring.join, nobody, [address(nobody), address(first)], 0, "another run", 3.0)
+        begun = pool.submit(workers.join_ring, first, addresses, 0, "run", SECONDS)
+        others = [address(nobody), address(first)]
+        stranger = pool.submit(workers.join_ring, nobody, others, 0, "another run", 3.0)
         with pytest.raises(WorkloadError, match="worker 1 did not connect within 3 s"):
             stranger.result()
-        partner = ring.join(second, addresses, 1, "run", SECONDS)
+        partner = workers.join_ring(second, addresses, 1, "run", SECONDS)
         with contextlib.closing(begun.result()), contextlib.closing(partner):
             pass
     with (
@@ -111,4 +114,4 @@ def test_a_stranger_is_turned_away_and_who_does_not_come_is_named(
         bound() as deaf,
         pytest.raises(WorkloadError, match=f"the worker at {address(deaf)} cannot be reached"),
     ):
-        ring.join(alone, [address(alone), address(deaf)], 0, "run", 0.5)
+        workers.join_ring(alone, [address(alone), address(deaf)], 0, "run", 0.5)

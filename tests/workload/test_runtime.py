@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from workload.imports import without_collection
+from workload.runtime import without_collection
 
 
 def test_the_collector_rests_only_in_the_block() -> None:

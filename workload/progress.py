@@ -1,20 +1,24 @@
-"""The progress of a run and the time it took: log lines, progress.json and the result record."""
+"""The progress of a run and its times: log lines, progress.json, TensorBoard's logs, the result record."""
 
 from __future__ import annotations
 
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workload import result
-from workload.options import Job, Options
-from workload.slurm import Step
+from workload import files, result
+from workload.options import Options
+from workload.result import Epoch
+from workload.slurm import Job, Step
 
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint
-    from workload.result import Epoch
+    from workload.loop import Report
+TENSORBOARD = "tensorboard"
 
 
 class Progress:
@@ -65,7 +69,7 @@ class Progress:
         """Write the state: starting | training | done | stopped (will be queued again) | failed."""
         last = self.epochs[-1] if self.epochs else None
         if self.chief:
-            result.write_json(
+            files.write_json(
                 self.path,
                 {
                     "state": state,
@@ -101,7 +105,7 @@ class Phases:
         return self._earlier + time.monotonic() - self.started
 
 
-def make(
+def make_record(
     options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
 ) -> dict[str, Any]:
     """Return the record without devices, data, test accuracy and cores, which the caller adds."""
@@ -165,3 +169,55 @@ def _version(name: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return "unknown"
+
+
+class TensorBoardLogs:
+    """The event file of one start of a training.
+
+    Args:
+        result: The path of the result record; the logs are written beside it.
+        images: The number of images of an epoch.
+        resumed: Whether an earlier start's files stay. TensorBoard joins them to one curve.
+    """
+
+    def __init__(self, result: Path, images: int, *, resumed: bool) -> None:
+        folder = result.with_name(TENSORBOARD)
+        if not resumed:
+            shutil.rmtree(folder, ignore_errors=True)
+        import tensorflow as tf
+
+        self._images = images
+        self._tf = tf
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def report(self, epoch: Epoch) -> None:
+        """Write an epoch's values at once, for users who watch the training."""
+        values = {"loss": epoch.loss, "accuracy": epoch.accuracy}
+        if epoch.seconds > 0:
+            values["images_per_second"] = self._images / epoch.seconds
+        self._write(values, epoch.epoch)
+
+    def beside(self, report: Report) -> Report:
+        """Return a report that also writes the epoch here."""
+
+        def both(epoch: Epoch) -> None:
+            report(epoch)
+            self.report(epoch)
+
+        return both
+
+    def end(self, test_accuracy: float, epoch: int) -> None:
+        """Write the accuracy on held-out data, and close the file."""
+        self._write({"test_accuracy": test_accuracy}, epoch)
+        self._writer.close()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            # `tf.summary.scalar` needs the package `tensorboard`; this is the operation of TensorFlow itself.
+            self._tf.raw_ops.WriteScalarSummary(
+                writer=self._writer._resource,
+                step=self._tf.constant(step, self._tf.int64),
+                tag=name,
+                value=float(value),
+            )
+        self._writer.flush()
