@@ -19,9 +19,8 @@ from typing import Any
 
 from node import plurals, rpc
 from node.elastic import drivers
-from node.elastic.budget import Budget
-from node.elastic.budget_enforcer import BudgetEnforcer
-from node.elastic.capacity_limiter import CapacityLimiter
+from node.elastic.budget import Budget, BudgetEnforcer
+from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import WAIT_ROUND_SECONDS
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver

@@ -14,8 +14,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import API_FAILURES, POLICIES, ErrorClass, Failure
+from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
 from node.model import ClusterDesign
 
 PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import ErrorClass, Failure
 from node.elastic.plan import Action, NodeView
 from node.elastic.rules import PREEMPTED, TAKEN, UNRESPONSIVE, NodePhase
 from node.elastic.view import REASON_PREFIX, log

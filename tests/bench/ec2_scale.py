@@ -39,7 +39,7 @@ from node import rpc  # noqa: E402
 from node.elastic.driver import LaunchGroup  # noqa: E402
 from node.elastic.drivers.ec2.driver import Ec2Driver  # noqa: E402
 from node.elastic.drivers.local import LocalDriver  # noqa: E402
-from node.elastic.launch_groups import groups  # noqa: E402
+from node.elastic.launcher import launch_groups  # noqa: E402
 from node.model import Partition, Settings, Site  # noqa: E402
 from node.slurm.hostlist import fold  # noqa: E402
 from node.slurm.version import parse_resume  # noqa: E402
@@ -127,7 +127,7 @@ def planning(figures: Figures, nodes: int, repeat: int, folder: Path) -> None:
     tokens = iter(range(10**6))
 
     def request(driver: Any) -> None:
-        calls, _ = groups(parse_resume(text), made, f"r{next(tokens)}")
+        calls, _ = launch_groups(parse_resume(text), made, f"r{next(tokens)}")
         for call in calls:
             done = driver.launch(dataclasses.replace(call, token=f"{call.token}-{next(tokens)}"))
             assert len(done.launched) == len(call.nodes)

@@ -42,7 +42,7 @@ from node import rpc  # noqa: E402
 from node.codec import to_json  # noqa: E402
 from node.elastic import programs  # noqa: E402
 from node.elastic.daemon import Elastic  # noqa: E402
-from node.elastic.driver import (  # noqa: E402
+from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     LaunchGroup,
@@ -50,7 +50,7 @@ from node.elastic.driver import (  # noqa: E402
     Machine,
     MachineState,
 )
-from node.elastic.launch_groups import groups  # noqa: E402
+from node.elastic.launcher import launch_groups  # noqa: E402
 from node.folders import Folders  # noqa: E402
 from node.model import ClusterDesign, Partition, Settings, SlurmSettings  # noqa: E402
 from node.slurm.answers import parse_nodes  # noqa: E402
@@ -180,8 +180,8 @@ def resume_file(made: ClusterDesign, launch: int) -> str:
 def planning(figures: Figures, made: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
     """Part 1. Returns the milliseconds of a whole request, from the file's text to the last launch call."""
     text = resume_file(made, launch)
-    pure = median_ms(lambda: groups(parse_resume(text), made, "r"), repeat)
-    calls, _ = groups(parse_resume(text), made, "r")
+    pure = median_ms(lambda: launch_groups(parse_resume(text), made, "r"), repeat)
+    calls, _ = launch_groups(parse_resume(text), made, "r")
     cloud = InstantCloud()
     elastic = Elastic(settings(folder, made), FakeControl(), cloud, folder)
     numbers = iter(range(repeat))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from node.elastic.replacements import Replacements
+from node.elastic.launcher import Replacements
 from node.health import nvidia
 from node.health.check import Expected, When, expected, faults, in_a_line
 from node.health.model import CHECKS, Health, JobScript

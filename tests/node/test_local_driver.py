@@ -18,10 +18,9 @@ from localcloud.agent import Agent
 from localcloud.network import hosts_text
 from node import rpc
 from node.bootstrap.report_server import ReportServer
-from node.elastic.driver import AvailableCapacity, LaunchGroup, MachineState
+from node.elastic.driver import AvailableCapacity, ErrorClass, LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.local import LocalDriver
-from node.elastic.errors import ErrorClass
 from node.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
 from node.sites import LocalSite
 from tests.support import doubles

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.elastic.driver import LaunchGroup, LaunchResult
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult
 from node.elastic.pools import combined
 
 MESSAGE_LENGTH = 400

@@ -16,11 +16,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from node import plurals
+from node.elastic.driver import API_FAILURES, ErrorClass, Failure
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import READ_SECONDS, Clients, once, refusals
-from node.elastic.drivers.gce.errors import EXISTS, classify, failure_of, operation_failure
+from node.elastic.drivers.gce.client import (
+    EXISTS,
+    READ_SECONDS,
+    Clients,
+    classify,
+    failure_of,
+    once,
+    operation_failure,
+    refusals,
+)
 from node.elastic.drivers.gce.names import Identity
-from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 
 PAGE = 500
 """The largest number of operations of one page."""
