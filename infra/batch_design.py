@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.config import StackConfig
 from infra.instance_types.catalog import Catalog
 from node import model
-from node.batch import Batch
+from node.model import Batch
 
 
 def batch(config: StackConfig, facts: Catalog) -> Batch | None:

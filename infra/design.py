@@ -17,10 +17,8 @@ from infra.health import health
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from infra.mounts import gp3_of, mounts_of
 from node import codec, model
-from node.batch import Batch
-from node.bootstrap import limits
-from node.containers.model import Package
-from node.local_cloud import LocalCloud
+from node.bootstrap import time_limits
+from node.model import Batch, LocalCloud, Package
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -274,7 +272,7 @@ def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSett
             reconcile_interval=2.0,
         )
     else:
-        longest = max(limits.boot(made, partition) for partition in made.partitions)
+        longest = max(time_limits.boot(made, partition) for partition in made.partitions)
         chosen = model.SlurmSettings(resume_timeout=longest)
     own = cluster.slurm.model_dump(exclude_none=True)
     return codec.from_json(model.SlurmSettings, codec.to_json(chosen) | own)

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from localcloud import addresses, isolation
+from localcloud import addresses, containers
 from localcloud.cloud import Cloud
-from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
 from localcloud.limits import COMPUTE, Limits, changed, refusal
+from localcloud.machines import CloudError
 from localcloud.network import read_hosts
 from node import rpc
 from node.bootstrap import files
@@ -47,7 +47,7 @@ class Agent:
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "cloud"
-        self._runtime = isolation.runtime(run)
+        self._runtime = containers.runtime(run)
         self._run = run
         self._limits_file = self._folder / "limits.json"
         self._limits_lock = threading.Lock()
@@ -57,10 +57,10 @@ class Agent:
 
     def run(self, lock: AgentLock) -> None:
         claim = self._claim_addresses()
-        socket_file = isolation.agent_socket(self._run)
+        socket_file = containers.agent_socket(self._run)
         socket_file.parent.mkdir(exist_ok=True)
         server = rpc.Server(str(socket_file), self._handle)
-        if isolation.read(self._run) == CONTAINER:
+        if containers.read_isolation(self._run) == CONTAINER:
             # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
             os.chown(socket_file, IDS["slurm"], IDS["slurm"])
         threading.Thread(target=server.serve, daemon=True).start()
@@ -82,7 +82,7 @@ class Agent:
 
     def _claim_addresses(self) -> socket.socket | None:
         """Claim the block of addresses of process machines; running machines keep their addresses."""
-        if isolation.read(self._run) == CONTAINER:
+        if containers.read_isolation(self._run) == CONTAINER:
             return None
         there = self._cloud.list({})["machines"]
         claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in there))
@@ -115,7 +115,7 @@ class Agent:
 
     def _with_addresses(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Add the addresses of container machines. Process machines have those of this host."""
-        if isolation.read(self._run) != CONTAINER:
+        if containers.read_isolation(self._run) != CONTAINER:
             return answer
         given = read_hosts(self._run / "cloud" / "hosts")
         machines = [

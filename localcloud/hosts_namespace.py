@@ -1,8 +1,8 @@
 """A process machine's own host name, an /etc/hosts with all machines of the cluster, and its Slurm.
 
-It runs as a file, without the project; the run directory has a copy named `view.py`:
-`view.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud` folder, whose
-file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
+It runs as a file, without the project, from a copy in the run directory:
+`hosts_namespace.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud`
+folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
 replaces this process by another program.
 
 In /etc/slurm, where Slurm's programs look by default, they find the cluster's configuration. So programs that

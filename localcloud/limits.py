@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
-from localcloud.errors import CloudError
+from localcloud.machines import CloudError
 from node import plurals
 from node.codec import from_json, to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 
 Limits = LocalCloud
 """The limits that hold now have the same keys as `local` in the stack file."""

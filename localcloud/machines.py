@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from localcloud.cores import move, running_on
-from localcloud.errors import CloudError
 from localcloud.hosts_namespace import SLURM
 from node import subprocesses
 from node.bootstrap import files
@@ -33,6 +32,15 @@ from node.processes import (
     with_descendants,
     with_environment,
 )
+
+
+class CloudError(Exception):
+    """The cloud refused a call. `code` is one of those that `node.elastic.drivers.local` classifies."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 CONTROLLER, LOCALHOST = "controller", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
@@ -126,7 +134,7 @@ class ProcessRuntime:
         # These are copies, because machines must also start after the checkout was moved or deleted.
         self._init = run / "cloud" / "init.py"
         self._init.parent.mkdir(exist_ok=True)
-        for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "view.py")):
+        for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "hosts_namespace.py")):
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
         self._children: list[subprocess.Popen[bytes]] = []
         # A child that is started and not yet in `_children` would look like an orphan.
@@ -251,7 +259,7 @@ def namespace_command(run: Path, host: str, how: str) -> list[str]:
         how: `--python` runs a Python file, `--exec` any program.
     """
     cloud = run / "cloud"
-    return [str(run / "python3"), "-I", "-S", str(cloud / "view.py"), str(cloud), host, how]
+    return [str(run / "python3"), "-I", "-S", str(cloud / "hosts_namespace.py"), str(cloud), host, how]
 
 
 def pids_of_cluster(run: Path) -> list[int]:

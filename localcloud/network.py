@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from localcloud.errors import CloudError
+from localcloud.machines import CloudError
 from node import subprocesses
 from node.bootstrap import files
 from node.model import ClusterDesign

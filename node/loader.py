@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from node.aws import s3
-    from node.gcp import storage
+    from node.aws import services as aws
+    from node.gcp import services as gcp
 
 
 S3, GS = "s3://", "gs://"
@@ -35,16 +35,18 @@ def fetch(bucket: str, key: str) -> bytes:
 
 
 @functools.cache
-def cloud_bucket(bucket: str) -> s3.Bucket | storage.Bucket:
+def cloud_bucket(bucket: str) -> aws.Bucket | gcp.Bucket:
     """The bucket's client with this machine's identity. On AWS the region is the environment's or its own."""
     if bucket.startswith(GS):
-        from node.gcp import metadata, storage
+        from node.gcp import metadata
+        from node.gcp import services as gcp
 
-        return storage.Bucket(bucket, metadata.Metadata().token)
-    from node.aws import imds, s3
+        return gcp.Bucket(bucket, metadata.Metadata().token)
+    from node.aws import imds
+    from node.aws import services as aws
 
     instance = imds.Metadata()
-    return s3.Bucket(bucket, os.environ.get("AWS_REGION") or instance.region(), instance.credentials)
+    return aws.Bucket(bucket, os.environ.get("AWS_REGION") or instance.region(), instance.credentials)
 
 
 def checked(bucket: str, entry: dict[str, str]) -> bytes:

@@ -8,14 +8,222 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.accelerator import Accelerator as Accelerator  # noqa: PLC0414  the design's types are here
-from node.batch import Batch
-from node.containers.model import Containers as Containers  # noqa: PLC0414
 from node.health.model import Health, JobScript
-from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
-from node.storage import Gp3 as Gp3  # noqa: PLC0414
-from node.storage import Mount as Mount  # noqa: PLC0414
+
+# The accelerators of a node, as the design describes them. Plain data, which every machine reads.
+
+SUBNET_MANAGED = frozenset({"b200"})
+"""GPUs whose NVSwitches NVIDIA's NVLink Subnet Manager programs, by the kernel's InfiniBand modules.
+
+Without it nvidia-smi sees all GPUs, and every program fails with CUDA's error 802 (NVIDIA's Fabric Manager
+user guide, section 1.3.2; NVIDIA/gpu-operator#2781 on p6-b200).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The accelerators of a node: Slurm's generic resource `gpu:<type>:<count>`."""
+
+    type: str
+    """Slurm's GRES type: v100, t4, a100, a10g, trainium."""
+    count: int
+    """Devices on each node."""
+    gres: str = "gpu"
+    """The name of the generic resource: `gpu`, or `neuron` for Trainium."""
+    simulated: bool = False
+    """True on the local stack: Slurm counts and allocates devices that do not exist."""
+    cores: int = 0
+    """NeuronCores of a device, if jobs ask for cores; 0: they ask for devices."""
+
+    @property
+    def resource(self) -> str:
+        """The generic resource that jobs ask for."""
+        return f"{self.gres}core" if self.cores else self.gres
+
+    @property
+    def units(self) -> int:
+        """How much of it a node has."""
+        return self.count * (self.cores or 1)
+
+    @property
+    def subnet_managed(self) -> bool:
+        """Whether the devices are of no use before a subnet manager has joined them."""
+        return self.type in SUBNET_MANAGED and self.count > 1 and not self.simulated
+
+
+# What the design says of the containers of jobs.
+
+IMAGES = "/var/cache/enroot"
+"""Where a node keeps the layers of images that it fetched, unless the stack file says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Debian package that machines install, known by its hash."""
+
+    source: str
+    """A path in the project, or an address."""
+    sha256: str
+
+    def archived(self) -> str:
+        """Where a machine finds it: its address, or its path in the node archive."""
+        return self.source if "://" in self.source else f"packages/{self.sha256}.deb"
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """What runs the containers of jobs."""
+
+    runtime: str
+    """oci: Slurm's `--container` with crun. pyxis: `--container-image` with Enroot and Pyxis."""
+    packages: tuple[Package, ...] = ()
+    """pyxis: the packages with Enroot and Pyxis; empty if the image has them."""
+    images: str = IMAGES
+    """pyxis: the folder of layers that were fetched."""
+
+
+# The design's types of storage: what machines mount, and how fast a disk is.
+
+BUCKETS = ("s3", "gcs")
+"""The kinds of mounts that are buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gp3:
+    """The performance of an EBS volume of type gp3. `None` means what every volume has."""
+
+    iops: int | None = None
+    throughput: int | None = None
+    """MiB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory that machines share, or a scratch directory of each node."""
+
+    path: str
+    kind: str
+    """nfs | efs | filestore | fsx_lustre | nvme | s3 | gcs | bind (local stack: a folder of this machine)"""
+    roles: tuple[str, ...] = ("controller", "login", "compute")
+    served_by: str | None = None
+    """The role whose machine exports it (nfs); `None` if a service or somebody's own NFS server does."""
+    options: str = "defaults"
+    size_gib: int | None = None
+    deployment: str | None = None
+    """fsx_lustre: the deployment type (SCRATCH_2, PERSISTENT_2, …); filestore: the tier."""
+    storage_type: str | None = None
+    """fsx_lustre: SSD | HDD."""
+    throughput: int | None = None
+    """fsx_lustre with a persistent deployment type: MB/s for each TiB."""
+    s3_import: str | None = None
+    """fsx_lustre: the `s3://bucket/prefix` whose objects appear as files."""
+    s3_export: str | None = None
+    """fsx_lustre: the `s3://bucket/prefix` to which changed files are written."""
+    name: str = ""
+    """Its key below `storage` in the stack file: home, apps, scratch or local_scratch."""
+    gp3: Gp3 | None = None
+    """nfs on AWS: the performance of the controller's disk."""
+    existing: str | None = None
+    """What is there already, and stays when the cluster goes: `fs-…`, `vol-…`, the name of a disk or of a
+    Filestore instance, `server:/path` of an NFS server, or the address of a bucket."""
+    security_group: str | None = None
+    """AWS, existing: the group of its network interfaces, in which the cluster opens its ports."""
+    keep: bool = False
+    """Whether it stays when the cluster is destroyed."""
+    snapshot: bool = False
+    """Whether a snapshot (nfs) or a backup (fsx_lustre) is made when the cluster is destroyed."""
+    restore: str | None = None
+    """The snapshot or the backup with which it begins."""
+
+    def bucket(self) -> tuple[str, str]:
+        """The name and the prefix of its bucket: a prefix ends with a slash, or is empty."""
+        name, _, prefix = str(self.existing).partition("://")[2].partition("/")
+        return name, f"{prefix}/" if prefix else ""
+
+    @property
+    def writable(self) -> bool:
+        """Whether users may write to its bucket."""
+        return "rw" in self.options.split(",")
+
+
+# The part of a design that says how the local cloud behaves. Its agent follows these settings.
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCloud:
+    """The limits and the simulated failures of the local cloud. `None` means no limit."""
+
+    boot_delay: float = 0.0
+    """Seconds from the launch of a machine until it runs."""
+    boot_spread: float = 0.0
+    """The greatest additional delay in seconds. Each machine gets its own random delay up to this value."""
+    quota_nodes: int | None = None
+    """The number of compute machines at one time. A launch beyond it fails, as it would on a cloud."""
+    quota_gpus: int | None = None
+    """The number of the machines' devices at one time."""
+    capacity: dict[str, int] = field(default_factory=dict)
+    """Pool -> the number of machines at one time. A pool is a partition's name, or `partition/zone`."""
+    never_register: float = 0.0
+    """The share of compute machines (0 to 1) that run but never register as a node."""
+    api_error: str | None = None
+    """The error with which calls fail: quota | capacity | placement | permission | throttled | config."""
+    api_latency: float = 0.0
+    """Seconds that are added to every call."""
+    list_lag: float = 0.0
+    """Seconds for which a new machine is missing from the list."""
+
+
+# The part of a design (`node.model`) that describes AWS Batch, for stacks that use it instead of Slurm.
+
+CACHING_GIB = 48
+"""The size of an image of machines that holds a container image as well: the published one had 12 GB, and
+Docker needs its layers packed and unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One multi-node parallel job definition of AWS Batch, and the compute environment that runs it."""
+
+    compute_environment: str
+    queue: str
+    """The name of the job queue. It is also the name of the design's only partition."""
+    job_definition: str
+    nodes: int
+    machines: tuple[str, ...]
+    min_vcpus: int
+    desired_vcpus: int
+    max_vcpus: int
+    container_image: str | None
+    """The image, or `None` for the one that is built and pushed to `repository`."""
+    container_vcpus: int
+    container_memory_mib: int
+    container_gpus: int = 0
+    command: tuple[str, ...] = ()
+    job_role: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, str] = field(default_factory=dict)
+    """Folder on the machine -> folder in the container."""
+    placement_group: str | None = None
+    attempts: int = 1
+    parameters: dict[str, str] = field(default_factory=dict)
+    """Values of the placeholders `Ref::name` in the command."""
+    timeout: int | None = None
+    """The time limit of the whole job, in seconds."""
+    repository: str | None = None
+    """The name of the repository that the stack makes; `None` if the image exists already."""
+    cached: bool = False
+    """Whether the baked image of the machines has the container image in Docker's cache."""
+    shared_memory_mib: int = 64
+    efa: int = 0
+    """Elastic Fabric Adapters of each node that the container gets."""
+    file_system: str = "stack"
+    """stack: the file system lives as long as the stack. job: it is made for each job."""
+    start_on_manifest: bool = False
+    tags: dict[str, str] = field(default_factory=dict)
+    vcpu_price_hour: float | None = None
+    """USD an hour for a vCPU of the most expensive of `machines`; `None` if the price of one is not known."""
+
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
@@ -330,7 +538,7 @@ class Site:
     first_address: str | None = None
     """Process mode: address of the node with the first port; others follow. `None`: all have 127.0.0.1."""
     blocks: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """In process mode, partition -> its blocks of ports (`node.slurm.blocks`)."""
+    """In process mode, partition -> its blocks of ports (`node.slurm.addressing`)."""
     slurmdbd_port: int = SLURMDBD_PORT
     python: str = "/usr/bin/python3"
     apps: str = "/apps"

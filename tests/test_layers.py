@@ -26,11 +26,11 @@ IMPORTS = {
 }
 """The table: folder -> the folders that its code may import."""
 OF_NODE = {
-    "node.model", "node.sites", "node.batch", "node.local_cloud", "node.codec", "node.plurals", "node.names",
-    "node.accelerator", "node.health.model", "node.containers.model", "node.loader",  # the bucket's names
+    "node.model", "node.sites", "node.codec", "node.plurals", "node.names",
+    "node.health.model", "node.loader",  # the bucket's names
     "node.slurm.addressing", "node.bootstrap.key_server", "node.bootstrap.report_server",
-    "node.bootstrap.limits",
-    "node.bootstrap.vm.images", "node.bootstrap.vm.cloud_client", "node.bootstrap.vm.cloudwatch",
+    "node.bootstrap.time_limits",
+    "node.bootstrap.vm.images", "node.bootstrap.vm.cloud_client", "node.bootstrap.vm.clouds.cloudwatch",
     "node.bootstrap.vm.training",
     "node.elastic.drivers.ec2.names", "node.elastic.drivers.gce.names",
 }  # fmt: skip

@@ -23,7 +23,8 @@ from infra.aws.batch import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import metadata
-from node.bootstrap.vm import images, os_login, users
+from node.bootstrap.vm import images, users
+from node.bootstrap.vm.clouds import gcp
 from node.elastic import programs
 from tests.support.aws_mocks import aws_design
 from tests.support.batch_stack import batch_design
@@ -77,7 +78,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
             "sh",
             metadata.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
-    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "first-login", "sh", gcp.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
@@ -148,7 +149,7 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/aws/batch/user_data.py",
         "infra/clouds/userdata.py",
         "cli/local/system_packages.py",
-        "node/bootstrap/vm/os_login.py",
+        "node/bootstrap/vm/clouds/gcp.py",
         "node/elastic/programs.py",
         "workload/job_head.j2",
     }

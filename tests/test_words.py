@@ -86,8 +86,8 @@ ONE = re.compile(rf"(?<![\w.,-])1 (?:static )?(?:{'|'.join(NOUNS)})\b")
 # Expressions before a plural noun whose value is never 1 or not a number of things -> the reason.
 NEVER_ONE = {
     ("node/logs/find.py", "len(jobs)"): "only where there are more tasks than are told one by one",
-    ("node/logs/job_facts.py", "job.restarts"): "once is another word",
-    ("node/cloud/call.py", "attempts"): "once is another word",
+    ("node/logs/find.py", "job.restarts"): "once is another word",
+    ("node/http_client.py", "attempts"): "once is another word",
     ("cli/report/statements.py", "point.nodes"): "one node is compared with nothing",
     ("cli/report/statements.py", "last.nodes"): "one node is compared with nothing",
     ("cli/aws/batch/report.py", "last"): "one machine is compared with nothing",

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from cli.changes import rows
 from cli.changes.table import Kind, Row, Rules
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 
 _CLOUDS = "the clouds'"
 _HERE = "a local stack uses this machine's hardware as it is"

@@ -36,7 +36,7 @@ from cli.waiting import attempts
 from infra import bundle, os_errors
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from localcloud import isolation
+from localcloud import containers
 from localcloud.limits import COMPUTE
 from node import rpc
 from node.codec import from_json
@@ -73,10 +73,10 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
     if cluster is not None:
         run.cluster_file.write_text(cluster)
     if controller_is_dead(run):
-        isolation.write(run.path, kind)
-    elif isolation.read(run.path) != kind:
+        containers.write_isolation(run.path, kind)
+    elif (isolation := containers.read_isolation(run.path)) != kind:
         raise UserError(
-            f"the cluster's machines are of kind {isolation.read(run.path)}, and the stack file says "
+            f"the cluster's machines are of kind {isolation}, and the stack file says "
             f"{kind}: run `./cluster down --stack {stack.name}` first, then "
             f"`./cluster up --stack {stack.name}`"
         )

@@ -20,7 +20,7 @@ from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh.target import Target
 from localcloud.nspawn import enter
-from node.bootstrap.sshd import PORT
+from node.bootstrap.vm.users import PORT
 from node.subprocesses import SEARCH
 
 NO_SERVER = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.aws.systems_manager import MANAGED, MESSAGES, SESSION
 from infra.aws.tags import reservation_group
-from node.bootstrap.vm.cloudwatch import namespace
+from node.bootstrap.vm.clouds.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
 from node.model import ClusterDesign
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.config.fields import ABSOLUTE_PATH, SHA256, Section
-from node.containers.model import IMAGES
+from node.model import IMAGES
 
 
 class PackageConfig(Section):

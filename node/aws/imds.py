@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.aws.sigv4 import Credentials
-from node.cloud.call import Answer, call
-from node.cloud.errors import MissingError, ServiceError
-from node.cloud.notice import Notice
+from node.aws.services import Credentials
+from node.http_client import Answer, MissingError, ServiceError, call
+from node.termination_notice import Notice
 from node.waiting import wait_at_most
 
 ENDPOINT = "http://169.254.169.254"

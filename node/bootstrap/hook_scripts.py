@@ -81,10 +81,10 @@ def fetch(context: Context, source: str) -> bytes:
             bucket, _, key = source.removeprefix(own.scheme).partition("/")
             return own.bucket(f"{own.scheme}{bucket}").get(key)
     if source.startswith("https://"):
-        from node.cloud import call
-        from node.cloud.errors import ServiceError
+        from node import http_client
+        from node.http_client import ServiceError
 
-        answer = call.call("GET", source, dict)
+        answer = http_client.call("GET", source, dict)
         if answer.status != 200:
             raise ServiceError(f"{source}: HTTP status {answer.status}", status=answer.status)
         return answer.body

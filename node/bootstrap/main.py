@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.bootstrap.context import Context
-from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink, was_ready
 from node.bootstrap.services import InitServices, Services
+from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.model import Settings

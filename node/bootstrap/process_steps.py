@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.bootstrap import daemons
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.registration import start_slurmd
+from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service
 from node.elastic import programs
 from node.sites import LocalSite

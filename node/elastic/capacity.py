@@ -1,7 +1,7 @@
 """Keeps the capacity drains: which nodes Slurm may ask for, and which pending jobs may start.
 
-The modules `pools`, `capacity_drains`, `pending_jobs` and `surplus_nodes` make the decisions, from plain
-data.
+The pure functions at the beginning make the decisions, with `pools` and the launcher's surplus nodes.
+`CapacityLimiter` asks Slurm and the driver, and carries them out.
 """
 
 from __future__ import annotations

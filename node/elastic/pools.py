@@ -1,7 +1,7 @@
 """Pools that cannot give machines: what is known of each, and how many nodes may be asked for. Pure.
 
 A pool is a partition, or one of its zones. A failed launch is a `PoolFailure` of its pool. While a pool has
-one, the partition's nodes that are off get a capacity drain (`capacity_drains`), so that Slurm places no job
+one, the partition's nodes that are off get a capacity drain (`capacity`), so that Slurm places no job
 on machines that cannot be had. A failure ends in one of three ways: the cloud says that there is capacity
 again; where the cloud cannot tell, the back-off ends and the next launch tells; where boots keep failing, one
 node is tried and comes up.

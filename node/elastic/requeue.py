@@ -1,6 +1,6 @@
 """Requeues jobs whose machines are lost or about to be, and tells them why.
 
-`elastic/pending_jobs.py` decides when the requeued jobs may start.
+`elastic/capacity.py` decides when the requeued jobs may start.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from node.cloud.call import ATTEMPTS, Answer, call
-from node.cloud.errors import MissingError, ServiceError
-from node.cloud.notice import Notice
+from node.http_client import ATTEMPTS, Answer, MissingError, ServiceError, call
+from node.termination_notice import Notice
 
 HOST = "169.254.169.254"
 """The server's address. Unlike `metadata.google.internal` it needs no DNS. It is equal on all machines."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.folders import Folders
 from node.health.check import expected
 from node.health.model import EPILOG, PROLOG
@@ -33,7 +33,7 @@ def options(settings: Settings) -> list[tuple[str, object]]:
 def longest(settings: Settings) -> int:
     """Return the seconds that a prolog or an epilog may take; 0 for none. Slurm must wait as long."""
     own = settings.design.slurm
-    checks = limits.HEALTH if _checked(settings) else 0
+    checks = time_limits.HEALTH if _checked(settings) else 0
     return max(checks + (own.prolog.timeout if own.prolog else 0), own.epilog.timeout if own.epilog else 0)
 
 

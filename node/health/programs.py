@@ -15,9 +15,8 @@ from pathlib import Path
 
 from node import foreign, subprocesses
 from node.folders import Folders
-from node.health.check import Expected, When, expected, faults, in_a_line
+from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_a_line, runner
 from node.health.model import EPILOG, PROLOG, JobScript
-from node.health.tools import OWN_FOLDERS, runner
 from node.model import Settings
 from node.published import read_settings
 from node.slurm.answers import parse_nodes

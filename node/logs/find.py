@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,19 +19,214 @@ from pathlib import Path
 
 from node import foreign
 from node.benchmark import JOB_FILE, STATE_BYTES
-from node.bootstrap.vm import cloud_local
+from node.bootstrap.vm.clouds import local
 from node.folders import Folders
 from node.health.model import SCRIPTS
-from node.logs import job_facts, on_nodes, outputs
-from node.logs.explained import explained
-from node.logs.filters import about_jobs, about_node
-from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
-from node.logs.text import UnreadableError, Wanted, open_log, tail
-from node.model import Settings
+from node.logs.sources import BootReport, LogFile, Note, Source, explained, is_earlier, started_wrongly
+from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
+from node.model import ClusterDesign, Settings
 from node.sites import LocalSite
-from node.slurm.control import Control, SlurmError
-from node.slurm.hostlist import fold, fold_numbers
+from node.slurm import reservations
+from node.slurm.control import Control, Slurm, SlurmError
+from node.slurm.hostlist import expand, fold, fold_numbers
+from node.slurm.reasons import in_words
 from node.slurm.states import JobState
+
+# Finds the files that a batch job writes, from what Slurm knows of it.
+#
+# A user chooses the path, so it may lead to any file, and whoever reads it may be root. So a path comes with
+# the job's user: only a file that belongs to this user is the job's output.
+
+MOST_DIGITS = 10
+"""The greatest width to which Slurm pads a number."""
+NO_TASK = 0xFFFFFFFE
+"""What slurmd writes as the index of a task where there is none (NO_VAL)."""
+_SYMBOL = re.compile(r"%(%|(\d*)([A-Za-z]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One file of a job.
+
+    Attributes:
+        kind: "output" or "errors".
+        path: the absolute path on the machines of the cluster.
+        owner: the number of the job's user.
+    """
+
+    kind: str
+    path: str
+    owner: int
+
+
+def is_batch(fields: Mapping[str, str]) -> bool:
+    """Whether a job has a script, and so files for what it prints.
+
+    Args:
+        fields: as `node.slurm.control.Control.outputs` returns them for a job.
+    """
+    return fields["batchflag"] not in ("0", "no", "NO")
+
+
+def output_files(job: int, fields: Mapping[str, str]) -> list[Output]:
+    """Returns a job's files, the output first.
+
+    Args:
+        fields: as for `is_batch`.
+    """
+    user = fields["userid"]
+    if not is_batch(fields) or not (user.isascii() and user.isdigit()):
+        return []
+    paths = (
+        (kind, output_path(fields[name], job, fields))
+        for kind, name in (("output", "stdout"), ("errors", "stderr"))
+    )
+    # Relative to a folder that is not known here, or nothing at all.
+    return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
+
+
+def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
+    """Returns the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
+
+    22.05 tells the pattern of a job that has one, without the job's own values.
+    """
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+    array, task = fields["arrayjobid"], fields["arraytaskid"]
+    in_array = array.isdigit() and task.isdigit()
+    node = fields["batchhost"]
+    index = int(task) if in_array else NO_TASK
+    numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "a": index, "n": 0, "t": 0}
+    if in_array:
+        numbers["b"] = index % 10  # newer releases only
+    words = {"u": fields["username"], "x": fields["name"], "s": "batch"}
+    if node not in ("", "n/a", "(null)"):
+        words["N"] = node.partition(".")[0]
+
+    def value(match: re.Match[str]) -> str:
+        width, symbol = match[2], match[3]
+        if match[1] == "%":
+            return "%"
+        if symbol in numbers:
+            return f"{numbers[symbol]:0{min(int(width or 0), MOST_DIGITS)}d}"
+        return words.get(symbol, match[0])
+
+    return _SYMBOL.sub(value, pattern)
+
+
+# Slurm's facts on a job, in words.
+
+LAUNCH_FAILURE = "JobLaunchFailure"
+"""Slurm's reason for a job that its node could not start."""
+
+
+def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[JobState]) -> dict[int, str]:
+    """What reservations mean for those of the jobs that wait, by id."""
+    waiting = [job for job in jobs if job.is_pending]
+    if not waiting:
+        return {}
+    try:
+        known, reserved = control.detailed_jobs(), control.reservations()
+    except (SlurmError, ValueError):
+        return {}
+    now = time.time()
+    told = {
+        job.id: reservations.advice(known.get(job.id, job), reserved, design.nodes_of(job.partition), now)
+        for job in waiting
+    }
+    return {number: text for number, text in told.items() if text is not None}
+
+
+def facts(job: JobState, advice: str | None) -> list[str]:
+    """Slurm's facts on a job, in a few lines.
+
+    Args:
+        advice: what is known of the reservations that it waits for.
+    """
+    nodes = f" on {fold(job.nodes)}" if job.nodes else ""
+    index = (job.array_task or "").partition("%")[0]
+    tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
+    task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
+    lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
+    if job.is_pending:
+        lines.append(f"waits: {in_words(job.cause, advice)}")
+    if job.restarts:
+        lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
+    if job.is_over and _never_ran(job):
+        lines.append("it did not run again" if job.restarts else "it never ran")
+    elif job.is_over:
+        if job.reason == LAUNCH_FAILURE:
+            # Slurm encodes its own error as a signal's number, which is no signal.
+            return [*lines, f"its node could not start it ({job.reason}): slurmd of the node says why"]
+        why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
+        lines.append(f"{_ending(job)}{why}")
+    return lines
+
+
+def _never_ran(job: JobState) -> bool:
+    """Whether an ended job was cancelled while it waited. Its reason is then the one that it waited for."""
+    return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
+
+
+def _ending(job: JobState) -> str:
+    if not job.signal:
+        return f"exit code {job.exit_code}"
+    try:
+        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
+    except ValueError:
+        return f"ended by signal {job.signal}"
+
+
+# What the slurmds of a job's nodes say of the job, which is why it could not even start there.
+
+MOST_NODES = 4
+"""The greatest number of a job's nodes whose slurmds are asked for it."""
+
+
+def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
+    """The lines on jobs in the logs of their nodes' slurmds, which are on this machine.
+
+    Args:
+        log: the folder of logs.
+        jobs: the jobs.
+    """
+    found: list[Source] = []
+    for node in _nodes(jobs)[:MOST_NODES]:
+        path = log / f"slurmd-{node}.log"
+        heading = f"slurmd of {node}, on this job"
+        try:
+            owner = path.stat().st_uid
+        except OSError:
+            continue
+        if LogFile(heading, path, None, of_others(owner)).last(1):
+            why = "others' jobs ran there too, and what they wrote may look like lines on this job"
+            found.append(Note(heading, [f"(not shown: {why}: {path})"]))
+            continue
+        lines = LogFile(heading, path, None, on_node(job.id for job in jobs))
+        found += [lines, *started_wrongly(LogFile(heading, path, None, on_node(job.id for job in jobs)))]
+    return found
+
+
+def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source]:
+    """Where the lines are that say why jobs could not start, if the nodes have logs of their own.
+
+    Args:
+        log: the path of slurmd's log on a node.
+        stack: the stack's name.
+    """
+    failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
+    if not failed:
+        return []
+    node = failed[-1].batch_host or failed[-1].nodes[0]
+    words = f"--nodelist={node} grep -F '[{failed[-1].id}.' {log}"
+    show = f"./cluster exec --stack {stack} -- srun {words}"
+    return [Note("slurmd, on this job", [f"(it is on {fold(failed[-1].nodes)}, while it is up: `{show}`)"])]
+
+
+def _nodes(jobs: Sequence[JobState]) -> list[str]:
+    """The jobs' nodes in numeric order."""
+    return expand(fold({node for job in jobs for node in job.nodes}))
+
 
 SLURM_SECONDS = 5.0
 CONTROLLER = "controller"
@@ -111,7 +308,7 @@ class Cluster:
         """The nodes whose machines have written a boot log, or a boot report, that can be read here."""
         found = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
         if not self.folders.process and self._knows_boots():
-            found |= {path.stem for path in Path(cloud_local.BUCKET).glob("boot/*.json")}
+            found |= {path.stem for path in Path(local.BUCKET).glob("boot/*.json")}
         return sorted(found - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
 
     def _knows_boots(self) -> bool:
@@ -185,7 +382,7 @@ class Cluster:
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
             if self.settings.design.provider == "local":
-                report = Path(cloud_local.BUCKET) / "boot" / f"{node}.json"
+                report = Path(local.BUCKET) / "boot" / f"{node}.json"
                 files.append(BootReport(report, NODE_BEFORE, self._asked_for(node)))
             show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
             files.append(Note(f"{node}'s own logs", [f"(they are on {node}: `{show}`)"]))
@@ -265,14 +462,14 @@ class Cluster:
 
     def _on_nodes(self, jobs: list[JobState]) -> list[Source]:
         if self.folders.process:
-            return on_nodes.here(self.log, jobs)
-        return on_nodes.elsewhere(jobs, f"{self.log}/slurmd.log", self.settings.design.stack)
+            return logs_here(self.log, jobs)
+        return logs_on_nodes(jobs, f"{self.log}/slurmd.log", self.settings.design.stack)
 
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
             told = jobs[-MOST_TASKS:]
-            advice = job_facts.advice(self.control, self.settings.design, told)
-            lines = [line for job in told for line in job_facts.facts(job, advice.get(job.id))]
+            advice = reservation_advice(self.control, self.settings.design, told)
+            lines = [line for job in told for line in facts(job, advice.get(job.id))]
             if len(jobs) > MOST_TASKS:
                 states = Counter(job.state.lower() for job in jobs)
                 summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -312,9 +509,9 @@ class Cluster:
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
-            if not outputs.is_batch(fields):
+            if not is_batch(fields):
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
-            for file in outputs.files(number, fields):
+            for file in output_files(number, fields):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
                 if not any(folder.parent == Path(file.path).parent for folder in folders):
                     said.setdefault(Path(file.path), (file.kind, file.owner))

@@ -3,14 +3,75 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from node.folders import Folders
-from node.model import ClusterDesign, Settings
+from node.model import ClusterDesign, Partition, Settings
 from node.sites import LocalSite
-from node.slurm import blocks
 
-PORT_BLOCK = blocks.BLOCK
+# Assigns the consecutive ports of a process cluster to its nodes, stable over changes. The code is pure.
+#
+# Ports are counted from 0 here. A partition has blocks of ports with room to grow, and keeps them as long as
+# it exists. So a node keeps its port, and its jobs go on, when other partitions are added, grow or are
+# removed.
+
+BLOCK = 64
+Blocks = dict[str, tuple[tuple[int, int], ...]]
+"""Partition -> its blocks. A block is its first number (from 0) and its size."""
+
+
+def lay_out_blocks(partitions: Sequence[Partition], before: Blocks) -> Blocks:
+    """Returns the blocks of all partitions: their present ones, and the first free ones if they need more."""
+    found = {p.name: list(before.get(p.name, ())) for p in partitions}
+    for partition in partitions:
+        mine = found[partition.name]
+        missing = partition.max - sum(count for _, count in mine)
+        if missing > 0:
+            size = -(-missing // BLOCK) * BLOCK
+            taken = sorted(block for blocks in found.values() for block in blocks)
+            mine.append((_gap(taken, size), size))
+    return {name: tuple(some) for name, some in found.items()}
+
+
+def _gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    free = 0
+    for first, count in taken:
+        if first - free >= size:
+            break
+        free = max(free, first + count)
+    return free
+
+
+def ports_of_blocks(blocks: Blocks) -> int:
+    """The number of ports up to the end of the last block."""
+    return max((first + count for some in blocks.values() for first, count in some), default=0)
+
+
+def block_numbers(partition: Partition, blocks: Blocks) -> dict[str, int]:
+    """Node -> its number, from 0."""
+    mine = (number for first, count in blocks[partition.name] for number in range(first, first + count))
+    return dict(zip(partition.nodes(), mine, strict=False))
+
+
+def block_runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[str]]:
+    """Groups neighbours whose ports are consecutive or equal. Each group is a line of slurm.conf."""
+    run: list[str] = []
+    for node in nodes:
+        if run and ports[node] - ports[run[-1]] not in (0, 1):
+            yield run
+            run = []
+        run.append(node)
+    if run:
+        yield run
+
+
+def parse_blocks(kept: Mapping[str, Any]) -> Blocks:
+    """Returns blocks from JSON, which has lists instead of tuples."""
+    return {name: tuple((first, count) for first, count in some) for name, some in kept.items()}
+
+
+PORT_BLOCK = BLOCK
 
 
 def slurmd_ports(settings: Settings) -> dict[str, int]:
@@ -26,8 +87,8 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
     site, partitions = settings.site, settings.design.partitions
     if not Folders(settings).process:
         return {node: site.slurmd_port for p in partitions for node in p.nodes()}
-    placed = blocks.lay_out(partitions, site.blocks)
-    last = site.slurmd_port + blocks.needed(placed) - 1
+    placed = lay_out_blocks(partitions, site.blocks)
+    last = site.slurmd_port + ports_of_blocks(placed) - 1
     if last > 65535:
         raise ValueError(
             f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
@@ -36,7 +97,7 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
         raise ValueError(
             f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
         )
-    offsets = {node: n for p in partitions for node, n in blocks.numbers(p, placed).items()}
+    offsets = {node: n for p in partitions for node, n in block_numbers(p, placed).items()}
     return {node: site.slurmd_port + offset for node, offset in offsets.items()}
 
 
@@ -52,13 +113,13 @@ def slurmd_addresses(settings: Settings) -> dict[str, str]:
     }
 
 
-def ports_needed(design: ClusterDesign, placed: blocks.Blocks | None = None) -> int:
+def ports_needed(design: ClusterDesign, placed: Blocks | None = None) -> int:
     """The number of consecutive ports for the nodes of a design in process mode, with room for growth.
 
     Args:
         placed: the blocks of the partitions. `None` means the blocks that they would have in a new cluster.
     """
-    return blocks.needed(blocks.lay_out(design.partitions, {}) if placed is None else placed)
+    return ports_of_blocks(lay_out_blocks(design.partitions, {}) if placed is None else placed)
 
 
 def reached_at(addresses: Sequence[str]) -> list[tuple[str, object]]:

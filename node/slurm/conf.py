@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.slurm import blocks, gres, topology, users
+from node.slurm import addressing, container_conf, gres, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
@@ -78,9 +77,9 @@ def render(
         files[topology.FILE] = header + topology.render(settings.design, places or {})
     containers = settings.design.containers
     if containers is not None and containers.runtime == "oci":
-        files["oci.conf"] = header + oci.render(settings)
+        files["oci.conf"] = header + container_conf.oci_conf(settings)
     if containers is not None and containers.runtime == "pyxis":
-        files["plugstack.conf"] = header + pyxis.PLUGSTACK
+        files["plugstack.conf"] = header + container_conf.PLUGSTACK
     if devices := gres.lines(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files
@@ -340,7 +339,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
         (run, hardware, weight)
         for some, weight in weights
         for group, hardware in lines.groups(some, new)
-        for run in blocks.runs(group, ports)
+        for run in addressing.block_runs(group, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:

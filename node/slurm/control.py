@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
@@ -29,9 +29,27 @@ from node.slurm.answers import (
     with_details,
     with_texts,
 )
-from node.slurm.arguments import batches, pairs
+from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+
+# Arguments of Slurm's commands: lists of nodes, and changes.
+
+BATCH = 1500
+"""The number of node names per command. The argument stays below the kernel's 128 KiB even if none folds."""
+
+
+def batches(nodes: Iterable[str]) -> Iterator[str]:
+    """Yields host lists in numeric order. Each of them fits into one argument."""
+    names = expand(fold(nodes))
+    for start in range(0, len(names), BATCH):
+        yield fold(names[start : start + BATCH])
+
+
+def pairs(changes: Mapping[str, str | None]) -> list[str]:
+    """`Key=value` arguments without line breaks, because those would end the value in Slurm's listings."""
+    return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]
+
 
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""

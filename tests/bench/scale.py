@@ -42,7 +42,7 @@ from node import rpc  # noqa: E402
 from node.codec import to_json  # noqa: E402
 from node.elastic import programs  # noqa: E402
 from node.elastic.daemon import Elastic  # noqa: E402
-from node.elastic.driver import (
+from node.elastic.driver import (  # noqa: E402
     LAUNCH_THREADS,
     AvailableCapacity,
     LaunchGroup,

@@ -18,7 +18,7 @@ from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.explained` has their
+# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.sources` has their
 # patterns).
 FOREIGN = {
     *("Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"),

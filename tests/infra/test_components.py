@@ -21,8 +21,7 @@ from infra.local.cluster import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from node.codec import to_json
-from node.local_cloud import LocalCloud
-from node.model import BenchmarkDesign, ClusterDesign
+from node.model import BenchmarkDesign, ClusterDesign, LocalCloud
 from tests.support.checkout import ROOT, sources
 from tests.support.doubles import DEBUG, design
 from tests.support.recorder import Recorder, declare

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.context import Context
+from node.bootstrap.services import unit_text
 from node.bootstrap.vm import notices
-from node.bootstrap.vm.systemd import text
-from node.cloud.errors import UnreachableError
-from node.cloud.notice import Notice
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import Verb
 from node.elastic.view import REASON_PREFIX
+from node.http_client import UnreachableError
 from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
+from node.termination_notice import Notice
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.recorded import COMPUTE, T4
@@ -231,5 +231,5 @@ def test_nodes_of_spot_partitions_have_a_watch_and_no_others(tmp_path: Path, boo
         assert context.services.started == []  # type: ignore[attr-defined]
     assert notices.start(booted) == "the watch for notices"
     (made,) = booted.services.started  # type: ignore[attr-defined]
-    after = [line for line in text(made).splitlines() if line.startswith("After=")]
+    after = [line for line in unit_text(made).splitlines() if line.startswith("After=")]
     assert after == ["After=network-online.target slurm-stacks-munged.service slurm-stacks-slurmd.service"]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cli.local import image
 from infra.errors import UserError
-from localcloud import cgroups, interpreters, nspawn
-from localcloud.container_machine import Bind, Machine
+from localcloud import cgroups, containers, nspawn
+from localcloud.nspawn import Bind, Machine
 from node.model import ClusterDesign, Image
 from node.processes import ProcessId
 from node.slurm import version
@@ -79,7 +79,7 @@ class NewerSlurm:
             layers=made,
             card=None,
             files={"etc/hosts": Path("/etc/hosts").read_text()},
-            binds=[*seen, *interpreters.binds(), Bind(work, str(work))],
+            binds=[*seen, *containers.interpreter_binds(), Bind(work, str(work))],
         )
         self._child = nspawn.start(self._machine, die_with_parent=True)
         launcher = ProcessId.of(self._child.pid)

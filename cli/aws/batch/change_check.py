@@ -21,8 +21,7 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
-from node.batch import Batch
-from node.model import ClusterDesign, Mount
+from node.model import Batch, ClusterDesign, Mount
 
 
 def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:

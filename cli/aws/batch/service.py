@@ -12,8 +12,7 @@ from cli.aws.account import explained
 from infra.aws.batch import access
 from infra.aws.tags import log_group
 from infra.errors import NotUpError
-from node.batch import Batch
-from node.model import ClusterDesign
+from node.model import Batch, ClusterDesign
 
 Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""

@@ -9,7 +9,7 @@ from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
 from infra.instance_types.catalog import NEURON_CORES
-from node.accelerator import SUBNET_MANAGED
+from node.model import SUBNET_MANAGED
 
 IMAGES = "image-"
 """Prefix of the names of machines that become images."""

@@ -10,7 +10,7 @@ from infra.config.batch import BatchConfig
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.mistakes import Location
 from node import plurals
-from node.batch import CACHING_GIB
+from node.model import CACHING_GIB
 
 AT: Location = (*CLUSTER, "batch", "container")
 VARIABLES: Location = (*AT, "environment")

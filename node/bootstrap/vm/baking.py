@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from node import plurals
-from node.bootstrap import files, limits, machine_steps
+from node.bootstrap import files, machine_steps, time_limits
 from node.bootstrap.command import CommandError, Runner, run
 from node.bootstrap.context import Context, SkipStep, Step
-from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.step_runner import run_steps
 from node.bootstrap.vm import clouds, drivers, images, machine, packages
 from node.bootstrap.vm.images import ImageKind
 from node.folders import Folders
@@ -91,10 +91,10 @@ def steps(kind: ImageKind) -> list[Step]:
     """Returns the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
     role = frozenset({kind.role})
     return [
-        Step("users", limits.USERS, role, machine_steps.users),
-        Step("packages", limits.PACKAGES, role, packages.install),
-        Step("accelerators", limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
-        Step("logs", limits.LOGS, role, _agent),
+        Step("users", time_limits.USERS, role, machine_steps.users),
+        Step("packages", time_limits.PACKAGES, role, packages.install),
+        Step("accelerators", time_limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
+        Step("logs", time_limits.LOGS, role, _agent),
         Step("clean", 120, role, clean),
     ]
 

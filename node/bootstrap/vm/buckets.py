@@ -12,8 +12,8 @@ import os
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, disks, repositories
-from node.cloud.errors import ServiceError
+from node.bootstrap.vm import apt, disks
+from node.http_client import ServiceError
 from node.model import Mount
 
 VERSION = "1.24.0"
@@ -50,18 +50,18 @@ def install(context: Context) -> list[str]:
             _mountpoint(context)
             made.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
-        repositories.add(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
+        apt.add_repository(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
         made += apt.install(context, [GCSFUSE])
     return made
 
 
 def _mountpoint(context: Context) -> None:
     # Imported late to save time: each boot imports this module, but few machines mount buckets.
-    from node.cloud import call
+    from node import http_client
 
     machine = ARCHITECTURES[os.uname().machine]
     url = URL.format(version=VERSION, machine=machine)
-    answer = call.call("GET", url, dict, timeout=60.0)
+    answer = http_client.call("GET", url, dict, timeout=60.0)
     if answer.status != 200:
         raise ServiceError(f"{url}: HTTP status {answer.status}", status=answer.status)
     found = hashlib.sha256(answer.body).hexdigest()

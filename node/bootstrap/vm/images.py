@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.bootstrap.vm import buckets, drivers, packages
-from node.model import ClusterDesign, Partition
-from node.storage import BUCKETS
+from node.model import BUCKETS, ClusterDesign, Partition
 
 ROLE = "image"
 """The role of a machine that becomes an image."""

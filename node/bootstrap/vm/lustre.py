@@ -12,7 +12,7 @@ import re
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, repositories
+from node.bootstrap.vm import apt
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
 """AWS's guide has no fingerprint of this key, so it is the TLS of AWS's own bucket that vouches for it."""
@@ -61,7 +61,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         loaded = False
     if loaded and context.at(HELPER).exists():
         return None, []
-    repositories.add(context, "fsx-lustre", KEY_URL, REPOSITORY)
+    apt.add_repository(context, "fsx-lustre", KEY_URL, REPOSITORY)
     apt.update(context)
     if loaded:
         return None, apt.install(context, [UTILITIES], fresh=True)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from node.bootstrap.command import run
 from node.bootstrap.report import file_sink
-from node.bootstrap.services import Services
+from node.bootstrap.services import Services, SystemdServices
 from node.bootstrap.vm import clouds
-from node.bootstrap.vm.systemd import SystemdServices
 from node.folders import Folders
 from node.model import Settings
 

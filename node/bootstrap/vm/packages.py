@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, firewall, mariadb, name_server, nfs_guard
-from node.containers import oci, pyxis
-from node.model import ClusterDesign
-from node.storage import BUCKETS
+from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb
+from node.model import BUCKETS, ClusterDesign
+from node.slurm import container_conf
 
 SLURM = {
     "controller": ("slurmctld", "slurm-client"),
@@ -44,18 +43,18 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names.append("mdadm")
     if design.containers is not None:
         if design.containers.runtime == "oci":
-            names += oci.PACKAGES if role == "compute" else oci.TOOLS
+            names += container_conf.OCI_PACKAGES if role == "compute" else container_conf.OCI_TOOLS
         else:
-            names += pyxis.REQUIRED
+            names += container_conf.ENROOT_REQUIRED
     if role == "controller" or (design.isolation == "vm" and not design.batch):
         names.append(firewall.PACKAGE)
     if role == "controller":
-        names.append(name_server.PACKAGE)
+        names.append(machine_names.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
-    if nfs_guard.needed(mounts):
+    if firewall.needs_nfs_guard(mounts):
         names.append(firewall.PACKAGE)
     logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
     if logs_in and logs_in[0].role == role:

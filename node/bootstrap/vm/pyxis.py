@@ -8,9 +8,9 @@ from pathlib import Path
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, pinned, repositories
-from node.containers import pyxis
-from node.containers.model import Containers
+from node.bootstrap.vm import apt, hashed_packages
+from node.model import Containers
+from node.slurm import container_conf
 
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
@@ -38,7 +38,7 @@ def install(context: Context) -> list[str]:
         CommandError: apt cannot install one.
     """
     containers = wanted(context)
-    return pinned.install(context, containers.packages) if containers is not None else []
+    return hashed_packages.install(context, containers.packages) if containers is not None else []
 
 
 def install_toolkit(context: Context) -> list[str]:
@@ -55,7 +55,7 @@ def install_toolkit(context: Context) -> list[str]:
         return []
     key_url = f"{TOOLKIT_REPOSITORY}/gpgkey"
     source = f"{TOOLKIT_REPOSITORY}/stable/deb/$(ARCH) /"
-    repositories.add(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
+    apt.add_repository(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
     apt.update(context)
     pinned = [f"{name}={TOOLKIT_VERSION}" for name in TOOLKIT_PACKAGES]
     apt.install(context, pinned, fresh=True, downgrade=True)
@@ -70,7 +70,7 @@ def configure(context: Context) -> None:
     Raises:
         RuntimeError: Enroot or Pyxis is not installed, or Pyxis was built for another release of Slurm.
     """
-    line = context.at(pyxis.LINE)
+    line = context.at(container_conf.PYXIS_LINE)
     if wanted(context) is None:
         line.unlink(missing_ok=True)
         return
@@ -82,12 +82,16 @@ def configure(context: Context) -> None:
             "image that has it"
         )
     # As in /tmp, each user makes a folder there.
-    for folder in (pyxis.RUNTIME, pyxis.images(settings), pyxis.data(settings, role)):
+    for folder in (
+        container_conf.ENROOT_RUNTIME,
+        container_conf.enroot_images(settings),
+        container_conf.enroot_data(settings, role),
+    ):
         files.folder(context.at(folder.lstrip("/")), 0o1777)
     for name, text in (
-        (pyxis.ENROOT, pyxis.enroot(settings, role)),
-        (pyxis.MOUNTS, pyxis.mounts(settings, role)),
-        (pyxis.LINE, pyxis.line(plugin)),
+        (container_conf.ENROOT, container_conf.enroot_conf(settings, role)),
+        (container_conf.ENROOT_MOUNTS, container_conf.enroot_mounts(settings, role)),
+        (container_conf.PYXIS_LINE, container_conf.pyxis_line(plugin)),
     ):
         path = context.at(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,10 +107,11 @@ def configure(context: Context) -> None:
 def _plugin(context: Context) -> str:
     """The path of Pyxis's plugin."""
     root = context.at("")
-    patterns = [f"{folder}/{pyxis.PLUGIN}" for folder in pyxis.PLUGIN_FOLDERS]
+    patterns = [f"{folder}/{container_conf.PYXIS_PLUGIN}" for folder in container_conf.PLUGIN_FOLDERS]
     if not (found := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
         raise RuntimeError(
-            f"Pyxis is not installed (no {pyxis.PLUGIN} in /{', /'.join(pyxis.PLUGIN_FOLDERS)}): name its "
+            f"Pyxis is not installed (no {container_conf.PYXIS_PLUGIN} in "
+            f"/{', /'.join(container_conf.PLUGIN_FOLDERS)}): name its "
             "package in containers.packages, or use an image that has it"
         )
     return str(found[0])

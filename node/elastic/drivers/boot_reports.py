@@ -25,7 +25,7 @@ SILENT_SECONDS = 900.0
 """A running machine without a report after this time will never report.
 
 The first report comes within a minute or two, and Slurm waits for everything that the boot may do after it
-(`node.bootstrap.limits`).
+(`node.bootstrap.time_limits`).
 """
 ALIVE_SECONDS = 6 * report_server.ALIVE_SECONDS
 """How old the server's mark may be. While the server does not run, no machine counts as silent."""

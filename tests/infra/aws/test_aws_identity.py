@@ -11,8 +11,7 @@ from botocore.session import Session
 
 from infra.aws import policies, systems_manager
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
-from node.containers.model import Package
-from node.model import ClusterDesign, Containers, Hook
+from node.model import ClusterDesign, Containers, Hook, Package
 from tests.support.aws_mocks import (
     ACCOUNT,
     CONTROLLER,

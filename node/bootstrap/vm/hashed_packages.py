@@ -1,4 +1,4 @@
-"""Fetches files whose content is known by its hash."""
+"""Installs packages of the stack file that are on no package registry: each is known by its hash."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import http.client
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from node import plurals
+from node import http_client, plurals
 from node.bootstrap import files, hook_scripts
 from node.bootstrap.context import Context
-from node.cloud import call
-from node.cloud.errors import ServiceError, UnreachableError
+from node.bootstrap.vm import apt
+from node.http_client import ServiceError, UnreachableError
+from node.model import Package
+
+# Fetches files whose content is known by its hash.
 
 TIMEOUT_SECONDS = 60.0
 """The time limit for a connection, and for each wait for data."""
 PIECE_BYTES = 1 << 20
 
 
-def pinned(context: Context, source: str, sha256: str, target: Path) -> None:
+def download(context: Context, source: str, sha256: str, target: Path) -> None:
     """Fetches a file, and keeps it only if it has the given hash.
 
     Args:
@@ -62,16 +66,56 @@ def _web(url: str, target: BinaryIO) -> None:
             raise OSError(f"{target.tell()} of {expected} bytes came")
 
     try:
-        call.retried(once, call.ATTEMPTS)
+        http_client.retried(once, http_client.ATTEMPTS)
     except urllib.error.HTTPError as error:
-        if error.code not in call.PASSING:
+        if error.code not in http_client.PASSING:
             raise ServiceError(f"{url}: HTTP status {error.code}", status=error.code) from error
         raise _unreachable(url, f"HTTP status {error.code}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(url, call.reason(error)) from error
+        raise _unreachable(url, http_client.reason(error)) from error
 
 
 def _unreachable(url: str, reason: str) -> UnreachableError:
     return UnreachableError(
-        f"{url} could not be fetched ({plurals.count(call.ATTEMPTS, 'attempt')}): {reason}"
+        f"{url} could not be fetched ({plurals.count(http_client.ATTEMPTS, 'attempt')}): {reason}"
     )
+
+
+STAMPS = "usr/share/slurm-stacks/packages"
+"""A file for each installed package, named by the hash of its file. An image has the folder, too."""
+DRAFTS = "var/tmp/slurm-stacks"
+
+
+def install(context: Context, packages: Sequence[Package]) -> list[str]:
+    """Installs the packages that this machine does not have. Returns their names.
+
+    Raises:
+        ServiceError: A package cannot be fetched, or has another hash.
+        CommandError: apt cannot install one.
+    """
+    if not (missing := [package for package in packages if not _there(context, package)]):
+        return []
+    drafts = files.folder(context.at(DRAFTS), 0o700)
+    paths = {package.sha256: drafts / f"{package.sha256[:16]}.deb" for package in missing}
+    for package in missing:
+        download(context, package.archived(), package.sha256, paths[package.sha256])
+    names = [str(path) for path in paths.values()]
+    if not apt.simulate(context, names).possible:
+        apt.update(context)
+    apt.install_files(context, names)
+    stamps, made = files.folder(context.at(STAMPS)), []
+    for digest, path in paths.items():
+        name = context.run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(path)).strip()
+        files.write(stamps / digest, f"{name}\n".encode())
+        path.unlink()
+        made.append(name.split()[0])
+    return made
+
+
+def _there(context: Context, package: Package) -> bool:
+    """Whether this very package is installed."""
+    stamp = context.at(STAMPS) / package.sha256
+    if not stamp.exists():
+        return False
+    name, version = stamp.read_text().split()
+    return apt.installed(context, [name]) == {name: version}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from node import http_client as http
 from node.aws.imds import Metadata
-from node.aws.s3 import SCHEME, Bucket
-from node.aws.secretsmanager import Secret
+from node.aws.services import SCHEME, Bucket, Secret
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import cloudwatch, mount_sources
-from node.bootstrap.vm.cloud import Disk
+from node.bootstrap.vm import mounts
+from node.bootstrap.vm.clouds import cloudwatch
+from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.cloud import call as http
-from node.cloud.notice import Notices
 from node.elastic.drivers.ec2.names import NODES, node_of, nodes_in
 from node.model import Mount, Settings
 from node.sites import AwsSite
+from node.termination_notice import Notices
 
 EBS, INSTANCE_STORE = "Amazon Elastic Block Store", "Amazon EC2 NVMe Instance Storage"
 """Models of NVMe disks, as the kernel reports them."""
@@ -71,7 +71,7 @@ class Aws:
         """Does nothing, because only cloud-init would change the name."""
 
     def disk(self, context: Context, mount: Mount) -> Disk:
-        source = mount_sources.of(context, mount)
+        source = mounts.mount_source(context, mount)
         volume = str(source.disk)
         return Disk(f"volume {volume}", lambda: find(context, volume, source.device))
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 
-from node.aws.service import domain
+from node.aws.services import domain
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import signed
-from node.bootstrap.vm.cloud import LOGS
-from node.bootstrap.vm.signed import Signer
+from node.bootstrap.vm import openpgp
+from node.bootstrap.vm.clouds.interface import LOGS
+from node.bootstrap.vm.openpgp import Signer
 from node.model import Mount
 from node.sites import AwsSite
 
@@ -120,6 +120,6 @@ def install_agent(context: Context, region: str) -> None:
         return
     url = URL.format(region=region, domain=domain(region), file=FILE)
     package = files.folder(context.at("var/tmp/slurm-stacks"), 0o700) / FILE
-    signed.fetch(context, url, f"{url}.sig", SIGNER, package, attempts=2)
+    openpgp.fetch_signed(context, url, f"{url}.sig", SIGNER, package, attempts=2)
     context.run("dpkg", "--install", str(package), timeout=120.0)
     package.unlink()

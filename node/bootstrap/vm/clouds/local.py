@@ -13,10 +13,10 @@ from pathlib import Path
 from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import users
-from node.bootstrap.vm.cloud import Disk
+from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.cloud.notice import Notice, Notices
 from node.model import Mount, Settings
+from node.termination_notice import Notice, Notices
 
 HOME = "/srv/slurm-stacks"
 BUCKET = f"{HOME}/bucket"
