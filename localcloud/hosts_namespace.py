@@ -2,8 +2,8 @@
 
 It runs as a file, without the project, from a copy in the run directory:
 `hosts_namespace.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud`
-folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
-replaces this process by another program.
+folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in this
+process; `--exec` replaces this process by another program.
 
 In /etc/slurm, where Slurm's programs look by default, they find the cluster's configuration. So programs that
 remove SLURM_CONF from the environment keep the cluster.

@@ -99,7 +99,7 @@ NEVER_ONE = {
     ("cli/local/diagnosis/resources.py", "nodes"): "one node is another sentence",
     ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",
     ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
-    ("node/elastic/launcher.py", "MOST"): "a constant",
+    ("node/elastic/launcher.py", "MOST_REPLACEMENTS"): "a constant",
     ("infra/config/checks/partitions.py", "COMPACT_PLACEMENT_NODES"): "a constant",
     (
         "node/slurm/addressing.py",

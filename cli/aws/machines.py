@@ -13,7 +13,7 @@ from cli.clouds.cloud import ALIVE, ENDING, Machine
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK
 from infra.errors import UserError
 from node.elastic.drivers.ec2.errors import code_of
-from node.elastic.drivers.ec2.fleet import end
+from node.elastic.drivers.ec2.launches import end
 from node.elastic.drivers.ec2.names import node_of, nodes_in
 
 BATCH = 500

@@ -21,7 +21,7 @@ Statement = dict[str, Any]
 
 VERSION = "2012-10-17"
 LAUNCH = ["ec2:RunInstances"]
-"""The actions of a launch by the driver (`node.elastic.drivers.ec2.fleet`)."""
+"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launches`)."""
 MADE = ("instance", "volume", "network-interface")
 """What a launch makes. It has the cluster's tag from the first moment."""
 PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")

@@ -11,6 +11,7 @@ from node.bootstrap.report import BootReport
 from node.bootstrap.services import Services
 from node.folders import Folders
 from node.model import Mount, Settings
+from node.sites import MountSource
 from node.slurm import environment
 
 
@@ -57,6 +58,20 @@ class Context:
     def mounts(self) -> list[Mount]:
         """The mounts of this machine's role."""
         return [mount for mount in self.settings.design.mounts if self.role in mount.roles]
+
+    def mount_source(self, mount: Mount) -> MountSource:
+        """Returns the source of a mount: a disk or a file system.
+
+        Raises:
+            ValueError: The settings have no source for it.
+        """
+        found = self.settings.site.mounts
+        if mount.path not in found:
+            raise ValueError(
+                f"{mount.path}: the settings have no source for this mount (site.mounts): "
+                "publish them again with `up`"
+            )
+        return found[mount.path]
 
     @property
     def has_users(self) -> bool:

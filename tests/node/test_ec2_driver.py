@@ -18,7 +18,7 @@ from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.ec2 import driver as ec2
 from node.elastic.drivers.ec2 import driver as ec2_notices
-from node.elastic.drivers.ec2 import fleet as ec2_launch
+from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2.driver import Ec2Driver, Ec2Notices
 from node.elastic.drivers.ec2.errors import Ec2Error
 from node.model import ClusterDesign, Partition, Settings, Site

@@ -9,7 +9,7 @@ import pytest
 
 from node.elastic.driver import ErrorClass, LaunchGroup
 from node.elastic.drivers import load
-from node.elastic.drivers.ec2 import fleet as ec2_launch
+from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2.driver import Ec2Driver
 from node.model import Partition, Settings, Site
 from tests.support import doubles, fake_ec2_limits

@@ -12,9 +12,9 @@ import pytest
 
 from node.elastic.driver import ErrorClass, LaunchGroup, LaunchResult, MachineState
 from node.elastic.drivers import load
-from node.elastic.drivers.gce import bulk_insert as gce_launch
-from node.elastic.drivers.gce import bulk_insert as gce_unfinished
 from node.elastic.drivers.gce import deletes as gce_deletes
+from node.elastic.drivers.gce import launches as gce_launch
+from node.elastic.drivers.gce import launches as gce_unfinished
 from node.elastic.drivers.gce import operations as gce_operations
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity

@@ -10,10 +10,10 @@ import pytest
 from google.cloud import compute_v1 as gce
 
 from node.elastic.driver import ErrorClass, Machine, MachineState
-from node.elastic.drivers.gce import bulk_insert as gce_unfinished
+from node.elastic.drivers.gce import launches as gce_unfinished
 from node.elastic.drivers.gce import operations as gce_operations
-from node.elastic.drivers.gce.bulk_insert import UnfinishedLaunches
 from node.elastic.drivers.gce.client import Clients
+from node.elastic.drivers.gce.launches import UnfinishedLaunches
 from node.elastic.drivers.gce.notices import PREEMPTED, EndReasons
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations
 

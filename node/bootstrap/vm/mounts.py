@@ -15,26 +15,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import buckets, clouds, disks
 from node.model import Mount
-from node.sites import MountSource
 from node.waiting import pauses_for, retry
-
-# The sources of a machine's mounts (disks and file systems), from the settings.
-
-
-def mount_source(context: Context, mount: Mount) -> MountSource:
-    """Returns the source of a mount.
-
-    Raises:
-        ValueError: The settings have no source for it.
-    """
-    found = context.settings.site.mounts
-    if mount.path not in found:
-        raise ValueError(
-            f"{mount.path}: the settings have no source for this mount (site.mounts): "
-            "publish them again with `up`"
-        )
-    return found[mount.path]
-
 
 SERVER_SECONDS = 200.0
 """How long to wait for a server, because a controller that boots at the same time needs minutes. It is less
@@ -53,7 +34,7 @@ THREADS = "[nfsd]\nthreads=64\n"
 def nfs(context: Context, mount: Mount) -> None:
     """Mounts the controller's disk on the controller and its export on other machines, or another export."""
     if mount.served_by is None:
-        origin = str(mount_source(context, mount).source)
+        origin = str(context.mount_source(mount).source)
         hint = f"does {origin} exist, and may this machine's network reach and mount it?"
         _mount(context, mount, "nfs", origin, origin.partition(":")[0], NFS_PORT, hint)
     elif mount.served_by == context.role:
@@ -66,19 +47,19 @@ def nfs(context: Context, mount: Mount) -> None:
 
 
 def efs(context: Context, mount: Mount) -> None:
-    origin = str(mount_source(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     hint = "has it a mount target in this zone, and does its security group let this machine in?"
     _mount(context, mount, "nfs4", origin, origin.partition(":")[0], NFS_PORT, hint)
 
 
 def filestore(context: Context, mount: Mount) -> None:
-    origin = str(mount_source(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     hint = "is the file server in this machine's network, and does a firewall rule stand in between?"
     _mount(context, mount, "nfs", origin, origin.partition(":")[0], NFS_PORT, hint)
 
 
 def fsx_lustre(context: Context, mount: Mount) -> None:
-    origin = str(mount_source(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     context.run("modprobe", "lustre", timeout=60.0)
     hint = "do the security groups let ports 988 and 1018-1023 through, both ways?"
     _mount(context, mount, "lustre", origin, origin.partition("@")[0], LUSTRE_PORT, hint)

@@ -8,7 +8,6 @@ from node import http_client as http
 from node.aws.imds import Metadata
 from node.aws.services import SCHEME, Bucket, Secret
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import mounts
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
@@ -71,7 +70,7 @@ class Aws:
         """Does nothing, because only cloud-init would change the name."""
 
     def disk(self, context: Context, mount: Mount) -> Disk:
-        source = mounts.mount_source(context, mount)
+        source = context.mount_source(mount)
         volume = str(source.disk)
         return Disk(f"volume {volume}", lambda: find(context, volume, source.device))
 

@@ -25,7 +25,7 @@ from node.elastic.driver import (
 from node.elastic.drivers.boot_reports import BootReports, BootStatusReader, with_boots
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.errors import error_of, failure_of, words
-from node.elastic.drivers.ec2.fleet import Ec2Launches, end
+from node.elastic.drivers.ec2.launches import Ec2Launches, end
 from node.elastic.view import log
 from node.model import Settings
 from node.sites import AwsSite

@@ -28,9 +28,9 @@ from node.elastic.driver import (
 from node.elastic.drivers.boot_reports import BootReports, BootStatusReader, with_boots
 from node.elastic.drivers.failures import one_line
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.bulk_insert import GceLaunches
 from node.elastic.drivers.gce.client import Clients, error_of, failure_of, google_clients, once, refusals
 from node.elastic.drivers.gce.deletes import Deletes
+from node.elastic.drivers.gce.launches import GceLaunches
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.notices import EndReasons, maintenance
 from node.elastic.drivers.gce.operations import Operations, moment
