@@ -7,7 +7,6 @@ Pulumi.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import json
 import os
@@ -35,7 +34,6 @@ from cli.options import (
 )
 from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from infra.program.stack import Stack
 
 COMPLETION = "_CLUSTER_COMPLETE"
 """The environment variable with which a shell asks for completions."""
@@ -114,21 +112,23 @@ def up(
 @app.command()
 def down(
     stack: StackOption = UNNAMED,
-    checkout: Annotated[
-        Path | None,
-        typer.Option("--checkout", help="The old path of a checkout that is gone.", show_default=False),
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", help="An id from `list`: a cluster whose checkout is gone.", show_default=False
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="End jobs without a question.")] = False,
 ) -> None:
     """Destroy a stack, then look for leftovers."""
     from cli.console.progress import Console
-    from cli.local import orphaned_clusters
     from cli.operate import agree, take_down
 
     console = Console()
-    if checkout is not None:
-        gone = Stack(checkout, stack.name)
-        orphaned_clusters.take_down(gone, console, functools.partial(agree, gone.name, console, yes))
+    if cluster is not None:
+        from cli import user_clusters
+
+        user_clusters.take_down(cluster, console, lambda name, jobs: agree(name, console, yes, jobs))
         return
     try:
         name: str = load(stack).cluster.provider
@@ -145,8 +145,34 @@ def down(
             "yellow",
         )
     take_down(stack, name, console, yes=yes)
-    for text in orphaned_clusters.messages(project()):
-        console.say(text, "yellow")
+    if name == "local":
+        from cli.local import gone_clusters
+
+        for text in gone_clusters.messages():
+            console.say(text, "yellow")
+
+
+@app.command("list", short_help="Show all of your clusters: stack, checkout, nodes, cost so far.")
+def list_clusters(
+    clouds: Annotated[
+        bool, typer.Option("--clouds", help="Ask AWS and Google Cloud for clusters, by their tags.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Show all of your clusters, those of other checkouts and of deleted ones too.
+
+    Without --clouds no cloud is asked: the answer comes from this machine's records, and from the local
+    clusters themselves.
+    """
+    from cli import user_clusters
+
+    found, problems = user_clusters.find(project(), clouds=clouds)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if json_output:
+        print(json.dumps([cluster.as_json() for cluster in found], indent=1))
+    else:
+        user_clusters.show(found, clouds=clouds)
 
 
 @app.command()

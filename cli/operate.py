@@ -155,7 +155,7 @@ def bring_up(
     seconds = time.monotonic() - started
     console.say(f"up after {seconds:.0f} s")
     if result is not None and training is not None:
-        kept, _ = results.load(stack.name, stack.project)
+        kept, _ = results.load(stack.name)
         compare = programs.compared if results.is_program(result) else one_node.compared
         if (faster := compare(result, kept, stack.name)) is not None:
             console.say(faster)

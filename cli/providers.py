@@ -9,7 +9,14 @@ from infra import clusters
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.changes.jobs import Job
+    from cli.clouds.listing import Listed
+    from cli.clouds.provider import CloudProvider
+    from cli.console.progress import Console
     from infra.config import StackConfig
+    from infra.program.clusters import Cluster
 
 
 def load(name: str) -> Provider:
@@ -23,6 +30,11 @@ def load(name: str) -> Provider:
         from cli.local.provider import LocalProvider
 
         return LocalProvider()
+    return cloud(name)
+
+
+def cloud(name: str) -> CloudProvider:
+    """The provider `aws` or `gcp`."""
     if name == "aws":
         from cli.aws.provider import AwsProvider
 
@@ -30,6 +42,24 @@ def load(name: str) -> Provider:
     from cli.gcp.provider import GcpProvider
 
     return GcpProvider()
+
+
+def listed_here(cluster: Cluster) -> Listed:
+    """The state of a local cluster for `./cluster list`."""
+    from cli.local import listing
+
+    return listing.listed(cluster)
+
+
+def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence[Job]], None]) -> None:
+    """End a local cluster whose checkout is gone.
+
+    Raises:
+        UserError: Something of it is left; or the one from `agree`.
+    """
+    from cli.local import gone_clusters
+
+    gone_clusters.take_down(cluster, console, agree)
 
 
 def scheduler(stack: Stack, config: StackConfig | None) -> Scheduler | None:

@@ -1,15 +1,13 @@
 """Results that are kept on the engineer's machine, where they outlive their cluster.
 
-Each result has a file in the user's state folder: `results/<stack>/<time>-job-<id>-<digest>-<checkout>.json`.
-Two checkouts may have a stack of the same name, so the file name ends with a mark of the checkout
-(`infra.program.locations.mark`). A file without a mark is of an unknown checkout.
+Each result has a file in the user's state folder: `results/<stack>/<time>-job-<id>-<digest>.json`. It names
+the checkout that kept the result, because two checkouts may have a stack of the same name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from workload import program_record, result
 
 MOST_NAMED = 5
 """The most mistakes of a record that a message has."""
-_MARK = re.compile(r"-job-.*-[0-9a-f]{8}-([0-9a-f]{10})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +131,11 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
     place = folder(stack)
     text = json.dumps(record, indent=1)
     name = f"job-{record['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    for earlier in (*place.glob(f"[!.]*-{name}.json"), *place.glob(f"[!.]*-{name}-*.json")):
+    for earlier in place.glob(f"[!.]*-{name}.json"):
         return earlier
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}.json"
-    if project is not None:
-        try:
-            mark = locations.mark(project)
-        except OSError as error:
-            raise os_errors.explain(error, path) from error
-        path = path.with_name(f"{path.stem}-{mark}.json")
-    write_whole(path, text)
+    checkout = None if project is None else str(project.resolve())
+    write_whole(path, json.dumps({"checkout": checkout, "result": record}, indent=1))
     return path
 
 
@@ -178,32 +170,37 @@ def write_whole(path: Path, text: str) -> None:
         raise os_errors.explain(error, path) from error
 
 
-def load(stack: str, project: Path | None = None) -> tuple[list[Kept], list[str]]:
-    """A stack's results, oldest first, and one sentence for each invalid file.
-
-    Args:
-        project: The checkout that asks; it may have been renamed since it kept some of them.
-    """
+def load(stack: str) -> tuple[list[Kept], list[str]]:
+    """A stack's results, oldest first, and one sentence for each invalid file."""
     kept: list[Kept] = []
     wrong: list[str] = []
     # A name that begins with a dot is a draft of `keep`.
     for path in sorted(folder(stack).glob("[!.]*.json")):
         try:
-            record = result.parse(path.read_text())
+            checkout, record = _parse(path.read_text())
         except (OSError, ValueError) as error:
             wrong.append(f"{path}: {error}")
             continue
         if found := mistakes(record):
             wrong.append(f"{path}: {'; '.join(found[:MOST_NAMED])}")
         else:
-            kept.append(Kept(path, record, _checkout(path, project)))
+            kept.append(Kept(path, record, checkout))
     return kept, wrong
 
 
-def _checkout(path: Path, project: Path | None) -> Path | None:
-    """The checkout of a kept file, from the mark at the end of its name."""
-    found = _MARK.search(path.stem)
-    return None if found is None else locations.marked(found[1], project)
+def _parse(text: str) -> tuple[Path | None, Any]:
+    """The checkout and the result record of a kept file.
+
+    Raises:
+        ValueError: It is not a kept file.
+    """
+    content = result.parse(text)
+    if not isinstance(content, dict) or set(content) != {"checkout", "result"}:
+        raise ValueError("an object with `checkout` and `result` is expected")
+    checkout = content["checkout"]
+    if not isinstance(checkout, str | None):
+        raise ValueError(f"checkout: {checkout!r} is no path")
+    return None if checkout is None else Path(checkout), content["result"]
 
 
 def short_names(checkouts: Iterable[Path | None]) -> dict[Path | None, str | None]:

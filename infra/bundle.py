@@ -195,7 +195,7 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
     """
     node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    shared = ("__init__.py", "waiting.py", "http_client.py", "termination_notice.py")
+    shared = ("__init__.py", "waiting.py", "http_client.py", "cloud_api.py")
     files |= {f"node/{name}": (node / name).read_bytes() for name in shared}
     files |= {f"node/{provider}/{name}": content for name, content in tree(node / provider)}
     return _zip(files)

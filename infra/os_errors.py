@@ -62,7 +62,8 @@ def foreign(folder: Path, owner: int) -> str:
     me = user_name(os.getuid())
     text = f"{folder} belongs to {user_name(owner)}, and you are {me}."
     if os.getuid() == 0:
-        return f"{text} Run ./cluster without sudo, or with `sudo -H`."
+        cure = "" if locations.STATE_FOLDER in folder.parts else ", or with `sudo -H`"
+        return f"{text} Run ./cluster without sudo{cure}."
     if any("slurm-stacks" in part for part in folder.parts) or _in_home(folder):
         account = me.rpartition(" ")[2]  # the number, for a user without a name
         return f"{text} Take it back (sudo chown -R {account} '{folder}')."
@@ -79,6 +80,8 @@ def _in_home(folder: Path) -> bool:
 
 def _another(path: Path) -> str:
     """How the user makes the program use a folder other than that of `path`."""
+    if locations.STATE_FOLDER in path.parts:
+        return "Clone or copy the checkout to a folder that you can write, and work there"
     for root, variable in (
         (locations.state_root(), "XDG_STATE_HOME"),
         (locations.cache_root(), "XDG_CACHE_HOME"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.parse
@@ -11,32 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from node.cloud_api import UnreachableError
 from node.waiting import doubling_pauses, retry
-
-# The errors of calls to a cloud. All are OSErrors, which the boot's steps and its report expect.
-
-
-class ServiceError(OSError):
-    """The cloud refused a call. The message is one sentence.
-
-    Attributes:
-        code: the cloud's error code, such as `AccessDenied` or `PERMISSION_DENIED`. Empty if it gave none.
-        status: the HTTP status. 0 means that there was no response.
-    """
-
-    def __init__(self, message: str, code: str = "", status: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = status
-
-
-class MissingError(ServiceError):
-    """The requested object does not exist, or has no content yet."""
-
-
-class UnreachableError(ServiceError):
-    """The server did not answer in any attempt."""
-
 
 T = TypeVar("T")
 
@@ -127,22 +102,3 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
-
-
-# Objects in a bucket of any cloud.
-
-
-def checked(content: bytes, sha256: str | None, what: str) -> bytes:
-    """Returns an object's content after a check of its digest.
-
-    Args:
-        sha256: the expected digest in hexadecimal. `None` means that any content is accepted.
-        what: the object's name for the message.
-
-    Raises:
-        ServiceError: The digest is wrong.
-    """
-    digest = hashlib.sha256(content).hexdigest()
-    if sha256 not in (None, digest):
-        raise ServiceError(f"{what}: its digest is {digest}, and should be {sha256}")
-    return content

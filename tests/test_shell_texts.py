@@ -41,7 +41,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
     """Yield name, shell and text."""
     design = aws_design()
     yield "shim", "sh", (ROOT / "cluster").read_text()
-    for path in sorted([*ROOT.glob("hooks/**/*.sh"), *ROOT.glob("docs/**/*.sh")]):
+    for path in sorted([*ROOT.glob("hooks/**/*.sh"), *ROOT.glob("examples/**/*.sh")]):
         text = path.read_text()
         yield path.name, "bash" if "bash" in text.partition("\n")[0] else "sh", text
     for role, host in (("controller", "controller"), ("login", "login-0"), ("compute", None)):

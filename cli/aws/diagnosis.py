@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,9 @@ from cli.doctor.finding import Check, Finding, fine, warns
 from infra.config import placeholders
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
+
+ANSWER_SECONDS = 10.0
+"""The time in which Docker's daemon must answer."""
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:
@@ -61,8 +65,20 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
             "exists (batch.container.image)."
         )
         yield warns("docker", "`docker` is not on PATH, so the container image cannot be built here", cure)
+    elif not _docker_answers():
+        cure = "Start it (`sudo systemctl start docker`), and see that you may use it: `docker version`."
+        yield warns("docker", "docker is on PATH, and its daemon does not answer", cure)
     else:
-        yield fine("docker", "docker is on PATH; the image is built and pushed by `up`")
+        yield fine("docker", "docker answers; the image is built and pushed by `up`")
+
+
+def _docker_answers() -> bool:
+    command = ["docker", "version", "--format", "{{.Server.Version}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=ANSWER_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:

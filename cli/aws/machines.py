@@ -10,6 +10,7 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE, ENDING, Machine
+from cli.clouds.listing import TaggedMachine
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK
 from infra.errors import UserError
 from node.elastic.drivers.ec2.errors import code_of
@@ -47,6 +48,51 @@ def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine
             for reservation in page["Reservations"]
             for found in reservation["Instances"]
         ]
+
+
+def tagged(ec2: Any) -> list[TaggedMachine]:
+    """The instances of all clusters in a region that have not ended, from every page of the list.
+
+    Raises:
+        UserError: AWS refuses, or does not answer.
+    """
+    theirs = {ours: word for word, ours in STATES.items()}
+    filters = [
+        {"Name": "tag-key", "Values": [CLUSTER]},
+        {"Name": "instance-state-name", "Values": [theirs.get(state, state) for state in ALIVE]},
+    ]
+    with explained():
+        pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
+        found = [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
+    machines = []
+    for instance in found:
+        tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+        machines.append(
+            TaggedMachine(
+                cluster=tags[CLUSTER],
+                stack=tags.get(STACK),
+                node=tags.get(ROLE) == COMPUTE,
+                running=instance["State"]["Name"] in ("pending", "running"),
+                instance_type=instance["InstanceType"],
+                launched=instance["LaunchTime"].timestamp(),
+            )
+        )
+    return machines
+
+
+def networks(ec2: Any) -> set[str]:
+    """The clusters that have a network or a security group in a region, with and without machines.
+
+    Raises:
+        UserError: AWS refuses, or does not answer.
+    """
+    filters = [
+        {"Name": "key", "Values": [CLUSTER]},
+        {"Name": "resource-type", "Values": ["vpc", "security-group"]},
+    ]
+    with explained():
+        pages = ec2.get_paginator("describe_tags").paginate(Filters=filters)
+        return {tag["Value"] for page in pages for tag in page["Tags"]}
 
 
 def leftovers(ec2: Any, cluster: str) -> list[str]:

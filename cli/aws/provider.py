@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Rules
+    from cli.clouds.listing import Listed
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.instance_types.catalog import Described
@@ -49,6 +50,13 @@ class AwsProvider(CloudProvider):
         from cli.aws.types import ask
 
         return ask(account.client("ec2", place.region), place.region, types)
+
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        from cli.aws import account, machines
+        from cli.clouds import listing
+
+        ec2 = account.client("ec2", region)
+        return listing.clusters("aws", region, region, machines.tagged(ec2), machines.networks(ec2))
 
     def _login(self, stack: Stack) -> Login:
         from cli.aws.batch.commands import refuse_login

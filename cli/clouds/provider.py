@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change, Rules
+    from cli.clouds.listing import Listed
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
@@ -53,6 +54,14 @@ class CloudProvider(abc.ABC):
     @abc.abstractmethod
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
         """What the cloud reports about instance types.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        """The clusters that have machines in a region, by their tags.
 
         Raises:
             UserError: There are no credentials, or the cloud refuses or does not answer.

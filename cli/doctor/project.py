@@ -21,7 +21,7 @@ from infra.config.stack_file import read
 from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
-from infra.program import locations, owner
+from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import plurals
 from node.slurm.environment import defaults
@@ -59,7 +59,8 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
     if training is not None:
         text += f"; a training on {training.nodes} of them"
     if config.placeholders:
-        cure = f"Edit {path.name}; docs/architectures.md says what else each key takes."
+        page = "docs/gcp.md" if cluster.provider == "gcp" else "docs/architectures.md"
+        cure = f"Edit {path.name}; {page} says what else each key takes."
         found = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
         return found, cluster, training, cluster.provider
     return fine(check, text), cluster, training, cluster.provider
@@ -181,17 +182,20 @@ def chosen_runner(stack: Stack, provider: str) -> Iterable[Finding]:
     else:
         from cli.runner.automation import PulumiRunner
 
-        if holder == PulumiRunner(stack, local=True).backend:
+        if holder == owner.holder(stack, PulumiRunner(stack, local=True).backend):
             yield fine(check, f"the Pulumi CLI, {cli}, which has brought this stack up")
         else:
             yield from_message(check, Severity.STOPS, owner.refusal(stack, holder))
 
 
 def state(stack: Stack) -> Iterable[Finding]:
-    """Check the folder of the stack's state and results."""
-    root = locations.state_root()
-    if problem := os_errors.unwritable(root):
-        yield from_message("state.folder", Severity.STOPS, problem)
+    """Check the folders of the stack's state and of results."""
+    for root in (locations.state_dir(stack), locations.state_root()):
+        if problem := os_errors.unwritable(root):
+            yield from_message("state.folder", Severity.STOPS, problem)
+            return
+    if problem := clusters.copied(stack):
+        yield from_message("state.copy", Severity.STOPS, problem)
         return
     free = os_errors.free_mib(root)
     if free < locations.STATE_MIB:

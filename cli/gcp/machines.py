@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from cli.clouds.cloud import Machine
+from cli.clouds.listing import TaggedMachine
 from cli.gcp.account import Account, GoogleError
 from cli.gcp.leftovers import matching
 from infra.errors import UserError
 from node import plurals
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import BUCKET, COMPUTE, HOST, ROLE, STACK, node_of, short
+from node.elastic.drivers.gce.names import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK, node_of, short
 
 STATES = {
     "PENDING": "pending",
@@ -49,6 +50,35 @@ def listed(account: Account, cluster: str, **labels: str) -> list[dict[str, Any]
     """
     path = "projects/{project}/aggregated/instances"
     return list(account.pages("compute", path, "items", filter=matching(cluster, **labels)))
+
+
+def tagged(account: Account) -> list[TaggedMachine]:
+    """The instances of all clusters in the account's region that have not ended.
+
+    Raises:
+        UserError: Google Cloud refuses, or a zone of the region does not answer.
+    """
+    path = "projects/{project}/aggregated/instances"
+    found = account.pages("compute", path, "items", filter=f"labels.{CLUSTER}:*")
+    machines = []
+    for instance in found:
+        labels, state = instance["labels"], STATES.get(str(instance["status"]), "running")
+        zone = short(str(instance["zone"]))
+        if state == "ending" or zone.rpartition("-")[0] != account.region:
+            continue
+        gpus = next(iter(instance.get("guestAccelerators", [])), None)
+        machines.append(
+            TaggedMachine(
+                cluster=labels[CLUSTER],
+                stack=labels.get(STACK),
+                node=labels.get(ROLE) == COMPUTE,
+                running=state in ("pending", "running"),
+                instance_type=short(str(instance["machineType"])),
+                launched=seconds(instance.get("lastStartTimestamp") or instance["creationTimestamp"]),
+                accelerator=gpus and (short(str(gpus["acceleratorType"])), int(gpus["acceleratorCount"])),
+            )
+        )
+    return machines
 
 
 def machine(found: dict[str, Any], cluster: str) -> Machine:

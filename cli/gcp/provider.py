@@ -12,6 +12,7 @@ from node.model import ClusterDesign
 
 if TYPE_CHECKING:
     from cli.changes.table import Rules
+    from cli.clouds.listing import Listed
     from cli.doctor.finding import Check
     from infra.instance_types.catalog import Described
 
@@ -34,6 +35,14 @@ class GcpProvider(CloudProvider):
         from cli.gcp.types import ask
 
         return ask(account.of(str(place.project)), str(place.zone), types)
+
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        from cli.clouds import listing
+        from cli.gcp import account, machines
+
+        theirs = account.of(str(project))
+        theirs.region = region
+        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(theirs))
 
     def rules(self) -> Rules:
         from cli.gcp import changes

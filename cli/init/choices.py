@@ -43,7 +43,7 @@ def for_new_stack(mistakes: Iterable[Mistake]) -> list[Mistake]:
             mistake,
             advice=f"{mistake.advice}. First write the file with a type that is known, and change it there",
         )
-        if "./cluster doctor" in mistake.advice
+        if "cluster doctor" in mistake.advice
         else mistake
         for mistake in mistakes
     ]

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from cli.local import run_directory
-from infra import os_errors
+from infra import bundle, os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from node.bootstrap.steps import MIN_FREE_MIB
@@ -17,7 +17,7 @@ from node.bootstrap.steps import MIN_FREE_MIB
 
 def problems() -> list[str]:
     """Return all problems; the list is empty if a cluster can come up."""
-    found = [check() for check in (unnamed_user, run_folder, state_folder, cache_folder)]
+    found = [check() for check in (unnamed_user, run_folder, checkout_folder, state_folder, cache_folder)]
     return [text for text in found if text]
 
 
@@ -53,14 +53,21 @@ def run_folder() -> str | None:
     return _too_small(root, MIN_FREE_MIB, "a running cluster")
 
 
+def checkout_folder() -> str | None:
+    """Check the folder of the stacks' state, which lies in the checkout."""
+    root = bundle.ROOT / locations.STATE_FOLDER
+    problem = _of_another(root) or os_errors.unwritable(root)
+    return problem or _too_small(root, locations.STATE_MIB, "the state of the stacks")
+
+
 def state_folder() -> str | None:
-    """Check the folder of the stacks' state and of results."""
+    """Check the folder of results and of the records of clusters."""
     try:
         root = locations.state_root()
     except UserError:  # without a home; `unnamed_user` says so
         return None
     problem = _of_another(root) or os_errors.unwritable(root)
-    return problem or _too_small(root, locations.STATE_MIB, "the state of the stacks")
+    return problem or _too_small(root, locations.STATE_MIB, "the record of clusters")
 
 
 def cache_folder() -> str | None:

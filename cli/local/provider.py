@@ -12,7 +12,6 @@ from cli.local import agent_lifecycle, leftovers, loopback, machine_access, syst
 from cli.local.run_directory import RunDirectory
 from cli.provider import Command, Files, Inside, Outputs, StackUp
 from cli.runner import lock
-from infra import bundle
 from infra.errors import NotUpError, UserError
 from infra.program import owner
 from infra.program.stack import Stack
@@ -36,7 +35,7 @@ class LocalProvider:
         host_checks.check()
 
     def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
-        from cli.local import orphaned_clusters
+        from cli.local import gone_clusters
 
         if design.isolation == CONTAINER:
             from cli.local import container_support, image
@@ -49,7 +48,7 @@ class LocalProvider:
             loopback.check()
             system_packages.ensure(say, accounting=design.slurm.accounting)
             system_packages.add_pmix(say)
-        for text in orphaned_clusters.messages(bundle.ROOT):
+        for text in gone_clusters.messages():
             say(text)
 
     def layout(self, design: ClusterDesign) -> Layout:
@@ -109,7 +108,11 @@ class LocalProvider:
     ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
         from cli.local import running
 
-        return running.changes(RunDirectory.of(stack), stack.name, design)
+        try:
+            run = RunDirectory.of(stack)
+        except UserError:  # another user's checkout, or a copy: `up` says so
+            return None
+        return running.changes(run, stack.name, design)
 
     def drain(
         self,
@@ -162,12 +165,12 @@ def _standing(stack: Stack) -> RunDirectory:
     """
     run = RunDirectory.of(stack)
     if not machine_access.is_up(run):
-        from cli.local import orphaned_clusters
+        from cli.local import gone_clusters
 
         raise NotUpError(
             agent_lifecycle.why_gone(stack, run)
-            + orphaned_clusters.other_owners(stack)
-            + "".join(f"\n{text}" for text in orphaned_clusters.messages(stack.project))
+            + gone_clusters.other_owners(stack)
+            + "".join(f"\n{text}" for text in gone_clusters.messages())
         )
     if agent_lifecycle.controller_is_dead(run):
         raise UserError(agent_lifecycle.how_to_restart(stack.name))

@@ -129,12 +129,12 @@ def drain(
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
     *,
-    orphaned: bool = False,
+    gone: bool = False,
 ) -> None:
     """See `cli.provider.Provider.drain`.
 
     Args:
-        orphaned: whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
+        gone: whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
     """
     try:
         there = published(run)
@@ -144,7 +144,7 @@ def drain(
     if there is None:
         return
     names = [partition.name for partition in there.partitions]
-    decision.drain(control(run, stack), names, "" if orphaned else hint("exec", stack), say, agree)
+    decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:

@@ -21,6 +21,8 @@ NEEDED_MIB = 2000
 """The size of an environment, most of it TensorFlow."""
 OWN_MIB = 300
 """The least space for a user's environment, whose size is not known beforehand."""
+UNSOLVABLE = 1
+"""uv's exit status when it has reached the index and no choice of packages fits; 2 is anything else."""
 
 
 def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:
@@ -149,10 +151,6 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
     Raises:
         UserError: It failed; its output is on standard error.
     """
-    if source.name == "uv.lock":
-        what, own = "uv could not build the training environment", ""
-    else:
-        what, own = "uv could not build the environment", "what the file names, "
     env = {
         **os.environ,
         "UV_PROJECT_ENVIRONMENT": str(target),
@@ -169,9 +167,17 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
         status = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode
     finally:
         done.set()
+    locked = source.name == "uv.lock"
+    what = "uv could not build the training environment" if locked else "uv could not build the environment"
+    look_at = "" if locked else "what the file names, "
+    if not locked and status == UNSOLVABLE:
+        raise UserError(
+            f"{what} from {source}: its packages are not there, or exclude each other (uv's words are "
+            f"above). Correct the file, {os_errors.AGAIN}."
+        )
     if status:
         raise UserError(
-            f"{what} from {source} (its output is above). Check {own}the connection "
+            f"{what} from {source} (its output is above). Check {look_at}the connection "
             f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
             f"free), {os_errors.AGAIN}."
         )

@@ -66,7 +66,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
     ours: list[Run] = []
     programs: list[Program] = []
     problems: list[str] = []
-    loaded = {name: results.load(name, project) for name in names}
+    loaded = {name: results.load(name) for name in names}
     checkouts = {kept.checkout for found, _ in loaded.values() for kept in found}
     short = results.short_names(checkouts)
     for name in names:

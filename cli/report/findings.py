@@ -202,7 +202,7 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
     if any(run.checkout_label for run in runs):
         said.append(
             "Several checkouts have a stack of this name: each series, run and line of report.csv names its "
-            "checkout. Where the note of it is lost: unknown checkout."
+            "checkout."
         )
     if any(len(point.runs) > 1 for one in ours for point in one.points):
         said.append(

@@ -18,7 +18,7 @@ SYNC, LOCAL_SGD = "sync", "local-sgd"
 MNIST = "mnist"
 SYNTHETIC = "digits-synthetic"
 UNKNOWN_CHECKOUT = "unknown checkout"
-"""The name where the note of the checkout is lost."""
+"""The name in results that do not say their checkout."""
 _TEXTS = ("job_id", "partition", "machine", "profile", "data", "digest")
 _NUMBERS = (
     *("nodes", "workers", "gpus_per_node", "epochs", "global_batch", "seconds_total", "seconds_train"),

@@ -1,9 +1,9 @@
 """The Pulumi CLI as a runner, through the Automation API, from the same checkout.
 
 *Backend*: the one that the user is logged in to. A user who is logged in nowhere gets a file backend in the
-state folder, with a generated passphrase.
+stack's state folder, with a generated passphrase.
 
-*Nothing is written into the checkout*: with a passphrase the CLI would write `encryptionsalt` into the stack
+*The stack file stays as it is*: with a passphrase the CLI would write `encryptionsalt` into the stack
 file. Therefore the stack is initialized in its own folder in the state folder, and every operation gets
 `--config-file` with a copy of the stack file that has the salt; the program runs in the checkout. A stack
 file that names its encryption is used as it is.

@@ -1,7 +1,7 @@
 """The embedded runner: `up` and `destroy` of the local stack without the Pulumi CLI.
 
-It runs the same `__main__.py` as the CLI, executes its local commands, and keeps their state in the user's
-state folder. It is a convenience, not an engine: it refuses everything but local commands, and every option
+It runs the same `__main__.py` as the CLI, executes its local commands, and keeps their state in the
+checkout. It is a convenience, not an engine: it refuses everything but local commands, and every option
 that this project's program does not use.
 
 It differs from the real engine in three points. It ignores `aliases`: a renamed resource is deleted and
@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import deletion, interrupt, lock, project, wire
+from cli.runner import interrupt, lock, project
 from cli.runner.events import Message, OnEvent, Summary, ignore
-from cli.runner.lifecycle import Lifecycle
-from cli.runner.state import State, boot_id
+from cli.runner.lifecycle import Lifecycle, delete_all
+from cli.runner.state import STATE_FILE, State, boot_id
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations, mode, owner
 from infra.program.stack import Stack
 
-STATE_FILE = "state.json"
-
 
 def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
-    """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
+    """Bring the stack up, or up to date, and return its outputs.
 
     Args:
         benchmark: whether to include the benchmark's resources; False neither declares nor deletes them.
@@ -55,7 +53,7 @@ def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> d
                 state.save()
                 if not life.failures and not life.stopping.is_set():
                     vanished = [r for urn, r in state.records.items() if urn not in seen]
-                    _delete(life, [*state.to_delete, *vanished], " is not in the program any more, but")
+                    delete_all(life, [*state.to_delete, *vanished])
             _finish(
                 life,
                 on_event,
@@ -96,15 +94,14 @@ def destroy(stack: Stack, on_event: OnEvent = ignore) -> None:
     a state is no error.
 
     Raises:
-        UserError: a delete command failed (exit 1; the state is kept), a resource is protected (exit 1), or
-            the stack belongs to another runner (exit 3).
+        UserError: A delete command failed (exit 1; the state is kept), or the stack belongs to another runner
+            (exit 3).
     """
     if owner.read(stack) is None and not _path(stack).exists():
         # An `up` that was killed at once may have left folders: `release` and the lock remove them.
-        if (unclaimed := owner.unclaimed(stack)) or locations.state_dir(stack).exists():
+        if locations.run_dir(stack).exists() or locations.state_dir(stack).exists():
             with lock.held(stack, "down"):
-                if unclaimed:
-                    owner.release(stack)
+                owner.release(stack)
         on_event(Summary())
         return
     settings = project.Project("", stack.project.resolve(), stack.name, {})
@@ -114,7 +111,7 @@ def destroy(stack: Stack, on_event: OnEvent = ignore) -> None:
             state.ignore_full_disk = True
             life = Lifecycle(settings, state, on_event)
             with interrupt.forwarded(life, on_event):
-                _delete(life, [*state.to_delete, *state.records.values()], "")
+                delete_all(life, [*state.to_delete, *state.records.values()])
             _finish(life, on_event, f"`./cluster down --stack {stack.name}` continues where this stopped")
 
 
@@ -137,14 +134,14 @@ def forget(stack: Stack) -> None:
 
 
 def _register(life: Lifecycle, on_event: OnEvent) -> tuple[set[str], dict[str, Any]]:
-    """Run the program. Returns the URNs that it registers, and its outputs with secrets as `[secret]`."""
+    """Run the program. Returns the URNs that it registers, and its outputs."""
     # Imported here, because the SDK takes a quarter of a second, and `outputs` and `destroy` do not need it.
     from cli.runner import program
     from cli.runner.monitor import EmbeddedMonitor
 
     monitor = EmbeddedMonitor(life)
     program.run(monitor, mode_="embedded", preview=life.preview, on_event=on_event)
-    return monitor.seen, wire.redacted(monitor.outputs)
+    return monitor.seen, monitor.outputs
 
 
 @contextmanager
@@ -197,14 +194,6 @@ def _forget_lost(state: State, fresh: bool, on_event: OnEvent) -> None:
         for record in state.records.values():
             record.status, record.process = "creating", None
     state.boot = boot_id()
-
-
-def _delete(life: Lifecycle, records: list[Any], why: str) -> None:
-    if names := deletion.protected(records):
-        raise UserError(
-            f"{', '.join(names)}{why} is protected. Remove `protect` in the program, run `up`, and try again."
-        )
-    deletion.delete_all(life, records)
 
 
 def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:

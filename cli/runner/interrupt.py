@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 20.0
 """Seconds that commands have to clean up after the first signal, before SIGTERM and then SIGKILL."""
-AGAIN_SECONDS = 0.05
 WAKE_BYTES = 4096
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -112,15 +110,9 @@ def background_hint() -> str | None:
 def as_keyboard_interrupt() -> Iterator[None]:
     """Turn every handled signal into a KeyboardInterrupt for the body.
 
-    Signals that the caller had blocked are unblocked. SIGCHLD that the caller ignored is handled again:
-    otherwise the exit status of children would be lost, and every command would seem to succeed.
+    Signals that the caller had blocked are unblocked.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, signal.SIGCHLD})
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
-    ):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -129,34 +121,11 @@ def as_keyboard_interrupt() -> Iterator[None]:
         # could be lost, and the others would wait for ever.
         signal.raise_signal(signal.SIGINT)
 
-    with handled(handle), _not_lost():
+    with handled(handle):
         # asyncio replaces only Python's own handler of SIGINT.
         if signal.getsignal(signal.SIGINT) is handle:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
-
-
-@contextlib.contextmanager
-def _not_lost() -> Iterator[None]:
-    """Repeat a KeyboardInterrupt a moment later if it was raised where Python cannot propagate it.
-
-    In a callback of a compiled library, or while an object is finalized, Python would print it and go on.
-    """
-    before = sys.unraisablehook
-
-    def again(lost: sys.UnraisableHookArgs) -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):
-            before(lost)
-            return
-        later = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-        later.daemon = True
-        later.start()
-
-    sys.unraisablehook = again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

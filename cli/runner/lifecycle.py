@@ -1,18 +1,20 @@
-"""The operations on one resource: create, update, replace and delete, recorded before and after."""
+"""The operations on resources: create, update, replace and delete, recorded before and after."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from cli.runner import process, wire
-from cli.runner.command import Call, CommandError, Commands, for_delete
+from cli.runner import process
+from cli.runner.command import CommandError, Commands
 from cli.runner.events import (
     Message,
     OnEvent,
@@ -22,16 +24,21 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
-from cli.runner.project import REDACTED, Project
+from cli.runner.project import Project
 from cli.runner.state import Record, State, Status
 from infra import os_errors
 from infra.errors import UserError
 from node.processes import ProcessId
 
+WORKERS = 16
+"""The most resources that are deleted at the same time."""
+SIGNAL_SECONDS = 1.0
+"""Longest wait, in seconds: Ctrl-C may not interrupt a wait that begins just after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A registration: the resource as the program declares it. Secrets in `inputs` are marked."""
+    """A registration: the resource as the program declares it."""
 
     urn: str
     type: str
@@ -42,9 +49,7 @@ class Registration:
     dependencies: list[str]
     property_dependencies: dict[str, list[str]]
     deleted_with: str
-    protect: bool
     delete_before_replace: bool
-    secret_outputs: list[str]
 
     @property
     def edges(self) -> set[str]:
@@ -81,7 +86,7 @@ class Lifecycle:
         """Record a resource that needs no work (a component, the stack, a provider), and return its id."""
         old = self.state.records.get(wanted.urn)
         record = self._record(wanted, old)
-        record.inputs = wire.fingerprinted(wanted.inputs, self.state.key)
+        record.inputs = wanted.inputs
         if wanted.custom:
             record.id = record.id or secrets.token_hex(8)
         if not self.preview:
@@ -93,11 +98,10 @@ class Lifecycle:
         """Create, update or replace a command resource as the program declares it.
 
         Returns:
-            The record, with secrets marked in its outputs; `None` if one of its commands failed.
+            The record; `None` if one of its commands failed.
         """
         old = self.state.records.get(wanted.urn)
-        inputs = wire.fingerprinted(wanted.inputs, self.state.key)
-        operation = self._decide(old, wanted, inputs)
+        operation = self._decide(old, wanted)
         if operation == "replaced":
             with self._lock:
                 self._replaced.add(wanted.urn)
@@ -106,7 +110,7 @@ class Lifecycle:
             if not self.preview:
                 self.state.put(record)
             self._done(wanted, operation, time.monotonic())
-            return self._marked(record)
+            return record
         if self.preview:
             self._done(wanted, operation, time.monotonic())
             # An empty id means unknown. Only an update keeps the id for certain.
@@ -115,7 +119,7 @@ class Lifecycle:
         with self._reported(wanted, operation):
             if operation == "replaced" and old is not None:
                 self._remove_old(old, wanted)
-            return self._apply(record, wanted, inputs, operation)
+            return self._apply(record, wanted, operation)
         return None
 
     def delete(self, record: Record, *, gone: bool = False, replaced: bool = False) -> bool:
@@ -151,20 +155,19 @@ class Lifecycle:
         self._done(record, "deleted", time.monotonic())
 
     def _run_delete(self, record: Record, text: str, *, needed: bool) -> None:
-        call = Call(record.urn, record.name, for_delete(record.inputs), *_printed(record))
         try:
-            self._commands.run(text, call, lambda pid: self._note_process(record, pid))
+            self._run(record, text, record.inputs)
         except CommandError as error:
             if needed or self.stopping.is_set():
                 raise
             # A half-created resource may not be deletable. Repeating would block the destroy for ever.
             self._on_event(Message(f"{record.name} was only half created; deleting it: {error}", "warning"))
 
-    def _decide(self, old: Record | None, wanted: Registration, inputs: dict[str, Any]) -> Operation:
+    def _decide(self, old: Record | None, wanted: Registration) -> Operation:
         if old is None:
             return "replaced" if wanted.urn in self._replaced else "created"
-        keys = old.inputs.keys() | inputs.keys()
-        changed = {k for k in keys if not wire.same(old.inputs.get(k), inputs.get(k))}
+        keys = old.inputs.keys() | wanted.inputs.keys()
+        changed = {k for k in keys if _text(old.inputs.get(k)) != _text(wanted.inputs.get(k))}
         # Also where the old one is half deleted, or half made and in the way: its rest must end first.
         if "triggers" in changed and (old.status != "creating" or wanted.delete_before_replace):
             return "replaced"
@@ -174,8 +177,6 @@ class Lifecycle:
 
     def _remove_old(self, old: Record, wanted: Registration) -> None:
         """Mark the old resource for deletion, or delete it now if `delete_before_replace` is set."""
-        if old.protect:
-            raise CommandError("it is protected and would have to be replaced; remove `protect` first")
         if wanted.delete_before_replace:
             # Resources that this replacement would replace are deleted first, as in the real engine.
             for other in reversed(list(self.state.records.values())):
@@ -187,63 +188,36 @@ class Lifecycle:
         else:
             self.state.mark_for_deletion(old)
 
-    def _apply(
-        self, record: Record, wanted: Registration, inputs: dict[str, Any], operation: Operation
-    ) -> Record:
+    def _apply(self, record: Record, wanted: Registration, operation: Operation) -> Record:
         """Run `create` or `update` and record the result."""
-        values = wire.plain(wanted.inputs)
-        text, status = values.get("create"), "creating"
-        if operation == "updated":
-            text, status = values.get("update", text), "updating"
-        if any(part == REDACTED for part in wire.secret_strings(wanted.inputs)):
-            raise CommandError(
-                "it needs a secret that another resource printed in an earlier run, and the embedded runner "
-                "keeps no secrets. Destroy the stack and bring it up again."
-            )
+        started: Status = "updating" if operation == "updated" else "creating"
+        text = wanted.inputs.get("create")
+        if started == "updating":
+            text = wanted.inputs.get("update", text)
         self._end_leftover_command(record)
         self._raise_if_stopping()
-        started: Status = "updating" if status == "updating" else "creating"
         record.status = started
         # A later run needs the delete command and its environment, even if this run is killed.
-        record.inputs = inputs if started == "creating" else record.inputs
+        record.inputs = wanted.inputs if started == "creating" else record.inputs
         self.state.put(record)
-        call = Call(
-            record.urn,
-            record.name,
-            values,
-            *(_printed(record) if started == "updating" else ("", "")),
-            masks=wire.secret_strings(wanted.inputs),
-        )
-        outputs: dict[str, Any] = {k: record.outputs.get(k, "") for k in ("stdout", "stderr")}
+        outputs = {key: record.outputs.get(key, "") for key in ("stdout", "stderr")}
         if text is not None:
-            stdout, stderr = self._commands.run(text, call, lambda pid: self._note_process(record, pid))
-            outputs = {"stdout": stdout, "stderr": stderr}
-        hidden = {k for k, v in outputs.items() if any(word in v for word in call.masks if word)}
-        hidden |= set(outputs) & set(wanted.secret_outputs)
-        record.inputs = inputs
-        record.outputs = {k: REDACTED if k in hidden else v for k, v in outputs.items()}
-        record.secret_outputs = sorted(hidden)
+            outputs = self._run(record, text, wanted.inputs)
+        record.inputs, record.outputs = wanted.inputs, outputs
         record.status, record.process = "created", None
         if started == "creating":
             record.id = wanted.name + secrets.token_hex(4)
         self.state.put(record)
-        return self._marked(record, outputs)
-
-    def _marked(self, record: Record, outputs: dict[str, Any] | None = None) -> Record:
-        """Return a copy of the record for the program, with the real outputs; secrets are marked."""
-        known = record.outputs if outputs is None else outputs
-        marked = {k: wire.secret(v) if k in record.secret_outputs else v for k, v in known.items()}
-        return Record(record.urn, record.type, record.name, True, id=record.id, outputs=marked)
+        return record
 
     def _record(self, wanted: Registration, old: Record | None) -> Record:
-        """Return the old record, or a new one, with the registration's dependencies and protection."""
+        """Return the old record, or a new one, with the registration's dependencies."""
         record = old or Record(wanted.urn, wanted.type, wanted.name, wanted.custom)
         if self.preview:
             return record
         record.parent, record.deleted_with = wanted.parent, wanted.deleted_with
         record.dependencies = wanted.dependencies
         record.property_dependencies = wanted.property_dependencies
-        record.protect = wanted.protect
         return record
 
     def _raise_if_stopping(self) -> None:
@@ -255,10 +229,15 @@ class Lifecycle:
         if self.stopping.is_set():
             raise CommandError("interrupted")
 
-    def _note_process(self, record: Record, pid: int) -> None:
-        command = ProcessId.of(pid)
-        record.process = (pid, str(command.started)) if command else None
-        self.state.save()
+    def _run(self, record: Record, text: str, inputs: dict[str, Any]) -> dict[str, str]:
+        """Run one of a resource's commands, and record its process meanwhile."""
+
+        def note(pid: int) -> None:
+            command = ProcessId.of(pid)
+            record.process = (pid, str(command.started)) if command else None
+            self.state.save()
+
+        return self._commands.run(text, record.urn, record.name, inputs, note)
 
     def _end_leftover_command(self, record: Record) -> None:
         """End the command that a killed run left behind: it must not run beside the new one."""
@@ -302,10 +281,44 @@ class Lifecycle:
         )
 
 
-def _printed(record: Record) -> tuple[str, str]:
-    """Return the recorded stdout and stderr of the last run, for the environment of the next one."""
-    stdout, stderr = (
-        "" if key in record.secret_outputs else str(record.outputs.get(key, ""))
-        for key in ("stdout", "stderr")
-    )
-    return stdout, stderr
+def delete_all(life: Lifecycle, records: Sequence[Record]) -> None:
+    """Delete the records in the reverse order of their dependencies.
+
+    A resource is deleted when no resource that needs it is left. If a deletion fails, the resources that the
+    failed one needs are kept, and the others are deleted. The failures are in `life.failures`.
+    """
+    left = list(reversed(records))
+    urns = {record.urn for record in records}
+    failed: list[Record] = []
+    running: dict[Future[bool], Record] = {}
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="delete") as pool:
+        while True:
+            holders = [*left, *running.values(), *failed]
+            if not life.stopping.is_set():
+                for record in _free(left, holders):
+                    left.remove(record)
+                    gone = record.deleted_with in urns
+                    replaced = any(record is replaced_one for replaced_one in life.state.to_delete)
+                    running[pool.submit(life.delete, record, gone=gone, replaced=replaced)] = record
+            if not running:
+                return
+            # If a signal did not end this wait, its handler runs before the next one.
+            done, _ = wait(running, SIGNAL_SECONDS, return_when=FIRST_COMPLETED)
+            for future in done:
+                record = running.pop(future)
+                if not future.result():
+                    failed.append(record)
+
+
+def _free(left: Sequence[Record], holders: Sequence[Record]) -> list[Record]:
+    """Return the records of `left` that no other record needs."""
+    needed: dict[str, list[Record]] = {}
+    for holder in holders:
+        for urn in holder.edges:
+            needed.setdefault(urn, []).append(holder)
+    return [r for r in left if all(holder is r for holder in needed.get(r.urn, ()))]
+
+
+def _text(value: Any) -> str:
+    """Return a value's JSON text, which tells 1, 1.0, True and "1" apart."""
+    return json.dumps(value, sort_keys=True)

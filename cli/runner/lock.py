@@ -37,11 +37,11 @@ def held(stack: Stack, operation: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # If only the lock is left, remove the folder, so that a destroyed stack leaves nothing.
-        with contextlib.suppress(FileNotFoundError):  # another process has removed it
-            if {entry.name for entry in path.parent.iterdir()} == {"lock"}:
+        # If only the lock is left, remove it and its folder, so that a destroyed stack leaves nothing.
+        with contextlib.suppress(OSError):  # another process has removed it, or uses the folder above
+            if {entry.name for entry in path.parent.iterdir()} <= {"lock", locations.ID}:
                 path.unlink()
-                path.parent.rmdir()
+                folders.remove_empty(path.parent)
         os.close(descriptor)
 
 

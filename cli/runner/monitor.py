@@ -13,13 +13,15 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import resource_pb2
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import command, stack_reference, wire
+from cli.runner import command, wire
 from cli.runner.lifecycle import Lifecycle, Registration
 from cli.runner.program import STACK_TYPE, Monitor
+from cli.runner.state import STATE_FILE, State
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import owner
+from infra.program import clusters, locations, owner
 
 PROVIDER = "pulumi:providers:command"
+STACK_REFERENCE = "pulumi:pulumi:StackReference"
 
 
 class EmbeddedMonitor(Monitor):
@@ -34,7 +36,7 @@ class EmbeddedMonitor(Monitor):
         self.unreached: set[str] = set()
         """URNs of resources that failed, or that depend on a failed one."""
         self.outputs: dict[str, Any] = {}
-        """The known outputs of the stack; secrets are marked."""
+        """The known outputs of the stack."""
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
         urn = self.make_urn(request.parent, request.type, request.name)
@@ -46,6 +48,7 @@ class EmbeddedMonitor(Monitor):
         if request.custom or request.remote:
             _refuse_foreign(wanted, request)
         _refuse_options(request)
+        _refuse_secrets(wanted.name, wanted.inputs)
         if not self._reachable(wanted):
             with self._lock:
                 self.unreached.add(urn)
@@ -66,21 +69,19 @@ class EmbeddedMonitor(Monitor):
     def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802
         if f"::{STACK_TYPE}::" in request.urn:
             values = wire.to_json(request.outputs)
+            _refuse_secrets("the stack's outputs", values)
             self.outputs = {k: v for k, v in values.items() if not wire.has_unknown(v)}
         return empty_pb2.Empty()
 
     def ReadResource(self, request: Any) -> Any:  # noqa: N802
-        if request.type != stack_reference.TYPE:
+        if request.type != STACK_REFERENCE:
             raise UserError(
                 f"{request.name}: the embedded runner does not read resources of type {request.type}. "
                 + HOW_TO_INSTALL,
                 EXIT_REFUSED,
             )
-        outputs = stack_reference.outputs(request.id)
-        secret_names = sorted(name for name, value in outputs.items() if wire.has_secret(value))
-        properties = wire.to_struct(
-            {"name": request.id, "outputs": outputs, "secretOutputNames": secret_names}
-        )
+        values = {"name": request.id, "outputs": outputs_of(request.id), "secretOutputNames": []}
+        properties = wire.to_struct(values)
         urn = self.make_urn(request.parent, request.type, request.name)
         return resource_pb2.ReadResourceResponse(urn=urn, properties=properties)
 
@@ -112,9 +113,7 @@ def _wanted(urn: str, request: Any) -> Registration:
         dependencies=sorted(request.dependencies),
         property_dependencies={k: sorted(v.urns) for k, v in request.propertyDependencies.items()},
         deleted_with=request.deletedWith,
-        protect=request.protect,
         delete_before_replace=request.deleteBeforeReplace,
-        secret_outputs=list(request.additionalSecretOutputs),
     )
 
 
@@ -125,6 +124,8 @@ def _refuse_options(request: Any) -> None:
         UserError: exit 3, saying how to install Pulumi.
     """
     used = {
+        "protect": request.protect,
+        "additional_secret_outputs": request.additionalSecretOutputs,
         "transforms": request.transforms,
         "hooks": request.hooks.ByteSize(),
         "ignore_changes": request.ignoreChanges,
@@ -138,6 +139,20 @@ def _refuse_options(request: Any) -> None:
     if found := [option for option, value in used.items() if value]:
         raise UserError(
             f"{request.name}: {', '.join(found)}: an option that needs the Pulumi CLI. {HOW_TO_INSTALL}",
+            EXIT_REFUSED,
+        )
+
+
+def _refuse_secrets(name: str, values: dict[str, Any]) -> None:
+    """Refuse values that would have to be kept encrypted.
+
+    Raises:
+        UserError: Exit 3, saying how to install Pulumi.
+    """
+    if keys := sorted(key for key, value in values.items() if wire.has_secret(value)):
+        raise UserError(
+            f"{name}: {', '.join(keys)}: a secret needs the Pulumi CLI, which encrypts it in its state. "
+            f"{HOW_TO_INSTALL}",
             EXIT_REFUSED,
         )
 
@@ -160,3 +175,29 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
         f"commands are run ({owner.EMBEDDED} runner). {HOW_TO_INSTALL}",
         EXIT_REFUSED,
     )
+
+
+def outputs_of(reference: str) -> dict[str, Any]:
+    """Return the outputs of the stack `<organization>/<project>/<stack>` of this user's embedded runner.
+
+    It lets a consumer of a local cluster (`docs/consuming.md`) run without the Pulumi CLI.
+
+    Raises:
+        UserError: No such stack is up, or more than one checkout has one.
+    """
+    match reference.split("/"):
+        case [_organization, project, stack]:
+            pass
+        case _:
+            raise UserError(f"StackReference {reference!r}: write organization/<project>/<stack>")
+    folders = [locations.state_dir(each.home) for each in clusters.recorded() if each.stack == stack]
+    states = [State.load(folder / STATE_FILE) for folder in folders]
+    found = [state for state in states if state.project == project and not state.empty]
+    if len(found) == 1:
+        return found[0].outputs
+    if found:
+        places = ", ".join(str(state.path.parent) for state in found)
+        problem = f"is up in {len(found)} checkouts (state in {places}); destroy all but one"
+    else:
+        problem = "is not up under the embedded runner; bring it up first, or use the Pulumi CLI"
+    raise UserError(f"StackReference {reference!r}: that stack {problem}", EXIT_REFUSED)

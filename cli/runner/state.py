@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from infra import os_errors
 from infra.errors import UserError
 
+STATE_FILE = "state.json"
 VERSION = 1
 
 Status = Literal["creating", "created", "updating", "deleting"]
@@ -32,14 +32,10 @@ class Record:
     id: str = ""
     status: Status = "created"
     inputs: dict[str, Any] = field(default_factory=dict)
-    """The inputs; secrets are keyed digests (`wire.fingerprinted`)."""
     outputs: dict[str, Any] = field(default_factory=dict)
-    """The outputs; secrets are `[secret]`."""
-    secret_outputs: list[str] = field(default_factory=list)
     dependencies: list[str] = field(default_factory=list)
     property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     deleted_with: str = ""
-    protect: bool = False
     process: tuple[int, str] | None = None
     """Pid and start time of the running command, so that a later run can end it after a kill."""
 
@@ -78,8 +74,6 @@ class State:
         self.path = path
         self.project = project
         self.stack = stack
-        self.key = secrets.token_bytes(32)
-        """The key for digests of secrets; it is in the same file, which only its owner can read."""
         self.boot = boot_id()
         self.records: dict[str, Record] = {}
         """Resources by URN, in the order of creation."""
@@ -113,9 +107,9 @@ class State:
                     f"{data['version']}, and this one reads {VERSION}): use that version."
                 )
             state.project, state.stack = data["project"], data["stack"]
-            state.key, state.boot = bytes.fromhex(data["key"]), data["boot"]
+            state.boot = data["boot"]
             state.records = {r["urn"]: _record(r) for r in data["resources"]}
-            state.to_delete = [_record(r) for r in data["doomed"]]
+            state.to_delete = [_record(r) for r in data["to_delete"]]
             state.outputs = data["outputs"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedStateError(path, stack, repr(error)) from error
@@ -157,10 +151,9 @@ class State:
             "project": self.project,
             "stack": self.stack,
             "boot": self.boot,
-            "key": self.key.hex(),
             "outputs": self.outputs,
             "resources": [asdict(record) for record in self.records.values()],
-            "doomed": [asdict(record) for record in self.to_delete],
+            "to_delete": [asdict(record) for record in self.to_delete],
         }
         fresh = self.path.with_suffix(".new")
         try:

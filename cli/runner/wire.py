@@ -6,9 +6,6 @@ with a signature key, and an unknown value is a well-known string.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,8 +18,6 @@ SECRET = "1b47061264138c4ac30d75fd1eb44270"
 ASSETS = ("c44067f5952c0a294b673a41bacd8c17", "0def7320c3a5731c473e5ecbe6d01bc7")
 RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-DIGEST = "secretDigest"
-"""The key of the object that replaces a secret input in the state."""
 
 
 def to_json(struct: struct_pb2.Struct) -> dict[str, Any]:
@@ -60,52 +55,13 @@ def has_asset(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return the value without the marks of secrets, as a command gets it."""
+    """Return the value without the marks of secrets."""
     return _map_secrets(value, lambda inner: inner)
 
 
 def redacted(value: Any) -> Any:
     """Return the value with every secret replaced by `[secret]`."""
     return _map_secrets(value, lambda _inner: REDACTED)
-
-
-def fingerprinted(value: Any, key: bytes) -> Any:
-    """Return the value with every secret replaced by a keyed digest, which shows only whether it changed."""
-
-    def digest(inner: Any) -> dict[str, str]:
-        if inner == REDACTED:
-            return {DIGEST: REDACTED}
-        text = json.dumps(inner, sort_keys=True)
-        return {DIGEST: hmac.new(key, text.encode(), hashlib.sha256).hexdigest()}
-
-    return _map_secrets(value, digest)
-
-
-def same(recorded: Any, incoming: Any) -> bool:
-    """Whether two fingerprinted values are equal.
-
-    A secret output is not kept. In a later run it is only `[secret]`, which counts as equal to any recorded
-    secret.
-    """
-    if isinstance(recorded, dict) and isinstance(incoming, dict):
-        if set(incoming) == {DIGEST} == set(recorded):
-            return incoming[DIGEST] in (recorded[DIGEST], REDACTED)
-        return recorded.keys() == incoming.keys() and all(same(recorded[k], incoming[k]) for k in recorded)
-    if isinstance(recorded, list) and isinstance(incoming, list):
-        return len(recorded) == len(incoming) and all(map(same, recorded, incoming))
-    return type(recorded) is type(incoming) and bool(recorded == incoming)
-
-
-def secret_strings(value: Any) -> list[str]:
-    """Return every string inside a secret, the longest first. They must not be printed."""
-    found = {
-        text
-        for part in _parts(value)
-        if is_secret(part)
-        for text in _parts(part["value"])
-        if isinstance(text, str)
-    }
-    return sorted(found, key=len, reverse=True)
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -1,6 +1,6 @@
-"""Keeps the plan of the sweep under way in the engineer's state folder: `sweeps/<key>/plan.json`.
+"""Keeps the plan of the sweep under way in the stack's state: `sweep/plan.json`.
 
-The key is made from the checkout and the stack, so two clones never share a plan. The file is written before
+The file is written before
 the first job is submitted, and always replaced as a whole. If this program ends, the next one finds the plan.
 """
 
@@ -16,7 +16,7 @@ from cli.hints import hint
 from cli.runner import lock
 from cli.sweep.plan import API_VERSION, Plan
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations
+from infra.program import folders, locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
 from node.codec import from_json, to_json
@@ -26,8 +26,8 @@ class Store:
     """The plan file of a stack. A stack of a checkout has at most one sweep under way."""
 
     def __init__(self, stack: Stack) -> None:
-        self._stack = stack.name
-        self.folder = locations.state_root() / "sweeps" / locations.key(stack)
+        self._stack = stack
+        self.folder = locations.state_dir(stack) / "sweep"
         self.file = self.folder / "plan.json"
         self._lock = self.folder / "lock"
 
@@ -79,17 +79,18 @@ class Store:
         finally:
             if not self.file.exists():
                 self._lock.unlink(missing_ok=True)
-                for folder in (self.folder, self.folder.parent):
-                    with contextlib.suppress(OSError):  # other stacks have sweeps in it
-                        folder.rmdir()
+                with contextlib.suppress(FileNotFoundError):
+                    self.folder.rmdir()
+                folders.remove_empty(self.folder.parent)
             os.close(descriptor)
 
     def _make_folder(self) -> None:
+        folders.make_state_dir(self._stack)
         with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
-            self.folder.mkdir(mode=0o700, parents=True)
+            self.folder.mkdir(mode=0o700)
 
     def _unreadable(self, why: str) -> str:
         return (
             f"{self.file}: {why}. If a sweep of this stack is under way, its jobs go on and "
-            f"`{hint('exec', self._stack, '-- squeue')}` lists them. Remove the file to begin another."
+            f"`{hint('exec', self._stack.name, '-- squeue')}` lists them. Remove the file to begin another."
         )

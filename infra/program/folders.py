@@ -6,6 +6,7 @@ to make one, needs the locations as well.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations
+from infra.program import clusters, locations
 from infra.program.stack import Stack
 
 RUN_MODE = 0o700
@@ -26,22 +27,36 @@ reserved. The names that it shows are in the command lines of the clusters' proc
 
 
 def make_state_dir(stack: Stack) -> Path:
-    """Creates `state_dir`, readable by its owner only, and returns it.
+    """Create `state_dir`, readable by its owner only, and return it.
 
     Raises:
-        UserError: Exit 3. The folder cannot be made, or belongs to another user.
+        UserError: Exit 3. The folder cannot be made, belongs to another user, or is a copy.
     """
     path = locations.state_dir(stack)
+    clusters.follow(stack)
     try:
         for folder in (path.parent, path):
             # Root could write there anyway, and the owner could not read the result afterwards.
             if folder.exists() and (owner := folder.stat().st_uid) != os.getuid():
                 raise UserError(os_errors.foreign(folder, owner), EXIT_REFUSED)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+        while True:
+            try:
+                for folder in (path.parent, path):
+                    folder.mkdir(mode=0o700, exist_ok=True)
+                return path
+            except FileNotFoundError:
+                # The last command of another stack has removed the folder above just now.
+                if not stack.project.is_dir():
+                    raise
     except OSError as error:
         raise os_errors.explain(error, path) from error
-    return path
+
+
+def remove_empty(state: Path) -> None:
+    """Remove a stack's state folder, and the folder of all states, as far as they are empty."""
+    with contextlib.suppress(OSError):
+        state.rmdir()
+        state.parent.rmdir()
 
 
 def make_run_dir(stack: Stack) -> Path:
@@ -51,12 +66,12 @@ def make_run_dir(stack: Stack) -> Path:
         UserError: Exit 3. One of the two exists and is a symbolic link, is not a folder, or belongs to
             someone else (in /tmp anybody may have put it there), or others may change a folder above them.
     """
+    clusters.note(stack, "local", make_state_dir(stack))
     path = locations.run_dir(stack)
     if problem := next(unsafe_parents(path), None):
         raise UserError(f"{problem.cause}. {problem.cure}, and run the command again.", EXIT_REFUSED)
     _make_private(path.parent, RUN_ROOT_MODE)
     _make_private(path, RUN_MODE)
-    locations.write_note(path, stack)
     return path
 
 
@@ -90,11 +105,13 @@ def unsafe_parents(path: Path) -> Iterator[Unsafe]:
 
 
 def check_run_dir(stack: Stack) -> Path:
-    """Returns `run_dir` without creating it.
+    """Return `run_dir` without creating it.
 
     Raises:
-        UserError: As `make_run_dir`, for folders that exist.
+        UserError: As `make_run_dir`, for folders that exist; or the stack's state is another user's or a
+            copy.
     """
+    clusters.follow(stack)
     path = locations.run_dir(stack)
     for folder in (path.parent, path):
         if os.path.lexists(folder):

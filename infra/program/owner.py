@@ -1,7 +1,8 @@
 """The owner of a local cluster: a file in its run directory says which engine brought it up.
 
-The text is `embedded`, or the URL of the Pulumi backend that holds the state. Another engine refuses to touch
-the cluster, and names the command that destroys it.
+The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL
+of the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command
+that destroys it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import folders, locations, mode
+from infra.program import clusters, folders, locations, mode
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""
 EMBEDDED = "embedded"
+IN_CHECKOUT = "checkout"
 PULUMI_CLOUD = "https://api.pulumi.com"
 
 
@@ -44,7 +46,7 @@ def check(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. The message names the command that destroys the cluster.
     """
     found = read(stack)
-    if found is not None and found != claimant:
+    if found is not None and found != holder(stack, claimant):
         raise UserError(refusal(stack, found), EXIT_REFUSED)
 
 
@@ -52,21 +54,43 @@ def claim(stack: Stack, claimant: str) -> None:
     """Creates the run directory and writes `claimant` into it, unless the cluster has an owner.
 
     Raises:
-        UserError: Exit 3. Someone else owns the cluster or the run directory.
+        UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
-    path = folders.make_run_dir(stack) / OWNER
+    _refuse_without_state(stack, claimant)
+    path, text = folders.make_run_dir(stack) / OWNER, holder(stack, claimant) + "\n"
     # The mode holds whatever the umask is: nobody else may write it.
     try:
-        write_atomically(path, claimant + "\n", 0o644, exclusive=True)
+        write_atomically(path, text, 0o644, exclusive=True)
     except FileExistsError:
         if read(stack) is None:  # the file is empty, perhaps after a full disk
-            write_atomically(path, claimant + "\n", 0o644)
+            write_atomically(path, text, 0o644)
         check(stack, claimant)
+
+
+def _refuse_without_state(stack: Stack, claimant: str) -> None:
+    """Refuse to bring a stack up beside, or over, a cluster whose state is gone."""
+    found = clusters.without_state(stack)
+    if found is None:
+        return
+    if found.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
+        return  # the state is in the user's own Pulumi backend
+    raise UserError(
+        f"a cluster of stack {stack.name} that was brought up from here is running, and its state is not in "
+        f"{locations.state_dir(stack)}. Was the checkout moved? Then run ./cluster in its new place. Was the "
+        f"state deleted (git clean -x)? `{found.down_command}` ends the cluster; then run `up` again.",
+        EXIT_REFUSED,
+    )
+
+
+def holder(stack: Stack, claimant: str) -> str:
+    """Return the text of the owner file for a claimant: the backend in the checkout has no fixed path."""
+    return IN_CHECKOUT if claimant == fallback_url(stack) else claimant
 
 
 def release(stack: Stack) -> None:
     """Forgets the owner, and removes the run directory if nothing else is left in it."""
     path = folders.check_run_dir(stack)
+    clusters.forget(stack)
     for entry in _own_files(path):
         entry.unlink(missing_ok=True)
     for folder in (path, path.parent):
@@ -78,21 +102,9 @@ def release(stack: Stack) -> None:
             return
 
 
-def unclaimed(stack: Stack) -> bool:
-    """Whether a run directory is left of an `up` that was killed before it claimed the cluster."""
-    path = folders.check_run_dir(stack)
-    try:
-        names = {entry.name for entry in path.iterdir()}
-    except FileNotFoundError:
-        return False
-    return OWNER not in names and names == {entry.name for entry in _own_files(path)}
-
-
 def _own_files(run: Path) -> list[Path]:
-    """The files of this module and of `locations` in a run directory. A killed process leaves its drafts."""
-    files = (OWNER, locations.NOTE)
-    drafts = [draft for name in files for draft in run.glob(f".{name}.*")]
-    return [*drafts, *(run / name for name in files if (run / name).exists())]
+    """Return this module's files in a run directory. A killed process leaves its drafts."""
+    return [*run.glob(f".{OWNER}.*"), *run.glob(OWNER)]
 
 
 def claim_in_program(stack: Stack) -> None:
@@ -147,9 +159,9 @@ def refusal(stack: Stack, found: str) -> str:
     down = f"./cluster down --stack {stack.name}"
     if found == EMBEDDED:
         who, command = "by ./cluster without the Pulumi CLI (its embedded runner)", f"`{down}`"
-    elif found == fallback_url(stack):
+    elif found == IN_CHECKOUT:
         who, command = (
-            f"by ./cluster with the Pulumi CLI, state in {found}",
+            f"by ./cluster with the Pulumi CLI, state in {fallback_url(stack)}",
             f"`{down}` with `pulumi` on PATH",
         )
     else:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from node.aws.services import Credentials
-from node.http_client import Answer, MissingError, ServiceError, call
-from node.termination_notice import Notice
+from node.cloud_api import MissingError, Notice, ServiceError
+from node.http_client import Answer, call
 from node.waiting import wait_at_most
 
 ENDPOINT = "http://169.254.169.254"

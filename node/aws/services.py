@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from node import http_client as http
-from node.http_client import MissingError, ServiceError, checked
+from node.cloud_api import MissingError, ServiceError, checked
 
 # AWS Signature Version 4:
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html

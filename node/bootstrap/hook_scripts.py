@@ -82,7 +82,7 @@ def fetch(context: Context, source: str) -> bytes:
             return own.bucket(f"{own.scheme}{bucket}").get(key)
     if source.startswith("https://"):
         from node import http_client
-        from node.http_client import ServiceError
+        from node.cloud_api import ServiceError
 
         answer = http_client.call("GET", source, dict)
         if answer.status != 200:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from node import http_client as http
-from node.http_client import MissingError, ServiceError, checked
+from node.cloud_api import MissingError, ServiceError, checked
 from node.waiting import pauses_for, retry
 
 # Calls to Google's APIs with the machine's access token, and their errors as sentences.

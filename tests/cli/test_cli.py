@@ -255,7 +255,7 @@ def test_up_down_and_test_know_their_stack_and_arguments(
 def test_status_is_the_clusters_own_answer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "partitions": [], "nodes": [], "jobs": [], "machines": {"running": 0, "pending": 0},
-        "cost": {"node_hours": 0.0, "usd": 0.0},
+        "cost": {"node_hours": 0.0, "usd": 0.0, "damaged": [], "budget": None},
     }  # fmt: skip
     monkeypatch.setattr(login_machine, "cluster_status", lambda *_arguments: found)
     assert json.loads(cluster("status", "--json").out) == found

@@ -43,9 +43,7 @@ def test_this_machine_is_asked_where_nothing_is_given() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout of git")
-@pytest.mark.parametrize(
-    "file", ["cluster", "docs/examples/counting.sh", "Pulumi.local.yaml", "node/loader.py"]
-)
+@pytest.mark.parametrize("file", ["cluster", "examples/counting.sh", "Pulumi.local.yaml", "node/loader.py"])
 def test_git_for_windows_keeps_the_ends_of_lines(file: str) -> None:
     """A `cluster` with Windows' line ends is no script for any shell."""
     asked = ["git", "-C", str(ROOT), "check-attr", "eol", "--", file]

@@ -264,8 +264,7 @@ def test_a_daemon_that_keeps_the_pipes_open_does_not_hang_the_run(tiny: Tiny) ->
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("dir='nowhere'", "nowhere does not exist"),
-        ("interpreter=['no-such-program']", "cannot run no-such-program: No such file"),
+        ("environment={'LONG': 'x' * 2**18}", "cannot run /bin/sh in .*: Argument list too long"),
         ("create='kill -9 $$'", "killed by SIGKILL"),
     ],
 )
@@ -338,9 +337,10 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
 @pytest.mark.parametrize(
     "step",
     [
-        "locations._read",  # before the note of the checkout
-        "pathlib.Path.write_text",  # the note's draft is empty
-        "pathlib.Path.replace",  # the note's draft is complete
+        "clusters._read",  # before the cluster is recorded
+        "pathlib.Path.replace",  # the draft of the id is complete
+        "clusters._write",  # before the record is written
+        "folders._make_private",  # it is recorded
         "owner.read",  # before the claim is looked at
         "os.link",  # the owner's draft is complete
         "program_of_the_stack",
@@ -348,7 +348,7 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
 )
 @pytest.mark.parametrize("verbs", [["up", "destroy"], ["destroy"]])
 def test_a_kill_while_the_cluster_is_claimed_leaves_no_file(tiny: Tiny, step: str, verbs: list[str]) -> None:
-    killed = "import os, pathlib, signal\nfrom infra.program import locations, owner\n"
+    killed = "import os, pathlib, signal\nfrom infra.program import clusters, folders, owner\n"
     if step == "program_of_the_stack":
         tiny.write("import os; os.kill(os.getpid(), 9)")
     else:

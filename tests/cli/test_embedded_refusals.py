@@ -62,9 +62,31 @@ def test_a_refused_program_leaves_nothing(tiny: Tiny) -> None:
     assert not tiny.state_file.parent.exists()
 
 
-@pytest.mark.parametrize("inputs", ["asset_paths=['x']", "archive_paths=['x']"])
-def test_assets_are_refused(tiny: Tiny, inputs: str) -> None:
-    assert "more than the embedded runner does" in refused(tiny.write(f"command('a', {inputs})"))
+@pytest.mark.parametrize(
+    ("inputs", "key"),
+    [
+        ("asset_paths=['x']", "assetPaths"),
+        ("archive_paths=['x']", "archivePaths"),
+        ("dir='x'", "dir"),
+        ("interpreter=['python3', '-c']", "interpreter"),
+        ("logging='none'", "logging"),
+        ("add_previous_output_in_env=False", "addPreviousOutputInEnv"),
+        ("environment={'WORD': pulumi.Output.secret('hush')}", "environment: a secret"),
+        ("stdin=pulumi.Output.secret('hush')", "stdin: a secret"),
+    ],
+)
+def test_inputs_that_the_local_stack_does_not_use_are_refused(tiny: Tiny, inputs: str, key: str) -> None:
+    message = refused(tiny.write(f"command('a', **dict({inputs}))"))
+    assert message.startswith(f"a: {key}")
+    assert "Install the Pulumi CLI" in message
+    assert "hush" not in message
+    assert tiny.words == []
+
+
+def test_a_secret_output_is_refused(tiny: Tiny) -> None:
+    message = refused(tiny.write("pulumi.export('word', pulumi.Output.secret('hush'))"))
+    assert message.startswith("the stack's outputs: word: a secret")
+    assert not tiny.state_file.parent.exists()
 
 
 def test_imports_are_refused(tiny: Tiny) -> None:
@@ -193,17 +215,6 @@ def test_the_lock_survives_its_holder_removing_the_file(tiny: Tiny) -> None:
         assert path.exists()
 
 
-def test_two_checkouts_and_two_stacks_never_meet(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "one")
-    keys = {
-        locations.key(Stack(tmp_path / folder, stack)) for folder in ("one", "two") for stack in ("a", "b")
-    }
-    assert len(keys) == 4
-    assert locations.key(Stack(tmp_path / "link", "a")) == locations.key(Stack(tmp_path / "one", "a"))
-
-
 def test_a_socket_in_the_run_directory_is_short_enough_for_munge() -> None:
     assert len(str(locations.run_dir(Stack(Path("/a b" * 60), "s" * 60)) / "munge.socket.2")) < 108
 
@@ -231,6 +242,8 @@ def test_a_stack_that_is_not_there_names_those_that_are(tiny: Tiny) -> None:
         "command('a', opts={'transforms': [lambda args: None]})",
         "hook = pulumi.ResourceHook('h', lambda args: None)\n"
         "command('a', opts={'hooks': pulumi.ResourceHookBinding(before_create=[hook])})",
+        "command('a', opts={'protect': True})",
+        "command('a', opts={'additional_secret_outputs': ['stdout']})",
         "command('a', opts={'ignore_changes': ['environment']})",
         "command('a', opts={'replace_on_changes': ['environment']})",
         "command('a', opts={'replacement_trigger': 'x'})",
@@ -242,10 +255,3 @@ def test_a_stack_that_is_not_there_names_those_that_are(tiny: Tiny) -> None:
 def test_what_this_projects_program_does_not_use_is_refused(tiny: Tiny, program: str) -> None:
     assert "Pulumi CLI" in refused(tiny.write(program))
     assert tiny.words == []
-
-
-def test_a_folder_for_the_state_that_cannot_be_made(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tiny.path.parent / "file"
-    file.write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(file))
-    assert "Set XDG_STATE_HOME" in refused(tiny.write("command('a')"))

@@ -50,6 +50,7 @@ def up(tmp_path: Path) -> StackUp:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run directory like that of a cluster that is up. Its tool is the test's script."""
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = RunDirectory.make(Stack(tmp_path, "test"))
     made.tool.parent.mkdir(parents=True)
     head = {"state": "pending", "tags": {"role": "controller"}, "process": None}

@@ -42,23 +42,7 @@ def test_ctrl_c_at_any_moment_of_a_plan_is_the_end(checkout: Checkout, seconds: 
     plan.press()
     assert plan.end(60) in (INTERRUPTED, -signal.SIGINT, 0), plan.text
     assert "Traceback" not in plan.text
-    assert "Exception" not in plan.text
     assert plan.cursor_is_shown
-
-
-def test_an_interrupt_where_no_exception_can_pass_comes_once_more(capfd: pytest.CaptureFixture[str]) -> None:
-    class Cleared:
-        def __del__(self) -> None:
-            raise KeyboardInterrupt
-
-    def body() -> None:
-        with interrupt.as_keyboard_interrupt():
-            Cleared()
-            time.sleep(60)
-
-    with pytest.raises(KeyboardInterrupt):
-        body()
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -163,18 +147,6 @@ def test_a_command_is_ended_however_it_was_started(
     )
     assert terminal.end() == INTERRUPTED
     assert terminal.text.split() == ["interrupted"]
-
-
-def test_the_end_of_a_child_is_told_where_the_caller_ignores_it() -> None:
-    code = f"""
-        import subprocess, sys
-        sys.path.insert(0, {str(ROOT)!r})
-        from cli.runner import interrupt
-        with interrupt.as_keyboard_interrupt():
-            print(subprocess.run(["false"]).returncode)
-    """
-    command = started([signal.SIGCHLD], [], sys.executable, "-c", textwrap.dedent(code))
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ def test_a_stack_without_results_has_the_published_page(capsys: pytest.CaptureFi
 
 def test_files_that_are_no_results_are_named_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     good, *bad = keep("local", local(1), *[local(2)] * 6)
-    texts = ["{", "[]", "", json.dumps(local(2) | {"nodes": "two"}), '{"loss": NaN}', "\ud800"]
+    invalid = {"checkout": None, "result": local(2) | {"nodes": "two"}}
+    texts = ["{", "[]", "", json.dumps(invalid), '{"loss": NaN}', "\ud800"]
     for path, text in zip(bad, texts, strict=True):
         path.write_bytes(text.encode(errors="surrogatepass"))
     huge, wrong = keep("local", local(2) | {"seconds_train": 1e300}, local(2) | {"seconds_total": 10**400})

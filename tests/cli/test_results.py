@@ -33,7 +33,7 @@ def test_a_result_is_kept_once_however_often_it_is_found(state: Path) -> None:
     path = results.keep("test", record(2, 7))
     assert path.parent == state / "results" / "test" == results.folder("test")
     assert "-job-7-" in path.name
-    assert json.loads(path.read_text()) == record(2, 7)
+    assert json.loads(path.read_text()) == {"checkout": None, "result": record(2, 7)}
     assert results.keep("test", record(2, 7)) == path
     assert [p.name for p in path.parent.iterdir()] == [path.name], "no draft is left"
 
@@ -51,7 +51,8 @@ def test_results_are_read_oldest_first_and_what_is_none_is_named(state: Path) ->
         path = results.keep("test", record(1, job))
         path.rename(path.with_name(f"{when}-job-{job}-0.json"))
     (results.folder("test") / "broken.json").write_text("{")
-    (results.folder("test") / "other.json").write_text(json.dumps({**record(1, 3), "loss": None}))
+    invalid = {"checkout": None, "result": {**record(1, 3), "loss": None}}
+    (results.folder("test") / "other.json").write_text(json.dumps(invalid))
     (results.folder("test") / "notes.txt").write_text("mine")
     kept, wrong = results.load("test")
     assert [(one.record["job_id"], one.kept_at) for one in kept] == [
@@ -63,40 +64,28 @@ def test_results_are_read_oldest_first_and_what_is_none_is_named(state: Path) ->
     assert other.startswith(f"{results.folder('test')}/other.json: result.loss: None is no")
 
 
-def checkout(path: Path) -> Path:
-    path.mkdir(parents=True)
-    (path / "Pulumi.yaml").touch()
-    return path
-
-
 def test_a_result_says_from_which_checkout_it_was_kept(tmp_path: Path) -> None:
-    mine, other = checkout(tmp_path / "a" / "stacks"), checkout(tmp_path / "b" / "stacks")
+    mine, other = tmp_path / "a" / "stacks", tmp_path / "b" / "stacks"
     paths = {results.keep("test", record(n, n), where): where for n, where in ((1, mine), (2, other))}
-    old = results.keep("test", record(3, 3))
-    kept, wrong = results.load("test", mine)
+    unknown = results.keep("test", record(3, 3))
+    kept, wrong = results.load("test")
     assert wrong == []
-    assert {one.path: one.checkout for one in kept} == {**paths, old: None}
+    assert {one.path: one.checkout for one in kept} == {**paths, unknown: None}
     assert results.keep("test", record(1, 1), mine) in paths, "kept once"
-    assert results.keep("test", record(3, 3), mine) == old, "kept once, without a checkout, too"
     names = results.short_names(one.checkout for one in kept)
     assert names == {None: None, mine: "a/stacks", other: "b/stacks"}
     assert results.short_names([mine]) == {None: None, mine: "stacks"}
 
 
-def test_a_checkout_that_was_renamed_finds_its_own_results(tmp_path: Path) -> None:
-    before = checkout(tmp_path / "before")
-    results.keep("test", record(1, 1), before)
-    after = before.rename(tmp_path / "after")
-    assert [one.checkout for one in results.load("test", after)[0]] == [after]
-    stranger = checkout(tmp_path / "stranger")
-    assert [one.checkout for one in results.load("test", stranger)[0]] == [before]
-
-
-def test_a_note_that_is_lost_is_an_unknown_checkout(tmp_path: Path, state: Path) -> None:
-    results.keep("test", record(1, 1), checkout(tmp_path / "here"))
-    (note,) = (state / "checkouts").iterdir()
-    note.write_text("{")
-    assert [one.checkout for one in results.load("test")[0]] == [None]
+@pytest.mark.parametrize(
+    "content", [{}, [], {"checkout": 7, "result": {}}, {"checkout": "/x", "result": {}, "more": 1}]
+)
+def test_a_file_of_another_form_is_named(content: object) -> None:
+    path = results.keep("test", record(2, 7)).with_name("20261121T141109Z-job-8.json")
+    path.write_text(json.dumps(content))
+    kept, (wrong,) = results.load("test")
+    assert len(kept) == 1
+    assert wrong.startswith(f"{path}: ")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -34,7 +34,7 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     checkout = make_checkout(STACK.format(nodes=2))
     up = checkout.cluster("up", check=True, timeout=500)
     (file,) = kept(checkout)
-    result = json.loads(file.read_text())
+    result = json.loads(file.read_text())["result"]
     assert result["apiVersion"] == "slurm-stacks/result/v1"
     assert (result["nodes"], result["workers"], result["epochs"]) == (2, 2, 1)
     assert (result["stack"], result["partition"], result["machine"]) == ("test", "debug", "local.small")

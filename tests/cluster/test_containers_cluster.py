@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -171,8 +169,7 @@ def test_the_stacks_own_program_runs_in_the_image_on_both_nodes(site: Site) -> N
     (checkout.folder / "train.py").write_text(TRAIN)
     (checkout.folder / "words.txt").write_text("beside the script")
     checkout.cluster("up", check=True)
-    (kept,) = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
-    record = json.loads(kept.read_text())
+    (record,) = checkout.results()
     assert record["values"] == {"image": "made by a test", "tasks": 2, "words": "beside the script"}
     assert (record["environment"], record["versions"], record["exit_status"]) == (bundle, {}, 0)
 

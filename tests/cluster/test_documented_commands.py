@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from tests.support.documents import Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 RUNNABLE = [block for block in BLOCKS if block.needs is None]
+PICTURES = ROOT / "docs" / "pictures"
 # These commands work without a cluster, or fail with the right message.
 NO_CLUSTER = ("init", "up", "down", "plan", "doctor", "report", "--help")
 
@@ -30,9 +32,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     checkout = Checkout(tmp_path_factory.mktemp("documents") / "slurm-stacks", stack="local")
     for file in ROOT.glob("Pulumi.*.yaml"):
         shutil.copy2(file, checkout.folder)
-    shutil.copytree(ROOT / "docs", checkout.folder / "docs")
+    for folder in ("docs", "examples"):
+        shutil.copytree(ROOT / folder, checkout.folder / folder)
     # The example runs long enough for the next command to find it, even on a slow machine.
-    counting = checkout.folder / "docs" / "examples" / "counting.sh"
+    counting = checkout.folder / "examples" / "counting.sh"
     text = counting.read_text()
     assert "-lt 60 ]" in text
     counting.write_text(text.replace("-lt 60 ]", "-lt 6000 ]"))
@@ -48,6 +51,19 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     finally:
         left = checkout.close()
     assert left == []
+
+
+@pytest.mark.timeout(560)
+def test_the_pictures_show_what_the_commands_print(clone: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PICTURES)
+    record = importlib.import_module("record")
+
+    for scene in ("up", "use"):
+        fresh = record.draw(record.shown(record.SCENES[scene], clone.folder, clone.env), "a title")
+        picture = (PICTURES / f"{scene}.svg").read_text(encoding="utf-8")
+        assert record.labels(record.drawn(picture)) == record.labels(record.drawn(fresh)), (
+            f"run python docs/pictures/record.py {scene}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -279,15 +279,15 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
             slurm: {suspend_time: 4}
     """
     checkout = make_checkout(textwrap.dedent(stack) + textwrap.indent(shown[1], "    "))
-    shutil.copytree(ROOT / "docs" / "examples", checkout.folder / "docs" / "examples")
-    hook = checkout.folder / "docs" / "examples" / "hooks" / "facts.sh"
+    shutil.copytree(ROOT / "examples", checkout.folder / "examples")
+    hook = checkout.folder / "examples" / "hooks" / "facts.sh"
     checkout.cluster("up", check=True)
     assert checkout.execute("srun", "-N1", "hostname").strip() == "debug-0"
     report = checkout.run_directory / "bucket" / "boot" / "debug-0.json"
     (step,) = [step for step in json.loads(report.read_text())["steps"] if step["name"] == "hooks"]
     assert (step["state"], step["note"]) == ("done", "ran 2")
     first, boots, facts, second, inline = step["tail"]
-    assert first.startswith("hook 0 (docs/examples/hooks/facts.sh) took ")
+    assert first.startswith("hook 0 (examples/hooks/facts.sh) took ")
     assert boots == "facts: debug-0 boots as compute"
     assert re.fullmatch(r"facts: \d+ CPUs, \d+ MiB of memory", facts)
     assert second.startswith("hook 1 (script) took ")
@@ -302,5 +302,5 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
     until(lambda: json.loads(report.read_text())["state"] == "failed", 120, "the failed boot")
     step = json.loads(report.read_text())["steps"][-1]
     assert (step["name"], step["state"]) == ("hooks", "failed")
-    assert step["note"] == "hook 0 (docs/examples/hooks/facts.sh) ended with status 3"
+    assert step["note"] == "hook 0 (examples/hooks/facts.sh) ended with status 3"
     assert any("broken" in line for line in step["tail"])

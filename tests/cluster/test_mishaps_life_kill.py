@@ -100,4 +100,5 @@ def nothing_left(checkout: Checkout, down: Any) -> None:
     assert "Traceback" not in down.stderr
     assert checkout.processes() == []
     assert not checkout.run_directory.exists()
+    assert not checkout.state.parent.exists()
     assert list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/*")) == []

@@ -36,7 +36,7 @@ def reboot(checkout: Checkout, *, run_directory: bool) -> None:
 
 
 def state_files(checkout: Checkout) -> list[Path]:
-    return list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/state.json"))
+    return list(checkout.state.glob("state.json"))
 
 
 def kept(checkout: Checkout) -> list[Path]:

@@ -29,7 +29,8 @@ def checkout(mounts: PrivateMounts, tmp_path: Path) -> Iterator[Checkout]:
 
 @pytest.fixture
 def state(checkout: Checkout) -> Path:
-    return Path(checkout.env["XDG_STATE_HOME"])
+    """The folder of all of the checkout's states. A mount on it stays when the folder goes."""
+    return checkout.state.parent
 
 
 @pytest.mark.wide
@@ -72,7 +73,7 @@ def test_no_room_for_the_state(checkout: Checkout, mounts: PrivateMounts, state:
     mounts.tmpfs(state, "100k")
     refused = checkout.cluster("up")
     assert refused.returncode == 3
-    assert f"{state}/slurm-stacks: 0 MiB are free, and the state of the stacks needs 1 MiB" in refused.stderr
+    assert f"{state}: 0 MiB are free, and the state of the stacks needs 1 MiB" in refused.stderr
     mounts.tmpfs(state, "3m")
     checkout.cluster("up", check=True)
     checkout.write_stack(SMALL.replace("max: 10", "max: 12"))
@@ -97,7 +98,7 @@ def test_the_state_disk_fills_while_a_cluster_comes_up(
     checkout.write_stack(f"{SMALL}        hooks: [{{role: controller, source: hooks/fill.sh}}]\n")
     failed = checkout.cluster("up")
     assert failed.returncode == 1
-    assert f"no space left for {state}/slurm-stacks/" in failed.stderr
+    assert f"no space left for {state}/test/" in failed.stderr
     assert "Make room and run the command again: it goes on where it stopped." in failed.stderr
     assert "Traceback" not in failed.stderr
     hook.write_text("#!/bin/sh\n")
@@ -105,4 +106,4 @@ def test_the_state_disk_fills_while_a_cluster_comes_up(
     checkout.cluster("up", check=True)
     assert checkout.execute("srun", "-N1", "hostname")
     checkout.cluster("down", check=True)
-    assert mounts.run("ls", f"{state}/slurm-stacks") == ""
+    assert mounts.run("ls", str(state)) == ""

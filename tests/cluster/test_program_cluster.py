@@ -88,8 +88,7 @@ def program(checkout: Checkout, name: str, text: str) -> Path:
 
 
 def kept(checkout: Checkout) -> list[dict[str, Any]]:
-    found = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
-    return [json.loads(path.read_text()) for path in sorted(found)]
+    return checkout.results()
 
 
 @pytest.mark.timeout(600)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -103,12 +102,11 @@ def held(checkout: Checkout) -> Iterator[None]:
 
 def results(checkout: Checkout) -> list[dict[str, Any]]:
     """Return the kept results in the order of their jobs."""
-    files = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
-    return sorted((json.loads(file.read_text()) for file in files), key=lambda record: int(record["job_id"]))
+    return sorted(checkout.results(), key=lambda record: int(record["job_id"]))
 
 
 def plans(checkout: Checkout) -> list[Path]:
-    return list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/sweeps/**/*"))
+    return list(checkout.state.glob("sweep/**/*"))
 
 
 def ran(checkout: Checkout) -> list[tuple[int, float, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from tests.support.checkout import ROOT, Checkout
 
-EXAMPLES = ROOT / "docs" / "examples" / "training"
+EXAMPLES = ROOT / "examples" / "training"
 VARIABLE = "SLURM_STACKS_TEST_TORCH"
 """The variable with the path of a Python that has torch, which no environment of this project has (3 GB)."""
 
@@ -40,8 +39,7 @@ def torch_python() -> str | None:
 def trained(checkout: Checkout) -> dict[str, Any]:
     """Bring the stack up with its program, and return the only result."""
     checkout.cluster("up", check=True, timeout=500)
-    (file,) = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
-    record: dict[str, Any] = json.loads(file.read_text())
+    (record,) = checkout.results()
     return record
 
 

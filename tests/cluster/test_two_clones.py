@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,61 +58,69 @@ def test_two_clones_and_two_stacks_never_meet(make_checkout: Make) -> None:
 
 
 @pytest.mark.wide
-def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:
+def test_a_clone_that_is_moved_takes_its_running_cluster_along(make_checkout: Make) -> None:
     checkout = make_checkout(name="first name")
     checkout.cluster("up", check=True)
     run, controller = checkout.run_directory, where(checkout)
     old = checkout.folder
     checkout.folder = old.rename(old.with_name("second name"))
-    assert checkout.run_directory == run
+    assert json.loads(checkout.cluster("status", "--json", check=True).stdout)["jobs"] == []
     # A machine that starts now belongs to a checkout that was moved.
-    assert checkout.execute("srun", "-N5", "hostname").count("\n") == 5
+    assert checkout.cluster("exec", "--", "srun", "-N5", "hostname", check=True).stdout.count("\n") == 5
     again = checkout.cluster("up", check=True)
     assert "created" not in again.stderr
 
     newcomer = make_checkout(name="first name")
-    assert newcomer.run_directory == run, "who is at the old place now owns the cluster, and nobody else"
-    assert checkout.run_directory != run
-    assert checkout.cluster("status").returncode == 1
-    shutil.rmtree(newcomer.folder)
-    newcomer.folder = checkout.folder
+    newcomer.env["XDG_STATE_HOME"] = checkout.env["XDG_STATE_HOME"]  # of the same user
+    newcomer.cluster("up", check=True)
+    assert newcomer.run_directory != run
+    assert where(newcomer) != controller
     assert where(checkout) == controller
-    done = checkout.cluster("down", check=True)
-    assert "nothing is left" in done.stderr
+    for each in (newcomer, checkout):
+        assert "nothing is left" in each.cluster("down", check=True).stderr
     assert not run.exists()
     assert checkout.processes() == []
 
 
 @pytest.mark.wide
-def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
-    make_checkout: Make, tmp_path: Path
+@pytest.mark.parametrize("what", ["checkout", "state"])
+def test_a_cluster_whose_checkout_or_state_was_deleted_is_listed_and_ended(
+    make_checkout: Make, what: str
 ) -> None:
     deleted, other = make_checkout(name="deleted"), make_checkout(name="other")
+    deleted.env["XDG_STATE_HOME"] = other.env["XDG_STATE_HOME"]  # of the same user
     deleted.cluster("up", check=True)
-    run, processes = deleted.run_directory, deleted.processes()
-    assert processes
-    wrong = other.cluster("down", "--checkout", str(deleted.folder))
-    assert wrong.returncode == 3
-    assert f"{deleted.folder} is there: run `./cluster down --stack test` in it" in wrong.stderr
-    gone = deleted.folder
-    shutil.rmtree(gone)
-    # The fixture takes the cluster down from a folder that has a ./cluster.
-    deleted.folder = other.folder
+    run, gone = deleted.run_directory, deleted.folder
+    assert deleted.processes()
     try:
-        for command in (("status",), ("down",)):
-            said = other.cluster(*command).stderr
-            assert f"./cluster down --stack test --checkout {shlex.quote(str(gone))}`" in said
-        unknown = other.cluster("down", "--checkout", str(tmp_path / "never"))
-        assert unknown.returncode == 1
-        assert str(gone) in unknown.stderr
-
-        # A checkout's state lies in the state folder of that checkout's user.
-        state = {"XDG_STATE_HOME": deleted.env["XDG_STATE_HOME"]}
-        other.cluster("down", "--checkout", str(gone), check=True, env=state)
+        (listed,) = listing(other)
+        assert (listed["checkout"], listed["gone"], listed["state"]) == (str(gone), False, "up")
+        wrong = other.cluster("down", "--cluster", listed["id"])
+        assert wrong.returncode == 3
+        assert "which is there: run" in wrong.stderr
+        if what == "checkout":
+            shutil.rmtree(gone)
+            deleted.folder = other.folder  # the fixture takes the cluster down from a folder with a ./cluster
+        else:
+            shutil.rmtree(deleted.state.parent)  # git clean -xdf
+            refused = deleted.cluster("up")
+            assert refused.returncode == 3
+            assert f"`./cluster down --cluster {listed['id']}` ends the cluster" in refused.stderr
+        (listed,) = listing(other)
+        assert (listed["gone"], listed["state"], listed["nodes"]) == (True, "up", 0)
+        assert f"./cluster down --cluster {listed['id']}`" in other.cluster("status").stderr
+        ended = other.cluster("down", "--cluster", listed["id"], check=True)
+        assert ended.stderr.endswith("nothing is left\n")
         assert not run.exists()
     finally:
         if run.exists():
             end_cluster(RunDirectory(run))
     assert pids_of_cluster(run) == []
-    assert not (Path(deleted.env["XDG_STATE_HOME"]) / "slurm-stacks" / run.name).exists()
-    assert str(gone) not in other.cluster("status").stderr
+    assert listing(other) == []
+
+
+def listing(checkout: Checkout) -> list[dict[str, Any]]:
+    command = [str(checkout.folder / "cluster"), "list", "--json"]
+    done = subprocess.run(command, env=checkout.env, capture_output=True, text=True, timeout=120, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found

@@ -8,15 +8,12 @@ import re
 import pytest
 import yaml
 
-from cli.aws.changes import RULES, TABLE
-from cli.changes.table import compare
 from infra import config
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign, Partition
-from tests.support.changes_table import document
+from node.model import ClusterDesign
 from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
@@ -69,7 +66,7 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 
 
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
-    v100, t4, trying, opened, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
+    v100, t4, trying, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
     for block, partition in ((v100, "compute"), (t4, "t4")):
         repeated = changed("aws-gpu", block).benchmark
         assert repeated is not None
@@ -80,22 +77,6 @@ def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
     scratch = changed("aws-gpu", linked).cluster.storage.scratch
     assert scratch is not None
     assert scratch.s3_export == "s3://data/out"
-    cluster = changed("aws-cpu", opened).cluster
-    assert (cluster.login.open_metadata, cluster.partitions[0].open_metadata) == (True, True)
-
-
-def test_the_table_of_changes_is_the_programs() -> None:
-    section = TEXT.partition("## Changing a cluster that is up\n")[2].partition("\n## ")[0]
-    assert [line for line in section.splitlines() if line.startswith("|")] == document(TABLE)
-
-
-def test_the_lines_of_changes_are_as_they_are_printed() -> None:
-    cpu = Partition("cpu", "c4.2xlarge", 8, 14000, 0, 10)
-    old = ClusterDesign("c", "c", "aws", "vm", (), (cpu,), ())
-    for change in ({"max": 20}, {"instance_type": "c5.2xlarge"}):
-        new = dataclasses.replace(old, partitions=(dataclasses.replace(cpu, **change),))
-        (found,) = compare(old, new, RULES)
-        assert f"{found.line()}\n" in TEXT
 
 
 def test_what_two_of_the_large_nodes_cost() -> None:

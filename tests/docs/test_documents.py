@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -16,17 +17,39 @@ PAGES = [*pages(), ROOT / "CHANGELOG.md"]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-    broken = [link for link in links if not link.startswith("https://") and not (page.parent / link).exists()]
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8"))
+    broken = []
+    for path, anchor in links:
+        if path.startswith(("https://", "http://")):
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{path}#{anchor}" if anchor else path)
     assert broken == []
+
+
+def test_a_link_to_a_heading_that_is_gone_would_be_found() -> None:
+    assert {"a-limit-on-what-a-cluster-may-cost", "what-up-does"} <= anchors(ROOT / "docs" / "commands.md")
+    assert "a-heading-that-nobody-wrote" not in anchors(ROOT / "docs" / "commands.md")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1000
 
 
 @pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     """No page names a module that was renamed."""
-    folders = "infra|cli|node|localcloud|workload|tests|docs"
+    folders = "infra|cli|node|localcloud|workload|tests|docs|examples"
     names = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [name for name in names if not (ROOT / name).exists()] == []
 
@@ -42,7 +65,7 @@ def test_a_picture_is_used_and_loads_nothing(picture: Path) -> None:
 
 def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs" / "pictures")
-    import record  # type: ignore[import-not-found]
+    record = importlib.import_module("record")
 
     text = record.shown(["printf 'one\\rtwo\\033[31mred\\033[0m\\n'", "test -t 1; echo here"], tmp_path)
     assert text.plain.splitlines()[1:] == ["twored", "$ echo here", "here"]
@@ -60,7 +83,7 @@ def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_stack_is_made_before_it_is_brought_up() -> None:
     """`pulumi up --stack S` finds no stack named S until somebody has said `pulumi stack init S`."""
     shown = [block for page in PAGES for block in blocks(page) if "pulumi up" in " ".join(block.commands)]
-    assert {block.where.partition(":")[0] for block in shown} >= {"README.md", "docs/consuming.md"}
+    assert {block.where.partition(":")[0] for block in shown} >= {"docs/commands.md", "docs/consuming.md"}
     for block in shown:
         made: set[str] = set()
         for command in block.commands:

@@ -7,8 +7,6 @@ import re
 import pytest
 import yaml
 
-from cli.changes.table import Kind
-from cli.gcp.changes import TABLE
 from cli.gcp.quotas import EVERYWHERE, wanted
 from infra import config
 from infra.config import StackConfig
@@ -21,17 +19,6 @@ from tests.support.checkout import ROOT
 PAGE = (ROOT / "docs" / "gcp.md").read_text(encoding="utf-8")
 CHOOSING = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 STACKS = ("gcp-cpu", "gcp-gpu")
-WORDS = {
-    "applied to the running cluster": Kind.LIVE,
-    "grows while it is used": Kind.LIVE,
-    "the machine stops and starts": Kind.PAUSE,
-    "new nodes have it; a node that is up takes no further job": Kind.RENEWED,
-    "new nodes have it; nodes that are up keep": Kind.NODES,
-    "needs a new head": Kind.HEAD,
-    "is recreated": Kind.DATA,
-    "nothing": Kind.NOTHING,
-}
-"""The beginnings of the rows of the table of changes."""
 
 
 def stack(name: str) -> ClusterDesign:
@@ -72,33 +59,18 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 
 
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
-    trying, two, opened, scratch, baked, hardware = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+    trying, two, scratch, baked, hardware = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
     training = changed("gcp-gpu", trying).benchmark
     assert training is not None
     assert (training.partition, training.nodes) == ("debug", 1)
     (partition,) = changed("gcp-gpu", two).cluster.partitions
     assert partition.accelerator is not None
     assert partition.accelerator.count == 2
-    cluster = changed("gcp-cpu", opened).cluster
-    assert (cluster.login.open_metadata, cluster.partitions[0].open_metadata) == (True, True)
     assert changed("gcp-cpu", scratch).cluster.storage.scratch is not None
     assert changed("gcp-cpu", baked).cluster.image.bake
     (faster,) = changed("gcp-cpu", hardware).cluster.partitions
     assert faster.gcp is not None
     assert (faster.gcp.disk_type, faster.gcp.min_cpu_platform) == ("pd-ssd", "Intel Skylake")
-
-
-def test_every_key_is_in_the_row_of_what_a_change_of_it_does() -> None:
-    """A key that may only grow, or that ends jobs in one direction, is in two rows."""
-    table = PAGE.partition("| what happens | keys |")[2].partition("\n\n")[0]
-    named: dict[Kind, set[str]] = {}
-    for line in table.splitlines()[2:]:
-        what, keys = line.strip("| ").split(" | ", 1)
-        for words, kind in WORDS.items():
-            if what.startswith(words):
-                named.setdefault(kind, set()).update(re.findall(r"`([a-z_*.:0-9]+)`", keys))
-    for kind in set(WORDS.values()):
-        assert named[kind] == {key for key, found in TABLE.items() if found.kind is kind}, kind
 
 
 def test_what_one_can_decide_from_is_what_plans_say() -> None:

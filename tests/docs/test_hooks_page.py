@@ -11,14 +11,14 @@ from infra.config.cluster import LONGEST_SCRIPT, HookConfig
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "hooks.md").read_text()
-FOLDER = ROOT / "docs" / "examples" / "hooks"
+FOLDER = ROOT / "examples" / "hooks"
 SCRIPTS = sorted(FOLDER.iterdir())
 
 
 def test_every_key_and_every_example_is_described() -> None:
     keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
     assert keys == list(HookConfig.model_fields)
-    assert re.findall(r"\(examples/hooks/([\w.-]+)\)", PAGE) == [
+    assert re.findall(r"\(\.\./examples/hooks/([\w.-]+)\)", PAGE) == [
         "facts.sh",
         "docker.sh",
         "gdrcopy.sh",

@@ -13,7 +13,7 @@ from test_engine_semantics import write
 from cli import runner
 from cli.runner.events import Event, Message
 from infra.errors import UserError
-from infra.program import owner
+from infra.program import locations, owner
 from tests.support.tiny_project import Run, Tiny, make
 
 CONFIG = """\
@@ -38,11 +38,11 @@ def tiny(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Return the content of everything in the checkout except Python's caches."""
+    """Return the content of everything in the checkout except Python's caches and the stacks' states."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", locations.STATE_FOLDER} & set(path.parts)
     }
 
 
@@ -64,7 +64,7 @@ def test_without_a_login_the_state_is_ours_and_the_checkout_stays_as_it_was(tiny
     outputs = engine.up(events.append)
     assert outputs == {"word": "spaced", "where": str(tiny.path), "secret": "[secret]"}
     assert "the state is kept here, with no login to Pulumi, in file://" in Run(None, events).messages
-    assert owner.read(tiny.stack) == owner.fallback_url(tiny.stack)
+    assert owner.read(tiny.stack) == owner.IN_CHECKOUT
     passphrase = tiny.state_file.with_name("passphrase")
     assert passphrase.stat().st_mode & 0o777 == 0o600
     assert len(passphrase.read_text()) >= 32

@@ -28,7 +28,7 @@ PROGRAM = """
 
 
     def logged(name):
-        return f"echo '{name}' [$PULUMI_COMMAND_STDOUT] >> '{LOG}'; echo out-'{name}'"
+        return f"echo '{name}' >> '{LOG}'; echo out-'{name}'"
 
 
     def probe(name, update=True, **inputs):
@@ -55,7 +55,6 @@ PROGRAM = """
         probe("gone-top", opts={"depends_on": [base]})
 
     pulumi.export("texts", {"first": first.stdout, "list": [1, 2.5, None, value]})
-    pulumi.export("word", pulumi.Output.secret("hush"))
 """
 
 

@@ -264,7 +264,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "aws",
         {"partitions[0].instance_type": "inf2.xlarge", "@partition": "cpu"},
         "@partition",
-        ["beside 1 idle device of type inferentia2", "docs/examples/neuron.sh"],
+        ["beside 1 idle device of type inferentia2", "examples/neuron.sh"],
     ),
     (
         "local",

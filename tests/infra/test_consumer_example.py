@@ -27,7 +27,7 @@ from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder
 from tests.support.stack_values import stack_file
 
-EXAMPLE = ROOT / "docs" / "examples" / "consumer"
+EXAMPLE = ROOT / "examples" / "consumer"
 REFERENCE = "organization/slurm-stacks/local"
 JOB = "hello-job"
 MODULES = ("slurm_job", "slurm_stacks")

@@ -108,7 +108,7 @@ def test_s4_containers() -> None:
         "/local_scratch": ("nvme", None, None),
     }
     assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
-        ("all", "docs/examples/hooks/docker.sh", (), 600)
+        ("all", "examples/hooks/docker.sh", (), 600)
     ]
     # Slurm waits for a node at least as long as its script may take.
     without = dataclasses.replace(containers, hooks=())

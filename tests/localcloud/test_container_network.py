@@ -80,7 +80,8 @@ def test_settings_of_machines_with_a_root_of_their_own(
 ) -> None:
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = RunDirectory.make(Stack(tmp_path / "project", "test"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = RunDirectory.make(Stack(tmp_path, "test"))
     containers.write_isolation(run.path, CONTAINER)
     assert run.containers
 

@@ -11,8 +11,7 @@ import pytest
 from node import http_client
 from node.aws import imds
 from node.aws.imds import Metadata
-from node.http_client import MissingError, ServiceError, UnreachableError
-from node.termination_notice import Notice
+from node.cloud_api import MissingError, Notice, ServiceError, UnreachableError
 from tests.support.fake_imds import ROLE, FakeImds, fake_imds, key
 from tests.support.naps import noted_naps
 

@@ -15,7 +15,7 @@ import pytest
 
 from node import http_client
 from node.aws.services import Bucket, Credentials, Secret
-from node.http_client import MissingError, ServiceError, UnreachableError
+from node.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"

@@ -10,7 +10,7 @@ import pytest
 from node import http_client
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import buckets, disks, mounts
-from node.http_client import ServiceError
+from node.cloud_api import ServiceError
 from node.model import Mount
 from tests.support.recorded import machine
 

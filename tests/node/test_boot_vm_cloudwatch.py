@@ -15,7 +15,8 @@ from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import openpgp
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.openpgp import Signer
-from node.http_client import Answer, UnreachableError
+from node.cloud_api import UnreachableError
+from node.http_client import Answer
 from node.model import Accelerator, Mount, Partition
 from tests.support.recorded import NFS, machine
 

@@ -13,7 +13,8 @@ import pytest
 from infra import bundle
 from node import http_client
 from node.bootstrap import steps
-from node.http_client import Answer, ServiceError
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from node.model import INLINE, Hook
 from tests.support.doubles import design
 from tests.support.fake_imds import fake_imds

@@ -13,7 +13,8 @@ import pytest
 
 from node import http_client
 from node.bootstrap.vm import apt, drivers, openpgp
-from node.http_client import Answer, ServiceError
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from tests.support.recorded import machine
 
 FOLDERS = ("/usr/share/keyrings", "/etc/apt/trusted.gpg.d")

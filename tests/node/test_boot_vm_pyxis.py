@@ -15,7 +15,7 @@ import pytest
 from node import http_client
 from node.bootstrap import command, machine_steps
 from node.bootstrap.vm import apt, hashed_packages, packages, pyxis
-from node.http_client import ServiceError, UnreachableError
+from node.cloud_api import ServiceError, UnreachableError
 from node.model import Containers, Mount, Package
 from node.slurm import container_conf as texts
 from tests.support.recorded import NFS, V100, Recorder, machine
@@ -233,7 +233,7 @@ def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     assert keys == [pyxis.TOOLKIT_FINGERPRINT]
     (install,) = run.having("install")
     assert install.split()[-2:] == [f"{name}={pyxis.TOOLKIT_VERSION}" for name in pyxis.TOOLKIT_PACKAGES]
-    hook = Path(machine_steps.__file__).parents[2] / "docs/examples/hooks/docker.sh"
+    hook = Path(machine_steps.__file__).parents[2] / "examples/hooks/docker.sh"
     assert f"TOOLKIT={pyxis.TOOLKIT_VERSION} " in hook.read_text(), "one version everywhere"
     cli = tmp_path / "root" / pyxis.TOOLKIT_CLI
     cli.parent.mkdir(parents=True, exist_ok=True)

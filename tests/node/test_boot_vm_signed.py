@@ -15,7 +15,8 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.vm import drivers, openpgp
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.openpgp import Signer
-from node.http_client import Answer, ServiceError
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from tests.support.publisher import Publisher, made
 from tests.support.recorded import machine
 

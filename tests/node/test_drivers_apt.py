@@ -284,7 +284,7 @@ def test_trainium_has_its_driver_and_its_devices(trainium: tuple[Context, Machin
     assert steps.accelerators(context) == "16 trainium"
     # The driver would also be built for this kernel, and may not compile.
     assert "linux-headers-6.14.0-1018-gcp" not in run.versions()
-    source = context.at("etc/apt/sources.list.d/aws-drivers_of_nodes.list").read_text()
+    source = context.at("etc/apt/sources.list.d/aws-neuron.list").read_text()
     assert source == (
         "deb [signed-by=/etc/apt/keyrings/aws-neuron.asc] https://apt.repos.neuron.amazonaws.com noble main\n"
     )

@@ -13,7 +13,8 @@ from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import baking, clouds
 from node.bootstrap.vm.clouds import gcp
-from node.http_client import Answer, UnreachableError
+from node.cloud_api import UnreachableError
+from node.http_client import Answer
 from tests.support.recorded import Recorder, machine
 
 DRIVER = {"cluster": "t", "logs": True}

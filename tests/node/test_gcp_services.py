@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from node import http_client, waiting
+from node.cloud_api import MissingError, ServiceError, UnreachableError
 from node.gcp import services
 from node.gcp.metadata import Metadata
 from node.gcp.services import Bucket, Secret
-from node.http_client import MissingError, ServiceError, UnreachableError
 from tests.support.fake_metadata import SECRET, FakeMetadata, environment, fake_metadata
 
 

@@ -24,7 +24,7 @@ LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu whose machines start from baked images"
 BY_EVENTS = "aws-batch with a budget, manifests and a file system for each job"
 SUBJECTS = [*FILES, ANYWHERE, LONGEST, BAKED, BY_EVENTS]
-HOOKS = sorted((ROOT / "docs" / "examples" / "hooks").iterdir())
+HOOKS = sorted((ROOT / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 
 

@@ -1,8 +1,12 @@
-"""Checks of each provider's table of changes: it has every key of a stack file and every design field."""
+"""Checks of each provider's table of changes: it has every key of a stack file and every design field.
+
+`python -m tests.support.changes_table` writes the three tables into docs/changes.md as one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -11,10 +15,33 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cli.aws.changes import TABLE as AWS
 from cli.changes import table as changes
 from cli.changes.table import Kind, Row
+from cli.gcp.changes import TABLE as GOOGLE
+from cli.local.changes import TABLE as LOCAL
 from infra.config.cluster import ClusterConfig
 from node.model import ClusterDesign
+from tests.support.checkout import ROOT
+
+PAGE = ROOT / "docs" / "changes.md"
+TABLE = re.compile(r"^\| key \|.*\n(?:\|.*\n)+", re.MULTILINE)
+"""The page's table of keys."""
+PROVIDERS = {"AWS": AWS, "Google Cloud": GOOGLE, "local": LOCAL}
+SHORT = {
+    Kind.LIVE: "live",
+    Kind.RENEWED: "retire",
+    Kind.NODES: "new nodes",
+    Kind.PAUSE: "restart",
+    Kind.ENDS: "ends jobs",
+    Kind.HEAD: "**new head**",
+    Kind.DATA: "**recreated**",
+    Kind.NEVER: "no",
+    Kind.NOTHING: "–",
+}
+"""The page's word for each kind, which a table of its own explains."""
+WHOSE = {"AWS's", "Google Cloud's", "the clouds'", "a local stack uses this machine's hardware as it is"}
+"""Remarks that only say whose a key is, as the columns do."""
 
 
 def check_keys(table: Mapping[str, Row], outside: Collection[str]) -> None:
@@ -75,16 +102,49 @@ def inner_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def document(table: Mapping[str, Row]) -> list[str]:
-    """Return the table as a page of the documentation has it: one line for all keys with the same effect."""
-    order = [Kind.LIVE, Kind.RENEWED, Kind.NODES, Kind.PAUSE, Kind.ENDS, Kind.HEAD, Kind.DATA, Kind.NOTHING]
-    alike: dict[Row, list[str]] = {}
-    for key, row in sorted(table.items(), key=lambda item: order.index(item[1].kind)):
-        alike.setdefault(dataclasses.replace(row, fields=()), []).append(key)
-    lines = ["| key | what `up` does |", "|---|---|"]
-    for row, same in alike.items():
-        said = [row.kind.value, *([row.note] if row.note else [])]
-        if row.less is not None and "less" not in row.note:
-            said.append(f"less: {row.less.value}")
-        lines.append(f"| {', '.join(f'`{key}`' for key in same)} | {'; '.join(said)} |")
-    return lines
+def document() -> str:
+    """Return the table of docs/changes.md: a line for all keys with the same effect on each provider.
+
+    Keys that change nothing anywhere are left out.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for key in dict.fromkeys(key for table in PROVIDERS.values() for key in table):
+        found = [table.get(key) for table in PROVIDERS.values()]
+        cells = [_effect(row) for row in found]
+        if set(cells) != {"–"} or any(row and _remark(row) for row in found):
+            alike.setdefault((*cells, _remarks(found)), []).append(f"`{key}`")
+    lines = [f"| key | {' | '.join(PROVIDERS)} | |", "|---|---|---|---|---|"]
+    lines += [f"| {', '.join(same)} | {' | '.join(cells)} |" for cells, same in alike.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _effect(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    less = f"; less: {SHORT[row.less]}" if row.less is not None else ""
+    return SHORT[row.kind] + less
+
+
+def _remarks(found: Collection[Row | None]) -> str:
+    """Return what the rows of a key say besides, with the providers where not all say it."""
+    saying: dict[str, list[str]] = {}
+    for name, row in zip(PROVIDERS, found, strict=True):
+        if row is not None and (_remark(row) or row.kind is not Kind.NOTHING):
+            saying.setdefault(_remark(row), []).append(name)
+    if len(saying) == 1:
+        return next(iter(saying))
+    return "; ".join(f"{', '.join(names)}: {remark}" for remark, names in saying.items() if remark)
+
+
+def _remark(row: Row) -> str:
+    return "" if row.note in WHOSE else row.note
+
+
+def main() -> None:
+    """Write the table into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda _found: document(), text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""A separate checkout for a test: the project's files, another stack file, its own state folder.
+"""A separate checkout for a test: the project's files, another stack file, its own user's state folder.
 
 Its path distinguishes its clusters from all others, so tests never touch the user's own cluster. `close` ends
 whatever a failed test has left, and returns what that was.
@@ -218,6 +218,18 @@ class Checkout:
         from infra.program import locations
 
         return locations.run_dir(Stack(self.folder, self.stack))
+
+    @property
+    def state(self) -> Path:
+        """The folder of the stack's state, which is there while the cluster is up."""
+        from infra.program import locations
+
+        return locations.state_dir(Stack(self.folder, self.stack))
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return the kept results of this checkout's user, oldest first."""
+        found = Path(self.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
+        return [json.loads(path.read_text())["result"] for path in sorted(found)]
 
     def processes(self) -> list[int]:
         """Return the pids of everything that belongs to this checkout's cluster."""

@@ -27,7 +27,8 @@ HELD = "held=cpu\nheld=gpu\n"
 CPU = Partition("cpu", "m", 4, 8000, 0, 10, default=True)
 GPU = dataclasses.replace(CPU, name="gpu", default=False)
 HOME = Mount("/home", "nfs", size_gib=50)
-NOWHERE = Stack(Path("/nowhere"), "test")
+NOWHERE = Stack(Path("nowhere"), "test")
+"""A stack without a file, in the test's own folder."""
 FILE = """\
 config:
   aws:region: eu-west-1
@@ -71,4 +72,6 @@ def stack(tmp_path: Path) -> Stack:
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the user's own state folder unchanged, and makes every pause take no time."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    NOWHERE.project.mkdir()
     monkeypatch.setattr(termination, "POLL_SECONDS", 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.checkout import ROOT, Checkout, until
 
-EXAMPLE = ROOT / "docs" / "examples" / "consumer"
+EXAMPLE = ROOT / "examples" / "consumer"
 PAGE = ROOT / "docs" / "consuming.md"
 NOT_UP = "not up"
 

@@ -1,4 +1,4 @@
-"""The commands in the documentation: every `sh` block of README.md and docs/, with what it needs.
+"""The commands in the documentation: every `sh` block of the pages, with what it needs.
 
 A block whose commands cannot run in a test says why in a comment before it: `<!-- needs: account -->`.
 """
@@ -39,7 +39,12 @@ class Block:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return every page that a user or a contributor reads, without the list of changes."""
+    top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    return [
+        *top,
+        *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))),
+    ]
 
 
 def blocks(page: Path, root: Path = ROOT) -> list[Block]:

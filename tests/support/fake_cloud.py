@@ -14,6 +14,7 @@ import pytest
 from cli.changes.table import Kind, Row, Rules
 from cli.clouds.cloud import Cloud, Machine
 from cli.clouds.kept_storage import KeptStorage
+from cli.clouds.listing import Listed
 from cli.clouds.provider import CloudProvider
 from cli.doctor.finding import Check
 from cli.ssh import openssh
@@ -184,6 +185,9 @@ class FakeProvider(CloudProvider):
 
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
         return Described(machines={}, unusable={})
+
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        return []
 
     def rules(self) -> Rules:
         return Rules(

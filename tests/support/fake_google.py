@@ -110,6 +110,7 @@ class Project:
         interface = gce.NetworkInterface(network_i_p="10.0.0.2")
         made = gce.Instance(
             name=name, status=status, zone=cloud.link(f"zones/{zone}", "", "").rstrip("/"), labels=labels,
+            machine_type=cloud.link(f"zones/{zone}", "machineTypes", "n2-standard-4"),
             creation_timestamp=stamp, last_start_timestamp=stamp, network_interfaces=[interface],
             metadata=gce.Metadata(items=[gce.Items(key=NAMED, value=bucket)] if bucket else []),
         )  # fmt: skip

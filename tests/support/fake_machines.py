@@ -60,6 +60,7 @@ class FakeMachines:
         self._runs = folder / "runs"
         monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
         for part in CODE:
             ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
             shutil.copytree(ROOT / part, self.project / part, ignore=ignored)

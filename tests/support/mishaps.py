@@ -43,8 +43,8 @@ def quick_benchmark(checkout: Checkout) -> Path:
 
 def records(checkout: Checkout) -> dict[str, dict[str, Any]]:
     """Return the embedded runner's records of commands by the end of their names: `cloud`, `head`, …"""
-    states = list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/state.json"))
-    content = json.loads(states[0].read_text()) if states else {"resources": []}
+    state = checkout.state / "state.json"
+    content = json.loads(state.read_text()) if state.exists() else {"resources": []}
     return {r["name"].rpartition("-")[2]: r for r in content["resources"] if r["custom"]}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.support.checkout import ROOT, Checkout, until
 
-SCRIPT = ROOT / "docs" / "examples" / "run_keras.sh"
+SCRIPT = ROOT / "examples" / "run_keras.sh"
 PROGRAM = "import sys; print('prefix', sys.prefix)\n"
 PREPARE = "rm -rf $HOME/tf-venv; python3 -m venv --without-pip $HOME/tf-venv && cat >keras.py && echo $HOME"
 

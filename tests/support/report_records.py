@@ -73,7 +73,7 @@ def keep(stack: str, *records: dict[str, Any]) -> list[Path]:
     paths = []
     for number, one in enumerate(records, there):
         path = folder / f"20261121T12{number:02d}00Z-job-{one['job_id']}-{number:08x}.json"
-        path.write_text(json.dumps(one))
+        path.write_text(json.dumps({"checkout": None, "result": one}))
         paths.append(path)
     return paths
 

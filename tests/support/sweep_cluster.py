@@ -228,8 +228,8 @@ class SweepUser:
         return sorted((one.record["nodes"], int(one.record["job_id"])) for one in found)
 
     def left(self) -> list[Path]:
-        """Return the files of sweeps that are left in the state folder."""
-        return sorted(locations.state_root().glob("sweeps/**/*"))
+        """Return the files of sweeps that are left in the checkout."""
+        return sorted(self.project.glob(f"{locations.STATE_FOLDER}/**/*"))
 
     def _report(self, stacks: list[str], *, project: Path) -> Made:
         assert project == self.project

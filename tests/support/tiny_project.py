@@ -17,6 +17,7 @@ import pytest
 
 from cli.runner import embedded
 from cli.runner.events import Event, Message, OutputLine, ResourceDone, Summary
+from cli.runner.state import STATE_FILE
 from infra.program import locations
 from infra.program.stack import Stack
 from node.processes import ProcessId
@@ -105,7 +106,7 @@ class Tiny:
 
     @property
     def state_file(self) -> Path:
-        return locations.state_dir(self.stack) / embedded.STATE_FILE
+        return locations.state_dir(self.stack) / STATE_FILE
 
     @property
     def records(self) -> dict[str, dict[str, Any]]:

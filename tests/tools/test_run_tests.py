@@ -347,7 +347,9 @@ from infra.program.stack import Stack
 from tests.support import left_clusters
 
 def test_it():
+    os.environ["XDG_STATE_HOME"] = str(Path("state").resolve())
     stack = Stack(Path("a checkout").resolve(), "test")
+    stack.project.mkdir()
     Path("run").write_text(str(folders.make_run_dir(stack)))
     left_clusters.register(stack.project, stack.name)
     os._exit(1)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from cli.doctor import condition
 from cli.doctor.finding import Finding, fine, stops, warns
-from cli.local import agent_lifecycle, machine_access, orphaned_clusters
+from cli.local import agent_lifecycle, gone_clusters, machine_access
 from cli.local.run_directory import RunDirectory
 from cli.runner import embedded
-from infra.program import locations, owner
+from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import rpc
 from node.model import ClusterDesign
@@ -49,7 +49,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
                 f"{up} makes a new cluster, {down} forgets it; the former jobs are lost.",
             )
         else:
-            yield fine("cluster.state", f"not up yet{orphaned_clusters.other_owners(stack)}")
+            yield fine("cluster.state", f"not up yet{gone_clusters.other_owners(stack)}")
     elif owner.read(stack) is None:
         left = run.pids()
         yield warns(
@@ -101,14 +101,17 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
 
 def others(stack: Stack) -> Iterable[Finding]:
     """Report this user's other clusters: they take memory, ports and processes."""
-    for sentence in orphaned_clusters.messages(stack.project):
+    for sentence in gone_clusters.messages():
         what, _, cure = sentence.partition(". ")
         yield warns("others.abandoned", what, cure)
     mine = locations.run_dir(stack)
     up = [
-        f"{note.stack} of {note.checkout}"
-        for run, note in locations.notes()
-        if run != mine and not note.gone and not agent_lifecycle.controller_is_dead(RunDirectory(run))
+        f"{other.stack} of {other.checkout}"
+        for other in clusters.recorded()
+        if other.provider == "local"
+        and other.run_dir != mine
+        and not other.gone
+        and not agent_lifecycle.controller_is_dead(RunDirectory(other.run_dir))
     ]
     if up:
         more = f" and {len(up) - NAMED} more" if len(up) > NAMED else ""

@@ -160,8 +160,7 @@ def check_benchmark(c: Context) -> None:
             benchmark.partition or f"nothing: the default partition, {partition.name}",
             f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
             f"the CPUs, beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
-            "name another partition, or write enabled: false and submit a job for Neuron: "
-            "docs/examples/neuron.sh",
+            "name another partition, or write enabled: false and submit a job for Neuron: examples/neuron.sh",
         )
         return
     gpus = benchmark.gpus_per_node

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.http_client import ServiceError
+from node.cloud_api import ServiceError
 
 LOCK_SECONDS = 300
 UPDATE_SECONDS = 180.0

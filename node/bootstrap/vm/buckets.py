@@ -13,7 +13,7 @@ from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, disks
-from node.http_client import ServiceError
+from node.cloud_api import ServiceError
 from node.model import Mount
 
 VERSION = "1.24.0"

@@ -15,7 +15,7 @@ from node import http_client, plurals
 from node.bootstrap import files, hook_scripts
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
-from node.http_client import ServiceError, UnreachableError
+from node.cloud_api import ServiceError, UnreachableError
 from node.model import Package
 
 # Fetches files whose content is known by its hash.

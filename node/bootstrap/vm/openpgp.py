@@ -17,7 +17,7 @@ from node import http_client
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.http_client import ServiceError
+from node.cloud_api import ServiceError
 
 PUBLIC_KEY = 6
 """The tag of a packet with a primary public key. Those of subkeys are signed by it."""

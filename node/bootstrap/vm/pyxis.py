@@ -14,7 +14,7 @@ from node.slurm import container_conf
 
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
-"""The version of NVIDIA's container tools, as in docs/examples/hooks/docker.sh."""
+"""The version of NVIDIA's container tools, as in examples/hooks/docker.sh."""
 TOOLKIT_PACKAGES = (TOOLKIT, "libnvidia-container1")
 TOOLKIT_CLI = "usr/bin/nvidia-container-cli"
 TOOLKIT_REPOSITORY = "https://nvidia.github.io/libnvidia-container"

@@ -22,6 +22,7 @@ from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
+from cli.doctor.finding import Severity
 from cli.provider import StackUp
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
@@ -169,6 +170,17 @@ def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert "not on PATH" in finding.found
     assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
+
+
+@pytest.mark.parametrize(("status", "severity"), [(0, Severity.FINE), (1, Severity.WARNS)])
+def test_a_docker_without_its_daemon_is_not_fine(
+    status: int, severity: Severity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker").write_text(f"#!/bin/sh\nexit {status}\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (finding,) = diagnosis.docker(DESIGN)
+    assert finding.severity is severity
 
 
 # --- permissions ------------------------------------------------------------------------------------------

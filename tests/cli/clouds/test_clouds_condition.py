@@ -24,7 +24,7 @@ from tests.support.stack_values import stack_file
 
 __all__ = ["head"]
 
-STACK = Stack(Path("/nowhere"), "test")
+STACK = Stack(Path("nowhere"), "test")
 HOT = "slurm-stacks health: GPU 1: too hot"
 STATUS: dict[str, Any] = {
     "partitions": [{"name": "gpu", "state": "DOWN"}],
@@ -40,7 +40,9 @@ STATUS: dict[str, Any] = {
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    monkeypatch.chdir(tmp_path)
+    STACK.project.mkdir()
     made = FakeProvider()
     login = Login("controller", Target(host="10.0.0.1", user="ubuntu", host_keys=()))
     monkeypatch.setattr(made, "_login", lambda _stack: login)

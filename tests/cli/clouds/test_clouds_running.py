@@ -17,7 +17,7 @@ from cli.clouds.kept_storage import KeptStorage
 from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import locations
+from infra.program import clusters, locations
 from infra.program.stack import Stack
 from node.model import Mount
 from tests.support.cloud_up import (
@@ -324,7 +324,10 @@ def test_a_note_that_is_damaged_is_none(stack: Stack) -> None:
     known_clusters.note(stack, PLACE)
     known_clusters.note(stack, PLACE)
     assert known_clusters.read(stack) == [PLACE]
-    (locations.state_dir(stack) / known_clusters.NAME).write_text('[{"strange": 1}]')
+    (record,) = clusters.recorded()
+    assert (record.home, record.provider, record.id) == (stack, "aws", locations.cluster_id(stack))
+    (file,) = (locations.state_root() / "clusters").iterdir()
+    file.write_text(file.read_text().replace("region", "strange"))
     assert known_clusters.read(stack) == []
 
 

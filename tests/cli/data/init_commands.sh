@@ -58,7 +58,7 @@
     --partition compute-gpu=p4de.24xlarge,nodes=4-4,placement=cluster,exclusive=true,disk_gib=200,aws.efa=true \
     --storage home=nfs --storage apps=nfs,size_gib=200 --storage local_scratch=nvme,path=/local_scratch \
     --storage scratch=fsx_lustre,path=/fsx,size_gib=4800,deployment=PERSISTENT_2,throughput=250 \
-    --set 'cluster.hooks=[{role: all, source: docs/examples/hooks/docker.sh}]' \
+    --set 'cluster.hooks=[{role: all, source: examples/hooks/docker.sh}]' \
     --set cluster.containers.runtime=pyxis --set cluster.containers.images=/fsx/enroot \
     --set 'cluster.containers.packages=[
         {source: https://github.com/NVIDIA/enroot/releases/download/v4.1.2/enroot_4.1.2-1_amd64.deb,

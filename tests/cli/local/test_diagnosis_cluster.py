@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -226,7 +227,7 @@ def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert f"test of {tmp_path / 'c'}" in found.found
     assert str(project) not in found.found
 
-    (tmp_path / "c" / "Pulumi.yaml").unlink()
+    shutil.rmtree(tmp_path / "c")
     with process_of(runs["c"]):
         told = {f.check: f for f in cluster.others(Stack(project, "test"))}
     assert seen(told.values()) == {"others.abandoned": "warns", "others.clusters": "fine"}

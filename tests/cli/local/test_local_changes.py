@@ -28,7 +28,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.model import Accelerator, ClusterDesign, Host
-from tests.support.changes_table import check_fields, check_keys, document
+from tests.support.changes_table import check_fields, check_keys
 from tests.support.checkout import ROOT
 
 LOGIN = Host("login-0", "login", ("login",), "local.small", 0)
@@ -191,8 +191,3 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
     assert (finding.check, finding.severity) == ("cluster.benchmark", Severity.STOPS)
     assert "job 9 (RUNNING on debug-0) would be cancelled" in finding.found
     assert "`./cluster up --no-benchmark`" in str(finding.cure)
-
-
-def test_the_page_has_the_table() -> None:
-    page = (ROOT / "docs" / "local.md").read_text(encoding="utf-8")
-    assert [line for line in page.splitlines() if line.startswith("|")] == document(TABLE)

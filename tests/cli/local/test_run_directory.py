@@ -24,7 +24,7 @@ import pytest
 from cli.local import loopback, run_directory
 from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.errors import UserError
-from infra.program import locations
+from infra.program import folders, locations
 from infra.program.stack import Stack
 from node import ports
 from node.folders import Folders
@@ -39,6 +39,8 @@ from tests.support.doubles import design
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "project").mkdir()
     return RunDirectory.make(Stack(tmp_path / "project", "test"))
 
 
@@ -144,7 +146,7 @@ def test_ordinary_users_do_not_take_each_others_ports(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run_directory, "user", lambda: "somebody")
 
     def choose(user: int) -> int:
-        """Return the first port of a user's new cluster of this checkout and stack."""
+        """Return the first port of a user's new cluster, whose search begins where the other user's does."""
         chosen = place / f"chosen-{user}"
         if (child := os.fork()) == 0:
             try:
@@ -152,7 +154,11 @@ def test_ordinary_users_do_not_take_each_others_ports(monkeypatch: pytest.Monkey
                 os.setgid(user)
                 os.setuid(user)
                 os.environ["XDG_CACHE_HOME"] = str(place / f"cache-{user}")
-                run = RunDirectory.make(Stack(place / "project", "test"))
+                os.environ["XDG_STATE_HOME"] = str(place / f"state-{user}")
+                stack = Stack(place / f"project-{user}", "test")
+                stack.project.mkdir()
+                (folders.make_state_dir(stack) / locations.ID).write_text("0123456789")
+                run = RunDirectory.make(stack)
                 chosen.write_text(str(run.settings(design(nodes(3))).site.slurmctld_port))
             except BaseException:
                 traceback.print_exc()

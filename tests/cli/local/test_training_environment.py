@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import training
-from cli.local.training import build, build_own
+from cli.local.training import UNSOLVABLE, build, build_own
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.errors import EXIT_REFUSED, UserError
@@ -118,6 +118,11 @@ def test_a_users_requirements_may_be_the_mistake(uv: Uv, tmp_path: Path) -> None
         build_own(tmp_path, "own.txt", tmp_path / "envs", uv.path)
     assert f"uv could not build the environment from {tmp_path / 'own.txt'}" in str(caught.value)
     assert "Check what the file names, the connection" in str(caught.value)
+    uv.write(f"#!/bin/sh\nexit {UNSOLVABLE}\n")
+    with pytest.raises(UserError) as caught:
+        build_own(tmp_path, "own.txt", tmp_path / "envs", uv.path)
+    assert "exclude each other" in str(caught.value)
+    assert "connection" not in str(caught.value), "the index has answered"
 
 
 def test_without_room_nothing_is_begun_and_with_room_it_goes_on(

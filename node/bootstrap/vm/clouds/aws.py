@@ -11,10 +11,10 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
+from node.cloud_api import Notices
 from node.elastic.drivers.ec2.names import NODES, node_of, nodes_in
 from node.model import Mount, Settings
 from node.sites import AwsSite
-from node.termination_notice import Notices
 
 EBS, INSTANCE_STORE = "Amazon Elastic Block Store", "Amazon EC2 NVMe Instance Storage"
 """Models of NVMe disks, as the kernel reports them."""

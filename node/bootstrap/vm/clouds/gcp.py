@@ -13,12 +13,12 @@ from node.bootstrap.vm import apt
 from node.bootstrap.vm.clouds.interface import LOGS, Disk
 from node.bootstrap.vm.metadata_guard import Openings
 from node.bootstrap.vm.users import KEY, KEY_TEXT
+from node.cloud_api import Notices
 from node.elastic.drivers.gce.names import node_of
 from node.gcp.metadata import GPU_MAINTENANCE_SECONDS, Metadata
 from node.gcp.services import SCHEME, Bucket, Secret
 from node.model import Mount, Settings
 from node.sites import GcpSite, MountSource
-from node.termination_notice import Notices
 from node.waiting import wait_until
 
 # Sends the machine's logs to Cloud Logging, where they outlive the machine, and its metrics.

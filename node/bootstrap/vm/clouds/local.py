@@ -15,8 +15,8 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import users
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
+from node.cloud_api import Notice, Notices
 from node.model import Mount, Settings
-from node.termination_notice import Notice, Notices
 
 HOME = "/srv/slurm-stacks"
 BUCKET = f"{HOME}/bucket"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.checkout import ROOT
 
-HOOK = ROOT / "docs" / "examples" / "hooks" / "gdrcopy.sh"
+HOOK = ROOT / "examples" / "hooks" / "gdrcopy.sh"
 KERNEL, OTHER = "6.17.0-1022-gcp", "6.14.0-1018-gcp"
 STAND_INS = {
     "nvidia-smi": "",

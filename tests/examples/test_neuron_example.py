@@ -13,7 +13,7 @@ from infra.instance_types.catalog import catalog
 from node.slurm import gres
 from tests.support.checkout import ROOT
 
-SCRIPT = ROOT / "docs" / "examples" / "neuron.sh"
+SCRIPT = ROOT / "examples" / "neuron.sh"
 TRACE = """\
 #!/bin/sh
 case "$0 $1 $2" in

@@ -6,7 +6,7 @@
 #SBATCH --exclusive
 #SBATCH --gres=neuron:trainium:16
 #SBATCH --output=neuron-%j.log
-# Trains on whole trn1.32xlarge nodes with PyTorch: sbatch docs/examples/neuron.sh /apps/venv train.py [ARGUMENT …]
+# Trains on whole trn1.32xlarge nodes with PyTorch: sbatch examples/neuron.sh /apps/venv train.py [ARGUMENT …]
 # The first argument is a virtual environment on a shared folder, with AWS Neuron's packages: torch-neuronx and
 # neuronx-cc. The nodes have the driver, the runtime, the collective library and the tools.
 set -eu

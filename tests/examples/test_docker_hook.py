@@ -15,7 +15,7 @@ import pytest
 from node.bootstrap.vm import pyxis
 from tests.support.checkout import ROOT
 
-HOOK = ROOT / "docs" / "examples" / "hooks" / "docker.sh"
+HOOK = ROOT / "examples" / "hooks" / "docker.sh"
 STAND_INS = ("dockerd", "nvidia-smi", "apt-get", "apt-mark", "nvidia-ctk", "systemctl", "usermod", "docker")
 CURL = """#!/bin/sh
 while [ "$1" != --output ]; do shift; done

@@ -23,7 +23,7 @@ from tests.support import sshd
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts
 
-HOOK = ROOT / "docs" / "examples" / "hooks" / "users.sh"
+HOOK = ROOT / "examples" / "hooks" / "users.sh"
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
 ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash

@@ -1,1 +1,0 @@
-../../../infra/outputs/contract.py

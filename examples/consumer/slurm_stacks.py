@@ -1,0 +1,1 @@
+../../infra/outputs/contract.py

@@ -1,0 +1,45 @@
+"""docs/changes.md has the programs' tables of what a change does, and the lines that `up` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from cli.aws.changes import RULES
+from cli.changes.table import Kind, compare
+from node.model import ClusterDesign, Partition
+from tests.support.changes_table import PAGE, PROVIDERS, SHORT, TABLE, document
+
+TEXT = PAGE.read_text(encoding="utf-8")
+WORDS = dict(re.findall(r"^\| (\S[^|]*) \| ([^|]+) \|$", TEXT, re.MULTILINE))
+"""The page's word for each kind -> what it means."""
+
+
+def test_the_table_is_the_programs() -> None:
+    (found,) = TABLE.finditer(TEXT)
+    assert found[0] == document(), "run python -m tests.support.changes_table"
+    for key in ("`partitions.nodes.max`", "`storage.*.size_gib`", "`local.isolation`"):
+        assert key in found[0]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_explained(kind: Kind) -> None:
+    assert kind.value in WORDS[SHORT[kind]]
+
+
+def test_every_key_is_in_one_line_or_changes_nothing() -> None:
+    for table in PROVIDERS.values():
+        for key, row in table.items():
+            lines = [line for line in document().splitlines() if f"`{key}`" in line]
+            assert len(lines) == 1 or (not lines and row.kind is Kind.NOTHING), key
+
+
+def test_the_lines_of_changes_are_as_they_are_printed() -> None:
+    cpu = Partition("cpu", "c4.2xlarge", 8, 14000, 0, 10)
+    old = ClusterDesign("c", "c", "aws", "vm", (), (cpu,), ())
+    for change in ({"max": 20}, {"instance_type": "c5.2xlarge"}):
+        new = dataclasses.replace(old, partitions=(dataclasses.replace(cpu, **change),))
+        (found,) = compare(old, new, RULES)
+        assert f"{found.line()}\n" in TEXT

@@ -1,0 +1,54 @@
+"""The pictures of plans show what `plan` prints. tests/cluster/test_documented_commands.py has the others."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cli import main as cli
+from tests.support.checkout import ROOT
+
+FOLDER = ROOT / "docs" / "pictures"
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("record")
+
+
+@pytest.mark.parametrize("scene", ["aws", "gcp"])
+def test_a_picture_of_plans_is_up_to_date(
+    scene: str, record: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = []
+    monkeypatch.setenv("COLUMNS", str(record.COLUMNS))
+    for command in record.SCENES[scene]:
+        typed = command.rpartition("; ")[2]
+        stack, count = re.findall(r"--stack (\S+) \| head -(\d+)", typed)[0]
+        monkeypatch.setattr(sys, "argv", ["cluster", "plan", "--stack", stack])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code in (0, None)
+        printed = [line for line in capsys.readouterr().out.splitlines()[: int(count)] if line.strip()]
+        wanted += [f"$ {typed}", *printed]
+    picture = record.drawn((FOLDER / f"{scene}.svg").read_text(encoding="utf-8"))
+    assert [squeezed(line) for line in picture] == [squeezed(line) for line in wanted], (
+        f"run python docs/pictures/record.py {scene}"
+    )
+
+
+def squeezed(line: str) -> str:
+    return "".join(line.split())
+
+
+def test_a_stale_line_would_be_found(record: ModuleType, tmp_path: Path) -> None:
+    shown = ["time   12.5 s", "cores  2", "kept as ~/a/b.json", "+ local-head created (0.3 s)"]
+    assert record.labels(shown) == {"time", "kept as PATH", "+ local-head created (N s)"}
+    picture = record.draw(record.shown(["printf 'one\\n  two  3\\n'"], tmp_path), "a title")
+    assert record.drawn(picture)[1:] == ["one", "  two  3"]
