@@ -84,8 +84,8 @@ class Agent:
         """Claim the block of addresses of process machines; running machines keep their addresses."""
         if containers.read_isolation(self._run) == CONTAINER:
             return None
-        there = self._cloud.list({})["machines"]
-        claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in there))
+        machines = self._cloud.list({})["machines"]
+        claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in machines))
         if claim is None:
             print("the cluster's addresses are not claimed: another one may have the same", flush=True)
         return claim

@@ -78,17 +78,17 @@ def make(name: str, cores: Sequence[int] = ()) -> list[Path]:
     Raises:
         OSError: the kernel refuses.
     """
-    made = []
+    folders = []
     for folder in hierarchies():
         if (folder / "cgroup.controllers").exists():
             _delegate_controllers(folder)
         (folder / name).mkdir(exist_ok=True)
         if cores and (folder / name / CPUS).exists():
             (folder / name / CPUS).write_text(in_words(cores))
-        made.append(folder / name)
-    if not made:
+        folders.append(folder / name)
+    if not folders:
         raise OSError(NO_VERSION_2)
-    return made
+    return folders
 
 
 def make_for_jobs(name: str, cores: Sequence[int] = ()) -> dict[str, Path]:
@@ -100,16 +100,16 @@ def make_for_jobs(name: str, cores: Sequence[int] = ()) -> dict[str, Path]:
     Returns:
         Controller -> cgroup; empty if version 2 has the controllers.
     """
-    made = {}
+    folders = {}
     for controller, folder in old_controllers().items():
         group = folder / name
         group.mkdir(exist_ok=True)
         for file in FILLED_BY_HAND:
             if (group / file).exists():
-                own = in_words(cores) if file == CPUS else ""
-                (group / file).write_text(own or (folder / file).read_text())
-        made[controller] = group
-    return made
+                cpus = in_words(cores) if file == CPUS else ""
+                (group / file).write_text(cpus or (folder / file).read_text())
+        folders[controller] = group
+    return folders
 
 
 def set_cores(name: str, cores: Sequence[int]) -> None:

@@ -219,8 +219,8 @@ class FaultInjector:
     def _machine_of(self, node: str) -> MachineRecord:
         living = {r.node: r for r in self._store.machines.values() if r.alive}
         if node not in living:
-            there = ", ".join(living) or "none"
-            raise CloudError("NotFound", f"no machine of that name runs: {node}; there are: {there}")
+            names = ", ".join(living) or "none"
+            raise CloudError("NotFound", f"no machine of that name runs: {node}; there are: {names}")
         return living[node]
 
     def _apply(self, action: str, record: MachineRecord) -> None:
@@ -352,16 +352,16 @@ class Cloud:
         """Terminate machines and wait until they have ended; unknown and terminated ids are no error."""
         with self._lock:
             machines = self._store.machines
-            mine = [machines[i] for i in ids if i in machines and machines[i].state != "terminated"]
-            for record in mine:
+            records = [machines[i] for i in ids if i in machines and machines[i].state != "terminated"]
+            for record in records:
                 record.change("stopping")
             self._store.try_to_save()
-        threads = [threading.Thread(target=self._stop, args=(record,)) for record in mine]
+        threads = [threading.Thread(target=self._stop, args=(record,)) for record in records]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return {"machines": [asdict(r) for r in mine]}
+        return {"machines": [asdict(r) for r in records]}
 
     def list(self, tags: Mapping[str, str]) -> dict[str, Any]:
         """List the machines that have all of `tags`.

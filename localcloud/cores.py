@@ -112,9 +112,9 @@ class Cores:
         """Return the cores of a machine that an earlier agent may have moved just before it was killed."""
         with contextlib.suppress(OSError):
             if process is not None and process.alive():
-                there = os.sched_getaffinity(process.pid)
-                if len(there) == len(cores) and there <= set(self._usable):
-                    return sorted(there)
+                affinity = os.sched_getaffinity(process.pid)
+                if len(affinity) == len(cores) and affinity <= set(self._usable):
+                    return sorted(affinity)
         return cores
 
     def give_back(self, machine: str) -> None:
@@ -147,11 +147,11 @@ class Cores:
 
     def _better(self, cores: Iterable[int], load: Mapping[int, int]) -> tuple[int, int] | None:
         """Return a core that the machine has, and another one that would be shared by fewer."""
-        own = set(cores)
-        others = [core for core in self._usable if core not in own]
-        if not own or not others:
+        cores_of_machine = set(cores)
+        others = [core for core in self._usable if core not in cores_of_machine]
+        if not cores_of_machine or not others:
             return None
-        worst = max(sorted(own), key=lambda core: load[core])
+        worst = max(sorted(cores_of_machine), key=lambda core: load[core])
         best = min(others, key=lambda core: load[core])  # of equals the first, which is the better one
         return (worst, best) if load[best] + 1 < load[worst] else None
 

@@ -146,8 +146,8 @@ def check_free_space(folder: Path) -> None:
     Raises:
         ImageError: it does not.
     """
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    free = shutil.disk_usage(there).free // 2**20
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free // 2**20
     if free < NEEDED_MIB:
         raise ImageError(
             f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "

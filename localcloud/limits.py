@@ -63,14 +63,14 @@ def allowed(
     Args:
         gpus: GPUs of one machine.
     """
-    there = list(living)
-    devices = sum(m.gpus for m in there)
+    running = list(living)
+    devices = sum(m.gpus for m in running)
     found = LaunchAllowance(wanted)
-    if limits.quota_nodes is not None and limits.quota_nodes - len(there) < found.count:
+    if limits.quota_nodes is not None and limits.quota_nodes - len(running) < found.count:
         found = LaunchAllowance(
-            max(0, limits.quota_nodes - len(there)),
+            max(0, limits.quota_nodes - len(running)),
             "QuotaExceeded",
-            _exceeded(limits.quota_nodes, "machine", "run", len(there)),
+            _exceeded(limits.quota_nodes, "machine", "run", len(running)),
         )
     if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
         found = LaunchAllowance(
@@ -79,7 +79,7 @@ def allowed(
             _exceeded(limits.quota_gpus, "GPU", "used", devices),
         )
     for pool, most in pools(limits, partition, zone).items():
-        used = sum(_in_pool(machine, pool) for machine in there)
+        used = sum(_in_pool(machine, pool) for machine in running)
         if most - used < found.count:
             found = LaunchAllowance(
                 max(0, most - used),

@@ -216,8 +216,8 @@ class Run:
         try:
             text = foreign.read(self.folder / JOB_FILE, STATE_BYTES).data.strip()
         except FileNotFoundError:
-            mine = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
-            return max(mine, default=None)
+            active = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
+            return max(active, default=None)
         except (foreign.UnusableError, OSError):
             text = b""
         if not _JOB.fullmatch(text):
@@ -388,5 +388,5 @@ class Sweep:
 
 def _benchmarks(jobs: Jobs) -> list[int]:
     """The jobs of all benchmarks that wait or run, of all users."""
-    ours = (job for job in jobs.values() if (job.comment or "").startswith(MARK))
-    return [job.id for job in ours if not job.is_over]
+    benchmarks = (job for job in jobs.values() if (job.comment or "").startswith(MARK))
+    return [job.id for job in benchmarks if not job.is_over]

@@ -158,8 +158,8 @@ class Metadata:
         `rebalance recommendation`.
         """
         if text := self.find("meta-data/spot/instance-action"):
-            said = json.loads(text)
-            return Notice(said["action"], seconds(said["time"]))
+            action = json.loads(text)
+            return Notice(action["action"], seconds(action["time"]))
         if self.find("meta-data/events/recommendations/rebalance"):
             return Notice("rebalance recommendation", None)
         return None

@@ -195,8 +195,8 @@ HELP = {
 
 def explain(code: str, message: str) -> str:
     """Returns a refusal as a sentence: its meaning, and the code and message of AWS."""
-    said = f"{code}: {message}" if message else code
-    return f"{HELP[code]} ({said})" if code in HELP else said
+    answer_text = f"{code}: {message}" if message else code
+    return f"{HELP[code]} ({answer_text})" if code in HELP else answer_text
 
 
 # Reads and writes whole objects of the cluster's bucket in S3, and checks their digests.
@@ -261,14 +261,14 @@ class Bucket:
         if code == "NoSuchKey":
             raise MissingError(f"{what}: there is no such object", code, answer.status)
         if code == "PermanentRedirect" or answer.status in (301, 307):
-            there = answer.headers.get("x-amz-bucket-region", "another region")
+            bucket_region = answer.headers.get("x-amz-bucket-region", "another region")
             raise ServiceError(
-                f"{what}: the bucket is in {there}, not in {self._region}", code, answer.status
+                f"{what}: the bucket is in {bucket_region}, not in {self._region}", code, answer.status
             )
-        said = explain(code or f"HTTP status {answer.status}", message)
+        explanation = explain(code or f"HTTP status {answer.status}", message)
         # Without the permission to list a bucket, a missing object is reported as AccessDenied too.
         unsure = ", or there is no such object" if code == "AccessDenied" and method == "GET" else ""
-        raise ServiceError(f"{what}: {said}{unsure}", code, answer.status)
+        raise ServiceError(f"{what}: {explanation}{unsure}", code, answer.status)
 
     def _base(self) -> str:
         if endpoint := override("S3"):
@@ -336,12 +336,12 @@ class Secret:
         headers = {"x-amz-target": f"secretsmanager.{action}", "content-type": "application/x-amz-json-1.1"}
         answer = self._service.call("POST", f"{url.rstrip('/')}/", headers, json.dumps(arguments).encode())
         try:
-            said: dict[str, Any] = json.loads(answer.body or b"{}")
+            content: dict[str, Any] = json.loads(answer.body or b"{}")
         except ValueError:
-            said = {}
+            content = {}
         if answer.status == 200:
-            return said
-        code = str(said.get("__type", f"HTTP status {answer.status}")).rpartition("#")[2]
-        message = str(said.get("message") or said.get("Message") or "")
+            return content
+        code = str(content.get("__type", f"HTTP status {answer.status}")).rpartition("#")[2]
+        message = str(content.get("message") or content.get("Message") or "")
         kind = MissingError if code == "ResourceNotFoundException" else ServiceError
         raise kind(f"secret {self.name}: {explain(code, message)}", code, answer.status)

@@ -140,7 +140,7 @@ def check_port(context: Context, port: int) -> None:
     raise OSError(f"{taken}: end it; or `down` and `up` choose other ports")
 
 
-def wait(what: str, there: Callable[[], bool], log: Path, pid: int | None = None) -> None:
+def wait(what: str, is_ready: Callable[[], bool], log: Path, pid: int | None = None) -> None:
     """Waits until `there` returns true. The step's time limit may end the wait; then the report has the log's
     last lines.
 
@@ -152,7 +152,7 @@ def wait(what: str, there: Callable[[], bool], log: Path, pid: int | None = None
     process = ProcessId.of(pid) if pid is not None else None
 
     def works() -> bool:
-        if there():
+        if is_ready():
             return True
         if process is not None and not process.alive():
             raise RuntimeError(f"{what} ended as it started")

@@ -42,8 +42,8 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     if status != 0:
         # A node's reason has the first line and the last one.
         printed = end_of(log)
-        said = [f"the end of {log}:", *printed] if any(map(str.strip, printed)) else ["it printed nothing"]
-        raise StepFailedError("\n".join([f"{name} {ended}", *said]))
+        ending = [f"the end of {log}:", *printed] if any(map(str.strip, printed)) else ["it printed nothing"]
+        raise StepFailedError("\n".join([f"{name} {ended}", *ending]))
     return [f"{name} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
 
 
@@ -76,10 +76,10 @@ def fetch(context: Context, source: str) -> bytes:
     if context.vm:
         from node.bootstrap.vm import clouds
 
-        own = clouds.of(context.settings)
-        if source.startswith(own.scheme):
-            bucket, _, key = source.removeprefix(own.scheme).partition("/")
-            return own.bucket(f"{own.scheme}{bucket}").get(key)
+        cloud = clouds.of(context.settings)
+        if source.startswith(cloud.scheme):
+            bucket, _, key = source.removeprefix(cloud.scheme).partition("/")
+            return cloud.bucket(f"{cloud.scheme}{bucket}").get(key)
     if source.startswith("https://"):
         from node import http_client
         from node.cloud_api import ServiceError

@@ -43,8 +43,8 @@ def users(context: Context) -> str:
         raise PermissionError("the boot of a whole machine must run as root")
     user = context.settings.site.user
     wanted = (user, "munge")
-    made = [user for user in wanted if _make_user(context, user)]
-    return f"made {' and '.join(made)}" if made else f"{' and '.join(wanted)} are there"
+    users_made = [user for user in wanted if _make_user(context, user)]
+    return f"made {' and '.join(users_made)}" if users_made else f"{' and '.join(wanted)} are there"
 
 
 def _make_user(context: Context, user: str) -> bool:
@@ -159,14 +159,14 @@ def mounts(context: Context) -> str:
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
 
 
-def _check_writable(context: Context, mine: Sequence[Mount]) -> None:
+def _check_writable(context: Context, mounts: Sequence[Mount]) -> None:
     """Checks that root may write to existing file systems in which it makes environments and keys.
 
     Raises:
         PermissionError: A file server maps root to a user who may not write.
     """
     site = context.settings.site
-    for mount in mine:
+    for mount in mounts:
         folder = context.at(mount.path.lstrip("/"))
         if mount.existing is None or not {str(folder), mount.path} & {site.shared, site.apps}:
             continue
@@ -181,19 +181,19 @@ def _check_writable(context: Context, mine: Sequence[Mount]) -> None:
             ) from error
 
 
-def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
+def _open_scratch(context: Context, mounts: Sequence[Mount]) -> None:
     """Gives shared scratch file systems the mode of /tmp, so that every user can write there.
 
     A new file system belongs to root only. A file system whose owner or mode was changed keeps both.
     """
     site = context.settings.site
-    for mount in mine:
+    for mount in mounts:
         folder = context.at(mount.path.lstrip("/"))
         # Who may write to somebody's own file system is the owner's decision.
         if mount.existing is not None or {str(folder), mount.path} & {site.shared, site.apps}:
             continue
-        there = folder.stat()
-        if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == NEW_MODE:
             folder.chmod(0o1777)
 
 

@@ -47,15 +47,15 @@ def bootstrap(
         host, sink, services = machine.begin(settings, host, bucket)
     else:
         host, sink, services = _on_this_host(settings, host, bucket)
-    own = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
-    sinks = [file_sink(own), sink]
+    report_file = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
+    sinks = [file_sink(report_file), sink]
     if role == "compute" and not folders.process:
         # Imported late, because no other machine needs it.
         from node.bootstrap import report_server
 
         # It is before the bucket, which may be slow.
         sinks.insert(1, report_server.sender(settings.site.controller_address))
-    report = BootReport(host, role, sinks, was_ready=was_ready(own))
+    report = BootReport(host, role, sinks, was_ready=was_ready(report_file))
     context = Context(settings, settings_file, role, host, folders, services, report)
     steps = [step for step in STEPS if step.taken_by(context)]
     if context.vm:

@@ -255,7 +255,7 @@ def _number(value: object) -> float | None:
 
 
 def _texts(value: object) -> list[str]:
-    return [_text(one) for one in value] if isinstance(value, list) else []
+    return [_text(text) for text in value] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
@@ -267,13 +267,13 @@ def _text(value: object) -> str:
 def brief(text: str) -> bytes:
     """Returns the part of a boot's report that `checked` reads. It is short, however long the report is."""
     content = json.loads(text)
-    made = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
-    made["steps"] = []
+    brief_report = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
+    brief_report["steps"] = []
     for step in content["steps"][-1:]:
         lines = [_line(line) for line in step.get("tail") or []]
         last = {key: _line(str(step.get(key) or "")) for key in ("name", "state", "note")}
-        made["steps"].append({**last, "tail": [line for line in lines if line]})
-    return json.dumps(made).encode()
+        brief_report["steps"].append({**last, "tail": [line for line in lines if line]})
+    return json.dumps(brief_report).encode()
 
 
 def failure(file: Path, since: float = 0.0) -> str | None:

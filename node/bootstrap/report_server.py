@@ -175,7 +175,7 @@ class ReportServer:
         """Keeps a report of the machine with this address. Returns why not, or an empty text."""
         now = self._clock()
         try:
-            said = report.checked(content, now)
+            checked = report.checked(content, now)
         except report.BrokenReportError as error:
             self._refusals.add(f"{address}: a broken report: {error}")
             return f"the report is broken: {error}"
@@ -183,7 +183,7 @@ class ReportServer:
             oldest = min(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             oldest.unlink()
             self._known.discard(oldest.stem)
-        kept = {"received": now, **said._asdict()}
+        kept = {"received": now, **checked._asdict()}
         files.write(self._folder / f"{address}.json", json.dumps(kept).encode(), 0o600)
         self._known.add(address)
         return ""

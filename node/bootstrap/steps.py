@@ -110,17 +110,17 @@ def accelerators(context: Context) -> str:
 
 
 def hooks(context: Context) -> str:
-    mine = [
+    scripts = [
         (number, hook)
         for number, hook in enumerate(context.settings.design.hooks)
         if hook.role in ("all", context.role)
     ]
-    if not mine:
+    if not scripts:
         raise SkipStep("the stack file has none for this role")
     from node.bootstrap import hook_scripts
 
-    lines = [line for number, hook in mine for line in hook_scripts.run(context, number, hook)]
-    return "\n".join([f"ran {len(mine)}", *lines])
+    lines = [line for number, hook in scripts for line in hook_scripts.run(context, number, hook)]
+    return "\n".join([f"ran {len(scripts)}", *lines])
 
 
 def health(context: Context) -> str:

@@ -289,18 +289,22 @@ def job_fits(job: JobState, capacities: Mapping[str, PartitionCapacity], now: fl
 
 def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str | None:
     comment_kind = kind_of(job.admin_comment)
-    own = _capacities(job, capacities)
-    if not own or job.reason in UNKNOWN:
+    partitions = _capacities(job, capacities)
+    if not partitions or job.reason in UNKNOWN:
         return None
     if job.reason in FOR_NODES:
-        limited = [one.failure for one in own if one.failure is not None and one.free < job.wanted_nodes]
-        if len(limited) == len(own):
+        limited = [
+            partition.failure
+            for partition in partitions
+            if partition.failure is not None and partition.free < job.wanted_nodes
+        ]
+        if len(limited) == len(partitions):
             sentence = " ".join(limited[0].sentence().split())
-            told = comment_kind is limited[0].kind and (
+            is_told = comment_kind is limited[0].kind and (
                 comment_kind not in COUNTED or job.admin_comment == sentence
             )
-            return None if told else sentence
-        if any(one.failure is not None for one in own):
+            return None if is_told else sentence
+        if any(partition.failure is not None for partition in partitions):
             return None
     # The job waits for something else now.
     return "" if comment_kind not in (None, ErrorClass.PREEMPTED) else None

@@ -224,7 +224,7 @@ def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Poo
     if len(failing_zones) == len(zones):
         zone_failures = [(pool.zone, failing.failure) for pool, failing in failing_zones]
         found.append(Limit(max(failing.count for _, failing in failing_zones), combined(zone_failures)))
-    return min(found, key=lambda one: one.count, default=None)
+    return min(found, key=lambda limit: limit.count, default=None)
 
 
 def combined(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:

@@ -87,8 +87,8 @@ class Metadata:
         known = self._token
         if fresh or known is None or known[1] - EARLY_SECONDS < time.monotonic():
             try:
-                said = json.loads(self.get("instance/service-accounts/default/token"))
-                self._token = str(said["access_token"]), time.monotonic() + float(said["expires_in"])
+                token = json.loads(self.get("instance/service-accounts/default/token"))
+                self._token = str(token["access_token"]), time.monotonic() + float(token["expires_in"])
             except MissingError:
                 raise MissingError(
                     "this machine has no service account: it can ask Google Cloud for nothing"
@@ -135,8 +135,8 @@ class Metadata:
         if answer.headers.get("metadata-flavor") != "Google":
             raise ServiceError("instance metadata: another server answers there", status=answer.status)
         if answer.status != 200:
-            said = f"instance metadata: {what}: HTTP status {answer.status}"
-            raise ServiceError(said, status=answer.status)
+            problem = f"instance metadata: {what}: HTTP status {answer.status}"
+            raise ServiceError(problem, status=answer.status)
         return answer
 
     def _notice(self, instance: Mapping[str, Any]) -> Notice | None:

@@ -55,9 +55,9 @@ def request(
     code, message = _parse_error(answer.body)
     code = code or f"HTTP status {answer.status}"
     meaning = HELP.get(answer.status)
-    said = f"{code}: {message}" if message else code
+    answer_text = f"{code}: {message}" if message else code
     kind = MissingError if answer.status == 404 else ServiceError
-    raise kind(f"{what}: {f'{meaning} ({said})' if meaning else said}", code, answer.status)
+    raise kind(f"{what}: {f'{meaning} ({answer_text})' if meaning else answer_text}", code, answer.status)
 
 
 def _headers(token: Token, more: Mapping[str, str], fresh: bool) -> Callable[[], Mapping[str, str]]:
@@ -77,7 +77,7 @@ def _parse_error(body: bytes) -> tuple[str, str]:
     """Returns the reason and the message of Google's error. Both are empty for any other content."""
     try:
         error: dict[str, Any] = json.loads(body)["error"]
-        reasons = [str(one["reason"]) for one in error.get("errors", []) if one.get("reason")]
+        reasons = [str(entry["reason"]) for entry in error.get("errors", []) if entry.get("reason")]
         code = str(error.get("status") or (reasons[0] if reasons else ""))
         return code, " ".join(str(error.get("message", "")).split())
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -178,10 +178,10 @@ class Secret:
             ServiceError: The service refused.
         """
         try:
-            said = self._call("GET", f"{self.name}/versions/latest:access")
+            answer = self._call("GET", f"{self.name}/versions/latest:access")
         except MissingError:
             return None
-        return base64.b64decode(said["payload"]["data"])
+        return base64.b64decode(answer["payload"]["data"])
 
     def put(self, content: bytes) -> None:
         """Sets the value. A repeated attempt may make a second version with the same value.

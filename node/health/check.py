@@ -122,8 +122,8 @@ def gpus(tool: Tool, count: int, skip: frozenset[str]) -> Iterator[str]:
         yield f"nvidia-smi shows {len(rows)} of {plurals.count(count, 'GPU')}"
     for row in rows:
         name = f"GPU {row.get(INDEX, '?')} ({row.get(BUS, '?')})"
-        if "gpus" not in skip and (said := next(filter(_BROKEN.search, row.values()), None)):
-            yield f"{name}: nvidia-smi says {said}"
+        if "gpus" not in skip and (message := next(filter(_BROKEN.search, row.values()), None)):
+            yield f"{name}: nvidia-smi says {message}"
         errors = row.get(ECC, "")
         if "ecc" not in skip and errors.isdigit() and int(errors):
             yield f"{name}: {plurals.count(int(errors), 'uncorrected memory error')} (ECC)"
@@ -189,15 +189,15 @@ def dcgm(tool: Tool) -> Iterator[str]:
 def _failed_tests(part: Any, name: str) -> Iterator[tuple[str, str]]:
     """Yield the failed tests and why. In DCGM 2 to 4, results are in lists below a named test."""
     if isinstance(part, list):
-        for one in part:
-            yield from _failed_tests(one, name)
+        for entry in part:
+            yield from _failed_tests(entry, name)
     elif isinstance(part, dict):
         name = str(part.get("name", name))
         warnings = part.get("warnings") or []
         warnings = warnings if isinstance(warnings, list) else [warnings]
         if str(part.get("status", "")).lower() == "fail" and any(map(_counts, warnings or [""])):
-            said = next(filter(_counts, warnings), "")
-            text = said.get("warning", "") if isinstance(said, dict) else said
+            warning = next(filter(_counts, warnings), "")
+            text = warning.get("warning", "") if isinstance(warning, dict) else warning
             yield name, " ".join(str(text).split())
         for key, value in part.items():
             if key not in ("warnings", "info", "test_summary"):
@@ -219,7 +219,7 @@ def xids(tool: Tool) -> Iterator[str]:
         return
     if ran.status != 0:
         return  # an ordinary user may not read the log, and a log that cannot be read shows no error
-    seen = dict.fromkeys(said for line in ran.output.splitlines() if (said := _xid(line)))
+    seen = dict.fromkeys(xid for line in ran.output.splitlines() if (xid := _xid(line)))
     yield from seen
 
 

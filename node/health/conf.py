@@ -32,9 +32,11 @@ def options(settings: Settings) -> list[tuple[str, object]]:
 
 def longest(settings: Settings) -> int:
     """Return the seconds that a prolog or an epilog may take; 0 for none. Slurm must wait as long."""
-    own = settings.design.slurm
+    slurm = settings.design.slurm
     checks = time_limits.HEALTH if _checked(settings) else 0
-    return max(checks + (own.prolog.timeout if own.prolog else 0), own.epilog.timeout if own.epilog else 0)
+    return max(
+        checks + (slurm.prolog.timeout if slurm.prolog else 0), slurm.epilog.timeout if slurm.epilog else 0
+    )
 
 
 def has_prolog(settings: Settings) -> bool:

@@ -44,8 +44,8 @@ def write(settings: Settings, settings_file: Path) -> None:
 
 def tool_path(folders: Folders) -> str:
     """Return the PATH on which tools are looked for."""
-    own = [str(folders.root / PRETENDED)] if folders.process else []
-    return ":".join([*own, "/usr/local/sbin", "/usr/local/bin", PATH, *OWN_FOLDERS])
+    folders_before = [str(folders.root / PRETENDED)] if folders.process else []
+    return ":".join([*folders_before, "/usr/local/sbin", "/usr/local/bin", PATH, *OWN_FOLDERS])
 
 
 def look(settings: Settings, node: str, wanted: Expected, when: When) -> list[str]:

@@ -130,11 +130,11 @@ def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[Job
     except (SlurmError, ValueError):
         return {}
     now = time.time()
-    told = {
+    advice = {
         job.id: reservations.advice(known.get(job.id, job), reserved, design.nodes_of(job.partition), now)
         for job in waiting
     }
-    return {number: text for number, text in told.items() if text is not None}
+    return {number: text for number, text in advice.items() if text is not None}
 
 
 def facts(job: JobState, advice: str | None) -> list[str]:
@@ -426,9 +426,9 @@ class Cluster:
         match = _JOB.fullmatch(name)
         assert match is not None
         jobs, silent = self._jobs()
-        mine = sorted((job for job in jobs.values() if _is(job, int(match[1]), match[2])), key=_place)
-        since = self._submitted(mine)
-        ids = sorted({job.id for job in mine} | ({int(match[1])} if match[2] is None else set()))
+        tasks = sorted((job for job in jobs.values() if _is(job, int(match[1]), match[2])), key=_place)
+        since = self._submitted(tasks)
+        ids = sorted({job.id for job in tasks} | ({int(match[1])} if match[2] is None else set()))
         aside = self._benchmarks()
         folders = [
             folder
@@ -443,9 +443,9 @@ class Cluster:
             about_jobs(ids),
         )
         seen = log.last(1) if log.path.exists() else []
-        if not mine and not folders and (not seen or seen == ["(nothing about it)"]):
+        if not tasks and not folders and (not seen or seen == ["(nothing about it)"]):
             raise UnknownNameError(f"no job has the number {name}. {self.known()}")
-        about = self._state_of(mine, silent, folders)
+        about = self._state_of(tasks, silent, folders)
         elastic = LogFile(
             "elastic daemon, on this job",
             self.log / "elastic.log",
@@ -456,8 +456,8 @@ class Cluster:
             Note(f"job {name}", about),
             log,
             elastic,
-            *self._on_nodes(mine[-MOST_TASKS:]),
-            *self._outputs(name, mine, folders, since),
+            *self._on_nodes(tasks[-MOST_TASKS:]),
+            *self._outputs(name, tasks, folders, since),
         ]
 
     def _on_nodes(self, jobs: list[JobState]) -> list[Source]:
@@ -467,9 +467,9 @@ class Cluster:
 
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
-            told = jobs[-MOST_TASKS:]
-            advice = reservation_advice(self.control, self.settings.design, told)
-            lines = [line for job in told for line in facts(job, advice.get(job.id))]
+            shown = jobs[-MOST_TASKS:]
+            advice = reservation_advice(self.control, self.settings.design, shown)
+            lines = [line for job in shown for line in facts(job, advice.get(job.id))]
             if len(jobs) > MOST_TASKS:
                 states = Counter(job.state.lower() for job in jobs)
                 summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -505,7 +505,7 @@ class Cluster:
         self, name: str, jobs: list[JobState], folders: list[Path], since: float | None
     ) -> Iterable[Source]:
         """The output files of a job that was submitted at a time, as far as that is known."""
-        said: dict[Path, tuple[str, int]] = {}
+        outputs: dict[Path, tuple[str, int]] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
@@ -514,19 +514,19 @@ class Cluster:
             for file in output_files(number, fields):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
                 if not any(folder.parent == Path(file.path).parent for folder in folders):
-                    said.setdefault(Path(file.path), (file.kind, file.owner))
+                    outputs.setdefault(Path(file.path), (file.kind, file.owner))
         for folder in folders:
             for path in sorted(folder.glob("out-*.txt")):
-                said.setdefault(path, ("output", folder.lstat().st_uid))
-        if said.pop(Path("/dev/null"), None) is not None:
+                outputs.setdefault(path, ("output", folder.lstat().st_uid))
+        if outputs.pop(Path("/dev/null"), None) is not None:
             nowhere = "it goes to /dev/null, which keeps nothing"
-        if not said:
+        if not outputs:
             yield Note("output", [f"({nowhere})"])
-        for path, (kind, owner) in said.items():
+        for path, (kind, owner) in outputs.items():
             missing = "the job has not written anything yet, or it was removed"
             yield LogFile(kind, path, missing, since=since, owner=owner)
         yield from explained(
-            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in said.items()
+            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in outputs.items()
         )
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:

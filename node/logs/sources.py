@@ -133,13 +133,13 @@ class LogFile:
     def _replaced(self) -> bool:
         """Whether the path now leads to a different file than the open one."""
         try:
-            there = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return False
         if self._descriptor is None:
-            return not is_earlier(there, self._since)
-        mine = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+            return not is_earlier(status, self._since)
+        opened = os.fstat(self._descriptor)
+        return (status.st_dev, status.st_ino) != (opened.st_dev, opened.st_ino)
 
     def _read(self) -> list[str]:
         assert self._descriptor is not None
@@ -292,6 +292,6 @@ def meanings(lines: list[str], known: Sequence[tuple[re.Pattern[str], str]] = ME
     """An explanation for each kind of line that needs one, behind the first such line."""
     found: list[str] = []
     for pattern, meaning in known:
-        said = ((line, match) for line in lines if (match := pattern.search(line)) is not None)
-        found += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in said][:1]
+        matches = ((line, match) for line in lines if (match := pattern.search(line)) is not None)
+        found += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in matches][:1]
     return found

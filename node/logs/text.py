@@ -43,14 +43,14 @@ def open_log(path: Path, owner: int | None = None) -> int:
         raise
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from None
-    there = os.fstat(descriptor)
-    if not stat.S_ISREG(there.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UnreadableError("not a file that keeps anything")
-    if owner is not None and there.st_uid != owner:
+    if owner is not None and status.st_uid != owner:
         os.close(descriptor)
         raise UnreadableError(
-            f"it belongs to {_user(there.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
+            f"it belongs to {_user(status.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
             "read it yourself if the job writes there"
         )
     return descriptor

@@ -50,8 +50,8 @@ def ports_of_blocks(blocks: Blocks) -> int:
 
 def block_numbers(partition: Partition, blocks: Blocks) -> dict[str, int]:
     """Node -> its number, from 0."""
-    mine = (number for first, count in blocks[partition.name] for number in range(first, first + count))
-    return dict(zip(partition.nodes(), mine, strict=False))
+    numbers = (number for first, count in blocks[partition.name] for number in range(first, first + count))
+    return dict(zip(partition.nodes(), numbers, strict=False))
 
 
 def block_runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[str]]:
@@ -153,5 +153,5 @@ def communication(cloud: object, on_loopback: str) -> list[tuple[str, str]]:
     if not isinstance(cloud, LocalSite):
         return []
     # With IPv4 alone getaddrinfo (AI_ADDRCONFIG) finds nothing while a host has no address but 127.0.0.1.
-    told = [*(["EnableIPv6"] if cloud.ipv6 else []), *([on_loopback] if cloud.loopback_only else [])]
-    return [("CommunicationParameters", ",".join(told))] if told else []
+    parameters = [*(["EnableIPv6"] if cloud.ipv6 else []), *([on_loopback] if cloud.loopback_only else [])]
+    return [("CommunicationParameters", ",".join(parameters))] if parameters else []

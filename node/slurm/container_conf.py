@@ -37,13 +37,13 @@ def oci_conf(settings: Settings) -> str:
     Every mount of nodes is an argument, so that a task's start reads no settings.
     """
     folders = Folders(settings)
-    own = f"{oci_state(settings)}/%u"
-    crun = f"crun --rootless=true --cgroup-manager=disabled --root={own}"
+    root = f"{oci_state(settings)}/%u"
+    crun = f"crun --rootless=true --cgroup-manager=disabled --root={root}"
     shown = [mount.path for mount in settings.design.mounts if "compute" in mount.roles]
     mounts = "".join(f" --mount={path}" for path in dict.fromkeys(shown))
     # Without `exec` the shell would get the task's signals, and end before the task has done its work.
     program = f"{settings.site.python} -I {folders.code / OCI_PROGRAM}"
-    start = f"exec {program} --bundle=%b --state={own}{mounts} {OCI_NAME}"
+    start = f"exec {program} --bundle=%b --state={root}{mounts} {OCI_NAME}"
     lines = {
         "RunTimeQuery": f"{crun} state {OCI_NAME}",
         "RunTimeKill": f"{crun} kill {OCI_NAME} KILL",

@@ -85,23 +85,23 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--mount", action="append", default=[])
     parser.add_argument("name")
     given = parser.parse_args(arguments)
-    made = given.state / f"{given.name}.bundle"
+    bundle = given.state / f"{given.name}.bundle"
     try:
         own_folder(given.state)
         config = json.loads((given.bundle / "config.json").read_text())
         root = Path(given.bundle, config["root"]["path"])
-        made.mkdir(mode=0o700, exist_ok=True)
+        bundle.mkdir(mode=0o700, exist_ok=True)
         gpus = driver(_libraries()) if Path("/dev/nvidiactl").exists() else []
-        adapt(config, root, made, given.mount, gpus)
-        (made / "config.json").write_text(json.dumps(config))
+        adapt(config, root, bundle, given.mount, gpus)
+        (bundle / "config.json").write_text(json.dumps(config))
     except RefusedError as error:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(bundle, ignore_errors=True)
         sys.exit(f"slurm-stacks: {error}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         sys.exit(f"slurm-stacks: the container's bundle cannot be used: {error!r}")
     options = ("--rootless=true", "--cgroup-manager=disabled", f"--root={given.state}")
     # Slurm's own cgroup of the step holds all of its processes. A new keyring is refused in some containers.
-    run = ("crun", *options, "run", "--no-new-keyring", f"--bundle={made}", given.name)
+    run = ("crun", *options, "run", "--no-new-keyring", f"--bundle={bundle}", given.name)
     os.execvp(run[0], run)
 
 
@@ -120,7 +120,7 @@ def own_folder(folder: Path) -> None:
 def adapt(
     config: dict[str, Any],
     root: Path,
-    made: Path,
+    bundle: Path,
     shared: Iterable[str],
     gpus: Sequence[dict[str, Any]],
 ) -> None:
@@ -138,17 +138,17 @@ def adapt(
     process, user = config["process"], account()
     # The last value of a name is the job's.
     job = dict(pair.partition("=")[::2] for pair in process.get("env", []))
-    ours = [bind(path) for path in (*SYSTEM, "/tmp")]
-    ours += [bind(path, read_only=True) for path in NAMES if _has_names(root, path)]
-    ours += [bind(str(file), target, read_only=True) for file, target in _accounts(root, made, user)]
+    mounts = [bind(path) for path in (*SYSTEM, "/tmp")]
+    mounts += [bind(path, read_only=True) for path in NAMES if _has_names(root, path)]
+    mounts += [bind(str(file), target, read_only=True) for file, target in _accounts(root, bundle, user)]
     asked = []
     for path in shared:
         if _place(root, path, Path(path).is_dir()):
-            ours.append(bind(path))
+            mounts.append(bind(path))
         else:
             sys.stderr.write(f"slurm-stacks: {path} is left out: the image has no such folder\n")
     if gpus and _place(root, DRIVER, folder=True):
-        ours += gpus
+        mounts += gpus
     for mount in requested(job.get(MOUNTS, "")):
         source, target = Path(mount["source"]), mount["destination"]
         if not source.exists():
@@ -158,10 +158,10 @@ def adapt(
                 f"{MOUNTS}: the image has no {target}, and you may not make it in {root}: make it there first"
             )
         asked.append(mount)
-    taken = {mount["destination"] for mount in (*ours, *asked)}
+    taken = {mount["destination"] for mount in (*mounts, *asked)}
     kept = [mount for mount in config.get("mounts", []) if _keeps(mount["destination"], taken)]
     # A mount hides what is below it, so the user's come last.
-    config["mounts"] = [*ours, *kept, *asked]
+    config["mounts"] = [*mounts, *kept, *asked]
 
     process.update(
         user={"uid": user.uid, "gid": user.gid},
@@ -178,7 +178,7 @@ def adapt(
         config.pop(key, None)
     hooks = config.setdefault("hooks", {})
     # crun does this after the container's end. What a killed crun leaves is small, and goes with the machine.
-    hooks["poststop"] = [*hooks.get("poststop", []), {"path": "/bin/rm", "args": ["rm", "-rf", str(made)]}]
+    hooks["poststop"] = [*hooks.get("poststop", []), {"path": "/bin/rm", "args": ["rm", "-rf", str(bundle)]}]
     config["root"]["path"] = str(root)
     config["linux"] = {
         "namespaces": [{"type": "user"}, {"type": "mount"}],
@@ -279,7 +279,7 @@ def _with_driver(variables: Iterable[str]) -> list[str]:
     return [f"{name}={value}" for name, value in values.items()]
 
 
-def _accounts(root: Path, made: Path, user: Account) -> list[tuple[Path, str]]:
+def _accounts(root: Path, bundle: Path, user: Account) -> list[tuple[Path, str]]:
     """The image's lists of users and groups with this user and group, as files of the node."""
     found = []
     for file, line in (("passwd", user.passwd_line()), ("group", f"{user.name}:x:{user.gid}:\n")):
@@ -287,8 +287,8 @@ def _accounts(root: Path, made: Path, user: Account) -> list[tuple[Path, str]]:
         if not theirs.is_file():
             continue
         # The first line of a name or a number counts: an image's own user of that name or number is hidden.
-        (made / file).write_text(line + theirs.read_text(errors="replace"))
-        found.append((made / file, f"/etc/{file}"))
+        (bundle / file).write_text(line + theirs.read_text(errors="replace"))
+        found.append((bundle / file, f"/etc/{file}"))
     return found
 
 
@@ -326,8 +326,8 @@ def _folder(image: str, here: str, mounts: Iterable[dict[str, Any]], root: Path)
     """The folder in which the task starts: the image's, or the job's if the image names none."""
     if image != "/":
         return image
-    there = any(here == m["destination"] or here.startswith(f"{m['destination']}/") for m in mounts)
-    return here if there or (root / here.lstrip("/")).is_dir() else image
+    mounted = any(here == m["destination"] or here.startswith(f"{m['destination']}/") for m in mounts)
+    return here if mounted or (root / here.lstrip("/")).is_dir() else image
 
 
 if __name__ == "__main__":

@@ -144,12 +144,12 @@ def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record
     looked_at = (seen | frozenset(before.seen if before is not None else ())) & kept.keys()
     closed = {p.name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())}
     deviation = Lines(kept, frozenset(closed))
-    said = [
+    values = [
         Line(fold(group), hardware)
         for p in design.partitions
         for group, hardware in deviation.groups(p.nodes(), Hardware.of(p))
     ]
-    return deviation, Record(release, tuple(said), tuple(sorted(looked_at)))
+    return deviation, Record(release, tuple(values), tuple(sorted(looked_at)))
 
 
 def read(lib: Path) -> Record | None:

@@ -43,16 +43,16 @@ def install(context: Context) -> list[str]:
         ServiceError: It cannot be fetched, or is not what it should be.
     """
     kinds = {mount.kind for mount in context.mounts()}
-    made: list[str] = []
+    installed: list[str] = []
     if "s3" in kinds:
-        made += apt.install(context, FUSE)
+        installed += apt.install(context, FUSE)
         if not context.at(f"{FOLDER}/bin/mount-s3").exists():
             _mountpoint(context)
-            made.append(f"mount-s3 {VERSION}")
+            installed.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
         apt.add_repository(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
-        made += apt.install(context, [GCSFUSE])
-    return made
+        installed += apt.install(context, [GCSFUSE])
+    return installed
 
 
 def _mountpoint(context: Context) -> None:
@@ -114,8 +114,8 @@ def _mount(context: Context, mount: Mount, *command: str) -> None:
     try:
         context.run(*service, *command, str(target), timeout=MOUNT_SECONDS, attempts=ATTEMPTS, pause=12.0)
     except CommandError as error:
-        said = context.run("journalctl", unit, "--lines=5", "--output=cat", allow=(0, 1)).strip()
+        journal = context.run("journalctl", unit, "--lines=5", "--output=cat", allow=(0, 1)).strip()
         raise RuntimeError(
             f"{mount.path}: {mount.existing} could not be mounted; does it exist, and does its own policy "
-            f"let this machine's role in?\n{said or error}"
+            f"let this machine's role in?\n{journal or error}"
         ) from error

@@ -61,18 +61,18 @@ def scratch(context: Context) -> str:
     Raises:
         FileNotFoundError: The machine has no such disks.
     """
-    own = clouds.of(context.settings).scratch(context)
-    if not own:
+    devices = clouds.of(context.settings).scratch(context)
+    if not devices:
         raise FileNotFoundError("this machine has no disks of its own: storage.local_scratch needs them")
-    if len(own) == 1:
-        return own[0]
+    if len(devices) == 1:
+        return devices[0]
     array = context.at(ARRAY)
     if not array.exists():
         # After a reboot the disks are still one array. After a stop they are empty.
         context.run("mdadm", "--assemble", "--scan", allow=(0, 1, 2))
     if not array.exists():
-        make = ("mdadm", "--create", str(array), "--level=0", f"--raid-devices={len(own)}", "--run")
-        context.run(*make, "--homehost=any", *own)
+        make = ("mdadm", "--create", str(array), "--level=0", f"--raid-devices={len(devices)}", "--run")
+        context.run(*make, "--homehost=any", *devices)
     return str(array)
 
 

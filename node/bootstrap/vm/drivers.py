@@ -176,9 +176,9 @@ def _built(context: Context, flavour: Flavour) -> Iterator[Choice | None]:
     parts = (modules.replace("modules", "objects", 1), f"linux-signatures-nvidia-{kernel}")
     if builds:
         yield Choice(packages, builds[0][0], built=True)
-    there = _user_space(context)
+    installed = _user_space(context)
     for driver, version in builds:
-        if driver in there:
+        if driver in installed:
             pin = PIN.format(
                 driver=driver,
                 kernel=kernel,
@@ -191,11 +191,11 @@ def _built(context: Context, flavour: Flavour) -> Iterator[Choice | None]:
 
 def _by_hand(context: Context, flavour: Flavour) -> Choice | None:
     """Returns the set with modules of the newest driver that DKMS builds for the running kernel."""
-    there = _user_space(context)
-    if not there:
+    installed = _user_space(context)
+    if not installed:
         return None
     packages = (f"nvidia-dkms-{flavour.name}", f"linux-headers-{platform.release()}", *flavour.user_space())
-    return Choice(packages, there[0], built=False)
+    return Choice(packages, installed[0], built=False)
 
 
 def _fits(context: Context, flavour: Flavour, choice: Choice) -> bool:
@@ -203,9 +203,9 @@ def _fits(context: Context, flavour: Flavour, choice: Choice) -> bool:
     plan = apt.simulate(context, choice.packages, downgrade=bool(choice.pin))
     if not plan.possible:
         return False
-    ours = flavour.one_driver()
-    versions = apt.installed(context, ours) | plan.versions
-    drivers = {_upstream(versions[name]) for name in ours if name in versions}
+    packages = flavour.one_driver()
+    versions = apt.installed(context, packages) | plan.versions
+    drivers = {_upstream(versions[name]) for name in packages if name in versions}
     return drivers == {choice.driver}
 
 
@@ -228,7 +228,7 @@ def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) 
     kernel = platform.release()
     builds = {d for offer in apt.offers(context, _modules(flavour)) if (d := _holds(offer))}
     held = sorted(builds, key=apt.version_order)
-    there, headers = _user_space(context), f"linux-headers-{kernel}"
+    installed, headers = _user_space(context), f"linux-headers-{kernel}"
     if signed:
         why = "Secure Boot loads no modules that are built here"
     elif not apt.known(context, headers):
@@ -242,7 +242,7 @@ def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) 
     ]
     return (
         f"no set of Ubuntu's packages gives Linux {kernel} NVIDIA's driver: signed modules for this kernel "
-        f"hold {' and '.join(held) or 'none'}, the user space is {' and '.join(there) or 'not there'} "
+        f"hold {' and '.join(held) or 'none'}, the user space is {' and '.join(installed) or 'not there'} "
         f"(series {BRANCH}), and {why}; {', '.join(cures)}"
     )
 
@@ -467,9 +467,9 @@ def _join_fabric(context: Context, count: int) -> None:
         )
 
 
-def _joined(said: str) -> int:
+def _joined(output: str) -> int:
     """The number of GPUs in the output of `nvidia-smi --query` whose fabric's state is Completed."""
-    fabrics = re.findall(r"^\s+Fabric\n\s+State\s+: (.+)$", said, re.MULTILINE)
+    fabrics = re.findall(r"^\s+Fabric\n\s+State\s+: (.+)$", output, re.MULTILINE)
     return sum(state.strip() == "Completed" for state in fabrics)
 
 
@@ -479,10 +479,10 @@ def _flavour(accelerator: Accelerator) -> Flavour:
 
 def _gpus(context: Context) -> int:
     try:
-        said = context.run("nvidia-smi", "--list-gpus", timeout=120.0)
+        gpus = context.run("nvidia-smi", "--list-gpus", timeout=120.0)
     except CommandError:
         return 0
-    return sum(line.startswith("GPU ") for line in said.splitlines())
+    return sum(line.startswith("GPU ") for line in gpus.splitlines())
 
 
 def efa(context: Context, count: int) -> str:
@@ -527,7 +527,7 @@ def _install_efa(context: Context) -> None:
     context.run("bash", "-c", command, timeout=EFA_SECONDS, env=apt.ENVIRONMENT)
 
 
-def _domains(said: str) -> set[str]:
+def _domains(output: str) -> set[str]:
     """Returns the interfaces in the output of `fi_info`, which may list one more than once."""
-    lines = (line.strip() for line in said.splitlines())
+    lines = (line.strip() for line in output.splitlines())
     return {line.partition(":")[2].strip() for line in lines if line.startswith("domain:")}

@@ -103,13 +103,13 @@ def install(context: Context, packages: Sequence[Package]) -> list[str]:
     if not apt.simulate(context, names).possible:
         apt.update(context)
     apt.install_files(context, names)
-    stamps, made = files.folder(context.at(STAMPS)), []
+    stamps, installed = files.folder(context.at(STAMPS)), []
     for digest, path in paths.items():
         name = context.run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(path)).strip()
         files.write(stamps / digest, f"{name}\n".encode())
         path.unlink()
-        made.append(name.split()[0])
-    return made
+        installed.append(name.split()[0])
+    return installed
 
 
 def _there(context: Context, package: Package) -> bool:

@@ -70,7 +70,7 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     packaged = design.containers.packages if design.containers else ()
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
-        **({"containers": [one.sha256 for one in packaged]} if packaged else {}),
+        **({"containers": [package.sha256 for package in packaged]} if packaged else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),
@@ -92,14 +92,14 @@ def _drivers(partition: Partition) -> list[str]:
 
 
 def _add(found: dict[str, ImageKind], kind: ImageKind) -> None:
-    there = found.get(kind.name)
-    if there is None:
+    kind_before = found.get(kind.name)
+    if kind_before is None:
         found[kind.name] = kind
         return
     found[kind.name] = ImageKind(
         kind.name,
         kind.role,
-        (*there.members, *kind.members),
-        min(there.disk_gib, kind.disk_gib),
-        there.partition,
+        (*kind_before.members, *kind.members),
+        min(kind_before.disk_gib, kind.disk_gib),
+        kind_before.partition,
     )

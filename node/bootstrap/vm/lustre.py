@@ -43,13 +43,13 @@ def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         RuntimeError: There is no module for any of the distribution's kernels, the machine did not boot the
             kernel that was installed, or the packages have no mount helper.
     """
-    kernel, made = _install(context, fresh=fresh)
+    kernel, installed = _install(context, fresh=fresh)
     if not context.at(HELPER).exists():
         raise RuntimeError(
             f"the Lustre client's packages are installed, but there is no /{HELPER}, which mounts need: "
             "use an image that has the Lustre client (image.id)"
         )
-    return kernel, made
+    return kernel, installed
 
 
 def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
@@ -75,7 +75,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
             "use an image that has the Lustre client (image.id)"
         )
     kernel = newest(context, kernels)
-    made = apt.install(
+    installed = apt.install(
         context,
         [
             f"linux-image-{kernel}",
@@ -98,7 +98,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         )
     mark.parent.mkdir(parents=True, exist_ok=True)
     files.write(mark, f"{kernel}\n".encode())
-    return kernel, made
+    return kernel, installed
 
 
 def newest(context: Context, kernels: set[str]) -> str:

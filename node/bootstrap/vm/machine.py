@@ -51,13 +51,13 @@ def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
 
 def bucket_sink(settings: Settings, bucket: str, host: str) -> Callable[[str], None]:
     """Returns a function that writes the report to the bucket, as often as the bucket allows."""
-    own = clouds.of(settings)
-    target = own.bucket(bucket, attempts=2, timeout=REPORT_SECONDS)
+    cloud = clouds.of(settings)
+    target = cloud.bucket(bucket, attempts=2, timeout=REPORT_SECONDS)
 
     def put(text: str) -> None:
         target.put(f"boot/{host}.json", text.encode())
 
-    return Paced(put, own.write_seconds) if own.write_seconds else put
+    return Paced(put, cloud.write_seconds) if cloud.write_seconds else put
 
 
 class Paced:

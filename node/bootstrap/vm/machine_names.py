@@ -75,7 +75,7 @@ def configure(context: Context) -> str:
     return f"{context.host}.{domain} at {known[context.host]}; the controller knows the others"
 
 
-def without(hosts: str, own: str, known: Collection[str]) -> str:
+def without(hosts: str, host: str, known: Collection[str]) -> str:
     """Returns the lines of /etc/hosts without the names of our own lines, which would have two addresses.
 
     Debian's installer and cloud-init give the machine's own name a loopback address, also as a full name.
@@ -90,8 +90,8 @@ def without(hosts: str, own: str, known: Collection[str]) -> str:
     for line in hosts.splitlines():
         address, *words = line.partition("#")[0].split() or [""]
         left = [word for word in words if word not in known or word == LOOPBACK]
-        if address.startswith(("127.", "::1")) and own in words:
-            left = [word for word in left if word.partition(".")[0] != own]
+        if address.startswith(("127.", "::1")) and host in words:
+            left = [word for word in left if word.partition(".")[0] != host]
         if left == words:
             kept.append(line)
         elif left:

@@ -77,27 +77,27 @@ def install(context: Context) -> str:
     accounting = context.role == "controller" and context.settings.design.slurm.accounting
     if accounting:
         mariadb.configure(context)
-    made = apt.install(context, wanted(context))
+    installed = apt.install(context, wanted(context))
     if accounting:
         mariadb.disable_autostart(context)
     # Imported late to save time: every node's boot runs this, but most need neither module.
     if context.role == "controller":
         from node.bootstrap.vm import cloud_client
 
-        made += cloud_client.install(context)
+        installed += cloud_client.install(context)
     if context.settings.design.containers is not None:
         from node.bootstrap.vm import pyxis as runtime
 
-        made += runtime.install(context)
+        installed += runtime.install(context)
     if any(mount.kind in BUCKETS for mount in context.mounts()):
         from node.bootstrap.vm import buckets
 
-        made += buckets.install(context)
+        installed += buckets.install(context)
     if any(mount.kind == "fsx_lustre" for mount in context.mounts()):
         from node.bootstrap.vm import lustre
 
-        kernel, more = lustre.install(context, fresh=bool(made))
-        made += more
+        kernel, more = lustre.install(context, fresh=bool(installed))
+        installed += more
         if kernel is not None:
             raise Reboot(f"installed Linux {kernel}, for which there is a Lustre client")
-    return f"installed {', '.join(made)}" if made else "all are there"
+    return f"installed {', '.join(installed)}" if installed else "all are there"

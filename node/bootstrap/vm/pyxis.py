@@ -123,11 +123,11 @@ def _load(context: Context, line: Path) -> None:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()
         try:
-            said = context.slurm("srun", "--help", conf=conf.name)
+            output = context.slurm("srun", "--help", conf=conf.name)
         except CommandError as error:
-            said = str(error)
-    if "--container-image" not in said:
-        last = "\n".join(text for text in said.splitlines() if "error:" in text or "Incompatible" in text)
+            output = str(error)
+    if "--container-image" not in output:
+        last = "\n".join(text for text in output.splitlines() if "error:" in text or "Incompatible" in text)
         release = context.report.content["facts"].get("slurm", "this machine's Slurm")
         raise RuntimeError(
             f"Slurm does not load Pyxis: its package must have been built for {release}, with the headers of "

@@ -48,17 +48,17 @@ def prepare(context: Context) -> str:
     if not context.settings.design.trains:
         raise SkipStep("the stack has no benchmark that needs it")
     project = context.path(context.folders.code) / PROJECT
-    own = project / REQUIREMENTS
-    if own.exists():
-        name = requirements_digest(own.read_bytes())
+    requirements = project / REQUIREMENTS
+    if requirements.exists():
+        name = requirements_digest(requirements.read_bytes())
     elif (project / "uv.lock").exists():
         name = hashlib.sha256((project / "uv.lock").read_bytes()).hexdigest()[:16]
     else:
         raise SkipStep("no environment is published")
     envs = files.folder(Path(context.settings.site.apps) / "envs")
     target, lock_file = envs / name, envs / f".{name}.lock"
-    for there in (target, lock_file):
-        _remove_foreign(there)
+    for path in (target, lock_file):
+        _remove_foreign(path)
     # After a restart of the boot the former process may still be making the environment.
     with locked(lock_file):
         # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
@@ -86,10 +86,10 @@ def _remove_foreign(path: Path) -> None:
 
 
 def _check_space(project: Path, envs: Path, target: Path) -> None:
-    own = (project / REQUIREMENTS).exists()
-    kind = "own" if own else "gpu" if "nvidia-" in (project / "uv.lock").read_text() else "cpu"
-    there = sum(file.lstat().st_size for file in target.rglob("*")) // MIB
-    free, needed = shutil.disk_usage(envs).free // MIB, NEEDED_MIB[kind] - there
+    has_requirements = (project / REQUIREMENTS).exists()
+    kind = "own" if has_requirements else "gpu" if "nvidia-" in (project / "uv.lock").read_text() else "cpu"
+    used = sum(file.lstat().st_size for file in target.rglob("*")) // MIB
+    free, needed = shutil.disk_usage(envs).free // MIB, NEEDED_MIB[kind] - used
     if free < needed:
         raise OSError(
             f"the training environment needs {needed} MiB in {envs}, and {free} MiB are free there: "

@@ -303,14 +303,14 @@ class Ec2Driver:
         newest: dict[str, tuple[str, str] | None] = {}
         for machine in machines:
             tags = {tag["Key"]: tag["Value"] for tag in instances[machine.id].get("Tags", [])}
-            made = tags.get(TEMPLATE), tags.get(TEMPLATE_VERSION)
+            template = tags.get(TEMPLATE), tags.get(TEMPLATE_VERSION)
             partition = self._design.partition_of(machine.node) if machine.node else None
             now = None
-            if partition is not None and all(made) and machine.state is MachineState.RUNNING:
+            if partition is not None and all(template) and machine.state is MachineState.RUNNING:
                 if partition.name not in newest:
                     newest[partition.name] = self._newest_template(partition.name)
                 now = newest[partition.name]
-            outdated = now is not None and now != made
+            outdated = now is not None and now != template
             found.append(dataclasses.replace(machine, outdated=True) if outdated else machine)
         return found
 

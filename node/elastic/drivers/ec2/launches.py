@@ -127,20 +127,20 @@ class Ec2Launches:
         self, group: LaunchGroup, nodes: tuple[str, ...], subnet: str
     ) -> tuple[dict[str, str], Failure | None]:
         """Launch all nodes in one subnet, or none: if a call fails, earlier calls are undone."""
-        made: dict[str, str] = {}
+        launched: dict[str, str] = {}
         for call in ec2_names.calls(nodes, CALL_NODES):
             try:
-                part = self._run(group, call, subnet, len(call), retry=bool(made))
+                part = self._run(group, call, subnet, len(call), retry=bool(launched))
             except self._refusals() as error:
                 failure = failure_of(error, nodes)
             else:
-                made |= part.launched
+                launched |= part.launched
                 if not part.failures:
                     continue
                 failure = part.failures[0]
-            self._undo(group, made)
+            self._undo(group, launched)
             return {}, failure
-        return made, None
+        return launched, None
 
     def _some(
         self, group: LaunchGroup, nodes: tuple[str, ...], subnet: str
@@ -149,22 +149,22 @@ class Ec2Launches:
 
         EC2 does not say why it launched fewer than asked for, so the rest is asked for again.
         """
-        made: dict[str, str] = {}
+        launched: dict[str, str] = {}
         for call in ec2_names.calls(nodes, CALL_NODES):
             rest, short = call, None
             for _ in range(2):
                 try:
-                    part = self._run(group, rest, subnet, 1, retry=bool(made))
+                    part = self._run(group, rest, subnet, 1, retry=bool(launched))
                 except self._refusals() as error:
-                    return made, failure_of(error)
-                made |= part.launched
-                rest = tuple(node for node in rest if node not in made)
+                    return launched, failure_of(error)
+                launched |= part.launched
+                rest = tuple(node for node in rest if node not in launched)
                 short = part.failures[0] if part.failures else None
                 if not rest:
                     break
             if short is not None:
-                return made, short
-        return made, None
+                return launched, short
+        return launched, None
 
     def _run(
         self, group: LaunchGroup, nodes: Sequence[str], subnet: str, least: int, *, retry: bool
@@ -220,7 +220,9 @@ class Ec2Launches:
         }
         # EC2 accepts no subnet beside a template's interfaces. They are repeated, each with the subnet in it.
         if template.interfaces:
-            request["NetworkInterfaces"] = [{**one, "SubnetId": subnet} for one in template.interfaces]
+            request["NetworkInterfaces"] = [
+                {**interface, "SubnetId": subnet} for interface in template.interfaces
+            ]
         else:
             request["SubnetId"] = subnet
         # The token covers the whole request, so that one token never stands for two different requests.
@@ -270,27 +272,29 @@ class Ec2Launches:
         interfaces = newest["LaunchTemplateData"].get("NetworkInterfaces", [])
         template = _Template(
             str(newest["VersionNumber"]),
-            tuple({key: one[key] for key in _INTERFACE if key in one} for one in interfaces),
+            tuple(
+                {key: interface[key] for key in _INTERFACE if key in interface} for interface in interfaces
+            ),
         )
         with self._lock:
             self._read[identity] = (now, template)
         return template
 
-    def _undo(self, group: LaunchGroup, made: Mapping[str, str]) -> None:
+    def _undo(self, group: LaunchGroup, launched: Mapping[str, str]) -> None:
         """End the instances of a group that cannot be launched as a whole.
 
         The reconciler ends what is left, because no node uses it.
         """
-        if not made:
+        if not launched:
             return
         self._renew_token(group)
-        left = set(made.values())
+        left = set(launched.values())
         for pause in (*PAUSES, None):
             try:
                 # EC2 may not know such young instances yet: not found does not mean ended.
                 left = end(self._client(), self._refusals(), left)
             except self._refusals() as error:
-                log(f"{fold(made)}: not ended yet: {failure_of(error).sentence()}")
+                log(f"{fold(launched)}: not ended yet: {failure_of(error).sentence()}")
             if not left or pause is None:
                 return
             self._sleep(pause)

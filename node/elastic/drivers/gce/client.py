@@ -73,20 +73,20 @@ def classify(code: str, status: int | None, message: str = "") -> ErrorClass:
         message: The cloud's message: a full zone and machines that cannot be placed together may have one
             code.
     """
-    said = message.lower()
-    full = _STOCKOUT in said and not _TABLE.has(code)
+    text = message.lower()
+    full = _STOCKOUT in text and not _TABLE.has(code)
     kind = ErrorClass.CAPACITY if full else _TABLE.of_answer(code, status)
-    if kind in (ErrorClass.CAPACITY, ErrorClass.CONFIG) and any(word in said for word in _PLACEMENT):
+    if kind in (ErrorClass.CAPACITY, ErrorClass.CONFIG) and any(word in text for word in _PLACEMENT):
         return ErrorClass.PLACEMENT
     return kind
 
 
 def failure_of(error: Exception, nodes: Sequence[str] = ()) -> Failure:
     """Return an exception of the client as a failure, with Compute Engine's own message on one line."""
-    said = _error_of_answer(error)
-    message = str(said.get("message") or error)
+    answer = _error_of_answer(error)
+    message = str(answer.get("message") or error)
     status = _status(error)
-    kind = classify(code_of(error), status, message) if said or status is not None else _of_client(error)
+    kind = classify(code_of(error), status, message) if answer or status is not None else _of_client(error)
     return Failure(tuple(nodes), kind, code_of(error), one_line(message))
 
 
@@ -107,7 +107,7 @@ def operation_failure(operation: Any, nodes: Sequence[str] = ()) -> Failure | No
         code, message = operation.http_error_message or "error", operation.http_error_message
     else:
         # The error of the whole call is less specific than its cause.
-        first = next((one for one in errors if one.code != "VM_MIN_COUNT_NOT_REACHED"), errors[0])
+        first = next((error for error in errors if error.code != "VM_MIN_COUNT_NOT_REACHED"), errors[0])
         code, message = first.code, first.message or first.code
     kind = classify(code, operation.http_error_status_code or None, message)
     return Failure(tuple(nodes), kind, code, one_line(message))

@@ -137,7 +137,7 @@ class Deletes:
         """
         now = self._clock()
         with self._lock:
-            old = [identity for identity, one in self._under_way.items() if now - one.at > KEEP_SECONDS]
+            old = [identity for identity, delete in self._under_way.items() if now - delete.at > KEEP_SECONDS]
             for identity in old:
                 del self._under_way[identity]
                 self._attempts.pop(identity, None)
@@ -146,11 +146,13 @@ class Deletes:
             self._asked = now
             left = dict(self._under_way)
         for zone in sorted({identity.zone for identity in left}):
-            here = {identity: one for identity, one in left.items() if identity.zone == zone}
+            here = {identity: delete for identity, delete in left.items() if identity.zone == zone}
             # The list starts with the delete that was begun first, so it contains all others.
-            origin = min((one.origin for one in here.values()), key=lambda one: moment(one.since) or 0.0)
+            origin = min(
+                (delete.origin for delete in here.values()), key=lambda delete: moment(delete.since) or 0.0
+            )
             try:
-                self._look(zone, {one.operation: identity for identity, one in here.items()}, origin)
+                self._look(zone, {delete.operation: identity for identity, delete in here.items()}, origin)
             except refusals() as error:
                 log(f"deletes in {zone}: {failure_of(error).sentence()}")
 

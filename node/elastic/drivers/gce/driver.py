@@ -51,8 +51,8 @@ def place(instance: Any) -> Place:
     Args:
         instance: The client's `Instance`.
     """
-    told = instance.resource_status.physical_host_topology
-    parts = (told.cluster, told.block, told.subblock)
+    topology = instance.resource_status.physical_host_topology
+    parts = (topology.cluster, topology.block, topology.subblock)
     # A part whose wider part is missing cannot be placed.
     known = next((count for count, part in enumerate(parts) if not part), len(parts))
     return parts[:known]
@@ -108,16 +108,18 @@ class Zones:
         self._look_elsewhere()
         with self._lock:
             zones = dict.fromkeys(
-                [*self._launch_zones, *(zone for zone, there in self._known.items() if there)]
+                [*self._launch_zones, *(zone for zone, known in self._known.items() if known)]
             )
         with ThreadPoolExecutor(len(zones), thread_name_prefix="zones") as threads:
             answers = dict(zip(zones, threads.map(self._ask, zones), strict=True))
-        errors = {zone: one for zone, one in answers.items() if isinstance(one, Exception)}
+        errors = {zone: answer for zone, answer in answers.items() if isinstance(answer, Exception)}
         for error in errors.values():
             if len(errors) == len(zones) or failure_of(error).kind not in API_FAILURES:
                 raise error
         with self._lock:
-            self._known |= {zone: one for zone, one in answers.items() if not isinstance(one, Exception)}
+            self._known |= {
+                zone: answer for zone, answer in answers.items() if not isinstance(answer, Exception)
+            }
             found = [machine for zone in zones for machine in self._known.get(zone, [])]
             before, self._unreachable = self._unreachable, frozenset(errors)
             counts = {zone: len(self._known.get(zone, [])) for zone in errors}
@@ -154,10 +156,10 @@ class Zones:
         if not new:
             return
         for zone in sorted(new):
-            there = self._ask(zone)
-            if not isinstance(there, Exception):
+            capacity = self._ask(zone)
+            if not isinstance(capacity, Exception):
                 with self._lock:
-                    self._known[zone] = there
+                    self._known[zone] = capacity
 
 
 # How many more machines the project's quotas allow.
@@ -205,8 +207,8 @@ class Quotas:
         best, failure = count, None
         for where, quotas in self._read():
             for metrics, need in _quota_needs(partition):
-                metric = next((one for one in metrics if quotas.get(one, (0.0, 0.0))[0] > 0), None)
-                metric = metric or next((one for one in metrics if one in quotas), None)
+                metric = next((name for name in metrics if quotas.get(name, (0.0, 0.0))[0] > 0), None)
+                metric = metric or next((name for name in metrics if name in quotas), None)
                 if metric is None:
                     continue
                 limit, usage = quotas[metric]
@@ -378,8 +380,8 @@ class GceDriver:
             for zone in sorted({identity.zone for identity in identities}):
                 for instance in self._instances(zone):
                     node = identities.get(Identity(zone, instance.name, int(instance.id)))
-                    if node is not None and (there := place(instance)):
-                        found[node] = there
+                    if node is not None and (at := place(instance)):
+                        found[node] = at
         except refusals() as error:
             raise error_of(error) from error
         return found

@@ -91,13 +91,13 @@ class UnfinishedLaunches:
             Node -> machine id of the instances that it has made so far.
         """
         try:
-            made = self._operations.inserted(bulk)
+            inserted = self._operations.inserted(bulk)
         except refusals() as error:
             log(f"{fold(bulk.nodes.values())}: {failure_of(error).sentence()}")
-            made = {}
+            inserted = {}
         with self._lock:
-            self._unfinished[bulk.operation] = (self._clock(), bulk, made)
-        return made
+            self._unfinished[bulk.operation] = (self._clock(), bulk, inserted)
+        return inserted
 
     def look(self) -> None:
         """Check the unfinished launches. Never raises: a listing must not depend on this."""
@@ -168,7 +168,7 @@ class UnfinishedLaunches:
 
     def _forget(self) -> None:
         now = self._clock()
-        self._failed = {n: one for n, one in self._failed.items() if now - one[0] < TELL_SECONDS}
+        self._failed = {n: failure for n, failure in self._failed.items() if now - failure[0] < TELL_SECONDS}
 
 
 CALL_NODES = 1000
@@ -271,32 +271,32 @@ class GceLaunches:
         self, group: LaunchGroup, nodes: tuple[str, ...], zone: str
     ) -> tuple[dict[str, str], list[Failure]]:
         """Launch all nodes in one zone, or none: if a call fails, earlier calls are undone."""
-        made: dict[str, str] = {}
+        launched: dict[str, str] = {}
         for call in _calls(nodes):
             part = self._run(group, call, zone, len(call))
-            made |= part.launched
+            launched |= part.launched
             if part.failures:
-                self._end([Identity.parse(identity) for identity in made.values()])
+                self._end([Identity.parse(identity) for identity in launched.values()])
                 return {}, [_for_nodes(part.failures[0], nodes)]
-        return made, []
+        return launched, []
 
     def _some(
         self, group: LaunchGroup, nodes: tuple[str, ...], zone: str
     ) -> tuple[dict[str, str], list[Failure]]:
         """Launch as many nodes as the zone gives."""
-        made: dict[str, str] = {}
+        launched: dict[str, str] = {}
         failures: list[Failure] = []
         calls = _calls(nodes)
         for number, call in enumerate(calls):
             part = self._run(group, call, zone, 1)
-            made |= part.launched
+            launched |= part.launched
             failures += part.failures
             if part.failures:
                 rest = tuple(node for later in calls[number + 1 :] for node in later)
                 if rest:
                     failures.append(_for_nodes(part.failures[0], rest))
                 break
-        return made, failures
+        return launched, failures
 
     def _run(self, group: LaunchGroup, nodes: tuple[str, ...], zone: str, least: int) -> LaunchResult:
         """Make one bulkInsert, and a second one if instances with these names exist already.
@@ -310,11 +310,11 @@ class GceLaunches:
             launched |= outcome.launched
             if not outcome.existing:
                 return LaunchResult(launched, outcome.failures)
-            there, other = self._adopt(outcome.existing, zone)
-            launched |= there
+            adopted, other = self._adopt(outcome.existing, zone)
+            launched |= adopted
             if other is not None:
                 lost = [node for failure in outcome.failures for node in failure.nodes]
-                rest = [node for node in outcome.existing if node not in there]
+                rest = [node for node in outcome.existing if node not in adopted]
                 names = nodes if least > 1 else tuple(dict.fromkeys([*lost, *rest]))
                 return LaunchResult(
                     {n: i for n, i in launched.items() if n not in names}, (_for_nodes(other, names),)

@@ -223,9 +223,9 @@ class Operations:
         found: dict[str, Any] = {}
         for operation in listed(self._clients(), self._project, bulk.zone, bulk.origin):
             name = gce_names.short(operation.target_link)
-            ours = operation.operation_group_id == bulk.group and name in bulk.nodes
+            is_of_bulk = operation.operation_group_id == bulk.group and name in bulk.nodes
             # A group also contains the deletes of instances that are undone.
-            if ours and operation.operation_type == "insert":
+            if is_of_bulk and operation.operation_type == "insert":
                 found.setdefault(name, operation)
         return found
 
