@@ -125,7 +125,10 @@ class Agent:
         return answer | {"machines": machines}
 
     def _concerns_compute(self, method: str, params: dict[str, Any]) -> bool:
-        """Whether a call is about nodes. Calls about the cluster's head never get an injected error."""
+        """Return whether a call is about nodes.
+
+        Calls about the cluster's head never get an injected error.
+        """
         if method == "terminate":
             roles = self._cloud.roles(params.get("ids", []))
             return not roles or COMPUTE in roles
@@ -154,7 +157,7 @@ class AgentLock:
     """The agent's lock on its run directory: one agent per cluster, and no cleanup of `/tmp` removes it.
 
     Raises:
-        SystemExit: another agent holds the lock.
+        SystemExit: Another agent holds the lock.
     """
 
     def __init__(self, run: Path) -> None:

@@ -73,10 +73,10 @@ def make(name: str, cores: Sequence[int] = ()) -> list[Path]:
     """Make a machine's cgroup in each hierarchy that its processes belong to.
 
     Args:
-        cores: cores of this host that the machine may use, by cgroups of version 2; empty means any.
+        cores: Cores of this host that the machine may use, by cgroups of version 2; empty means any.
 
     Raises:
-        OSError: the kernel refuses.
+        OSError: The kernel refuses.
     """
     folders = []
     for folder in hierarchies():
@@ -95,7 +95,7 @@ def make_for_jobs(name: str, cores: Sequence[int] = ()) -> dict[str, Path]:
     """Make a machine's version 1 cgroups for its jobs.
 
     Args:
-        cores: cores of this host that the jobs may use; empty means all.
+        cores: Cores of this host that the jobs may use; empty means all.
 
     Returns:
         Controller -> cgroup; empty if version 2 has the controllers.
@@ -147,13 +147,13 @@ def freeze(name: str, *, on: bool) -> None:
     """Freeze or thaw all processes in a cgroup.
 
     Raises:
-        OSError: there is no such cgroup.
+        OSError: There is no such cgroup.
     """
     (hierarchies()[0] / name / "cgroup.freeze").write_text("1" if on else "0")
 
 
 def frozen(name: str) -> bool:
-    """Whether a cgroup was frozen with `freeze`."""
+    """Return whether a cgroup was frozen with `freeze`."""
     with contextlib.suppress(OSError, IndexError):
         return (hierarchies()[0] / name / "cgroup.freeze").read_text().strip() == "1"
     return False
@@ -173,7 +173,7 @@ def remove(find: Callable[[], list[Path]]) -> list[Path]:
     """Remove cgroups and everything below them. Their processes have ended.
 
     Args:
-        find: returns the cgroups that are left; called again until there are none.
+        find: Returns the cgroups that are left; called again until there are none.
 
     Returns:
         The cgroups that cannot be removed.

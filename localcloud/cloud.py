@@ -29,15 +29,15 @@ class MachineRecord:
 
     Attributes:
         state: pending | running | stopping | terminated.
-        launched: the time of the launch, in seconds since the epoch.
-        changed: when `state` last changed, in seconds since the epoch.
-        zone: the zone that the launch asked for; `None` if it named none.
-        number: how many machines this cloud had launched before this one.
-        registers: whether the machine starts its bootstrap; without it, the machine never becomes a node.
-        notice: when the machine will be preempted, in seconds since the epoch; `None` means never.
-        frozen: whether the machine's processes are frozen.
-        cut: whether the machine is cut off from the network.
-        cores: the cores of this host on which the machine runs; empty means any.
+        launched: The time of the launch, in seconds since the epoch.
+        changed: When `state` last changed, in seconds since the epoch.
+        zone: The zone that the launch asked for; `None` if it named none.
+        number: How many machines this cloud had launched before this one.
+        registers: Whether the machine starts its bootstrap; without it, the machine never becomes a node.
+        notice: When the machine will be preempted, in seconds since the epoch; `None` means never.
+        frozen: Whether the machine's processes are frozen.
+        cut: Whether the machine is cut off from the network.
+        cores: The cores of this host on which the machine runs; empty means any.
     """
 
     id: str
@@ -87,8 +87,8 @@ class MachineStore:
     """Machines by id and launches by token. It is not thread-safe; the cloud holds the lock.
 
     Attributes:
-        count: how many machines were ever launched.
-        unsaved: whether the last attempt to save failed, because the disk was full for example.
+        count: How many machines were ever launched.
+        unsaved: Whether the last attempt to save failed, because the disk was full for example.
     """
 
     def __init__(self, file: Path) -> None:
@@ -124,7 +124,7 @@ class MachineStore:
         """Write all records to the disk.
 
         Raises:
-            OSError: the file cannot be written; the caller's message names it.
+            OSError: The file cannot be written; the caller's message names it.
         """
         if not self._write:
             return
@@ -172,7 +172,7 @@ class FaultInjector:
     """Injects faults into one cloud's machines.
 
     Args:
-        lock: the cloud's lock, which guards `store`.
+        lock: The cloud's lock, which guards `store`.
     """
 
     def __init__(self, store: MachineStore, runtime: MachineRuntime, lock: threading.RLock) -> None:
@@ -184,8 +184,8 @@ class FaultInjector:
         """Apply a fault to a node's machine; a fault that it already has is no error.
 
         Args:
-            action: one of `ACTIONS`.
-            notice: only for `preempt`: seconds until the machine ends; `None` and 0 end it at once.
+            action: One of `ACTIONS`.
+            notice: Only for `preempt`: seconds until the machine ends; `None` and 0 end it at once.
 
         Returns:
             The machine's record.
@@ -272,10 +272,10 @@ class Cloud:
     It is thread-safe. Every change is on the disk before the call returns, unless the disk is full.
 
     Args:
-        folder: holds `machines.json`. A new cloud on the same folder knows the machines of the old one.
+        folder: Holds `machines.json`. A new cloud on the same folder knows the machines of the old one.
 
     Attributes:
-        limits: the cloud's settings; they may be replaced at any time.
+        limits: The cloud's settings; they may be replaced at any time.
     """
 
     def __init__(self, folder: Path, runtime: MachineRuntime, limits: Limits) -> None:
@@ -308,16 +308,16 @@ class Cloud:
         """Launch machines, or none if fewer than `min_count` can be launched.
 
         Args:
-            token: a call that repeats the token gets the answer of the first call.
-            names: host name in the cluster -> name in the cloud.
-            tags: put on every machine; the host name is added as `node`.
-            zone: the zone; `None` leaves the choice to the cloud.
+            token: A call that repeats the token gets the answer of the first call.
+            names: Host name in the cluster -> name in the cloud.
+            tags: Put on every machine; the host name is added as `node`.
+            zone: The zone; `None` leaves the choice to the cloud.
 
         Returns:
             {"machines": [{"id","node",…}], "failures": [{"nodes","code","message"}]}
 
         Raises:
-            CloudError: nothing was launched.
+            CloudError: Nothing was launched.
         """
         with self._lock:
             self._refuse_if_closed()
@@ -380,7 +380,7 @@ class Cloud:
         """Return how many of `count` more machines could be launched now. Nothing is launched.
 
         Args:
-            machine: the instance type; all types have the same capacity here.
+            machine: The instance type; all types have the same capacity here.
             gpus: GPUs of one machine.
 
         Returns:
@@ -407,7 +407,7 @@ class Cloud:
         """Terminate every machine and refuse later launches.
 
         Args:
-            write: whether to save the result; False if the folder is no longer this cloud's.
+            write: Whether to save the result; False if the folder is no longer this cloud's.
         """
         with self._lock:
             self._closed = True
@@ -446,7 +446,7 @@ class Cloud:
             self._runtime.clear(record.boot())
 
     def _share_out_cores(self) -> bool:
-        """Give cores that became free to machines that share theirs. Returns whether any record changed."""
+        """Give free cores to machines that share theirs, and return whether any record changed."""
         changed = False
         for record in self._store.machines.values():
             if record.state == "terminated" and record.cores:  # a fault has ended it
@@ -469,7 +469,10 @@ class Cloud:
         return now - self._ended.setdefault(record.id, now) > KEEP_TERMINATED_SECONDS
 
     def _is_unseen(self, record: MachineRecord) -> bool:
-        """Whether `list` hides the machine for now. Machines of the cluster's head are never hidden."""
+        """Return whether `list` hides the machine for now.
+
+        Machines of the cluster's head are never hidden.
+        """
         if record.role != COMPUTE:
             return False
         # A machine of an earlier agent has no monotonic time here, so its age comes from the wall clock.

@@ -47,9 +47,9 @@ class Interpreter:
     """An interpreter of this host.
 
     Attributes:
-        prefix: the folder of its `bin` and `lib`.
-        version: as in `python3.11`.
-        library: the folder of its standard library.
+        prefix: The folder of its `bin` and `lib`.
+        version: As in `python3.11`.
+        library: The folder of its standard library.
     """
 
     prefix: Path
@@ -73,7 +73,7 @@ def interpreter_binds(envs: Path | None = None) -> list[Bind]:
     The cache is shared by all checkouts, and one of them may use another interpreter.
 
     Args:
-        envs: the folder of the training environments.
+        envs: The folder of the training environments.
     """
     found = [_this_interpreter()]
     if envs is not None and envs.is_dir():
@@ -121,9 +121,9 @@ class BootPlan:
     """What machines of a cluster boot from. `publish` writes it for the agent.
 
     Attributes:
-        layers: the folders of the image's layers, the uppermost first.
-        user_data: role -> user data.
-        disk_mib: host name -> size of the disk in MiB, for a test that fills one. Other machines have as
+        layers: The folders of the image's layers, the uppermost first.
+        user_data: Role -> user data.
+        disk_mib: Host name -> size of the disk in MiB, for a test that fills one. Other machines have as
             much space as the run directory.
     """
 
@@ -139,7 +139,7 @@ class BootPlan:
         """Read what `publish` has written.
 
         Raises:
-            OSError: it is missing or damaged.
+            OSError: It is missing or damaged.
         """
         try:
             content = json.loads((run / "cloud" / "plan.json").read_text())
@@ -152,7 +152,7 @@ class ContainerRuntime:
     """Runs a machine as a container, which ends when it is powered off, by itself or by the agent.
 
     Args:
-        run: the cluster's run directory.
+        run: The cluster's run directory.
     """
 
     def __init__(self, run: Path) -> None:

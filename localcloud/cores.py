@@ -41,8 +41,8 @@ class Use:
     """How many machines of one cluster have a core.
 
     Attributes:
-        owner: the user whose cluster it is, as a number.
-        run: the name of the cluster's run directory, which tells apart clusters of one name.
+        owner: The user whose cluster it is, as a number.
+        run: The name of the cluster's run directory, which tells apart clusters of one name.
     """
 
     core: int
@@ -78,8 +78,8 @@ class Cores:
     """The cores of a cluster's machines. It is not thread-safe; the cloud holds the lock.
 
     Args:
-        run: the name of the cluster's run directory.
-        usable: the cores that machines may have, better ones first; by default all that this process may use.
+        run: The name of the cluster's run directory.
+        usable: The cores that machines may have, better ones first; by default all that this process may use.
     """
 
     def __init__(self, run: str, usable: Iterable[int] | None = None) -> None:
@@ -236,7 +236,7 @@ def move(find: Callable[[], Iterable[int]], before: Iterable[int], after: Iterab
     parent, so the last look finds nothing to move.
 
     Args:
-        find: returns the processes' pids; called until there is nothing to move.
+        find: Returns the processes' pids; called until there is nothing to move.
     """
     old, new = set(before), set(after)
     change = dict(zip(sorted(old - new), sorted(new - old), strict=True))
@@ -265,7 +265,7 @@ def by_sharing(siblings: Callable[[int], tuple[int, ...]]) -> list[int]:
     """Return the CPUs that this process may use: one of each physical core first, then their hyperthreads.
 
     Args:
-        siblings: returns the CPUs of a CPU's physical core, itself among them.
+        siblings: Returns the CPUs of a CPU's physical core, itself among them.
     """
     return sorted(os.sched_getaffinity(0), key=lambda cpu: (siblings(cpu).index(cpu), cpu))
 

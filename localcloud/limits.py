@@ -125,13 +125,13 @@ def boot_seconds(limits: Limits, machine: str) -> float:
     """Return for how many seconds a machine stays pending; the same for every call with the same machine.
 
     Args:
-        machine: identifies the machine; known before it has an id.
+        machine: Identifies the machine; known before it has an id.
     """
     return limits.boot_delay + Random(f"boot {machine}").random() * limits.boot_spread
 
 
 def registers(limits: Limits, machine: str) -> bool:
-    """Whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
+    """Return whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
     return Random(f"register {machine}").random() >= limits.never_register
 
 
@@ -139,11 +139,11 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """Return the settings with changes applied. If one change is wrong, none is applied.
 
     Args:
-        changes: setting -> value; `None` restores the default. `capacity.<pool>` sets one pool, `capacity`
+        changes: Setting -> value; `None` restores the default. `capacity.<pool>` sets one pool, `capacity`
             all pools.
 
     Raises:
-        CloudError: a setting does not exist, or a value is not allowed.
+        CloudError: A setting does not exist, or a value is not allowed.
     """
     defaults, values = to_json(Limits()), to_json(limits)
     for key, value in changes.items():

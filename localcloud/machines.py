@@ -58,9 +58,9 @@ class Boot:
     """What a machine is told when it starts, like user data on a cloud.
 
     Attributes:
-        host: the machine's name in the cluster (`controller`, `debug-3`).
-        registers: whether the machine runs its loader; without it, the machine never becomes a node.
-        cores: the cores of this host on which the machine runs; empty means any.
+        host: The machine's name in the cluster (`controller`, `debug-3`).
+        registers: Whether the machine runs its loader; without it, the machine never becomes a node.
+        cores: The cores of this host on which the machine runs; empty means any.
     """
 
     id: str
@@ -76,7 +76,7 @@ class MachineRuntime(Protocol):
     def start(self, boot: Boot) -> ProcessId: ...
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
-        """Shut the machine down. Returns False if processes of it are left."""
+        """Shut the machine down, and return False if processes of it are left."""
         ...
 
     def clear(self, boot: Boot) -> None:
@@ -124,8 +124,8 @@ class ProcessRuntime:
     """Runs a machine as a process tree under its own init, with this host's network and files.
 
     Args:
-        run: the cluster's run directory; its folder `bucket` serves as the cluster's bucket.
-        python: an interpreter whose path has no spaces.
+        run: The cluster's run directory; its folder `bucket` serves as the cluster's bucket.
+        python: An interpreter whose path has no spaces.
     """
 
     def __init__(self, run: Path, python: str) -> None:
@@ -235,12 +235,12 @@ class ProcessRuntime:
 
 
 def has_hosts_namespace(run: Path) -> bool:
-    """Whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
+    """Return whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
     return hosts_namespace_possible(run) and (run / "cloud" / "hosts").exists()
 
 
 def hosts_namespace_possible(run: Path) -> bool:
-    """Whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
+    """Return whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
         return bool(json.loads((run / "cloud" / "view.json").read_text())["possible"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -266,7 +266,7 @@ def pids_of_cluster(run: Path) -> list[int]:
     """Find all processes of a cluster: the agent, machines, jobs, and clients that wait for jobs.
 
     Args:
-        run: the cluster's run directory.
+        run: The cluster's run directory.
 
     Returns:
         Their pids.
@@ -278,7 +278,7 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
     """Find the processes of jobs, by Slurm's environment variables.
 
     Args:
-        host: the machine that runs them; `None` means every machine.
+        host: The machine that runs them; `None` means every machine.
 
     Returns:
         Their pids. Jobs do not inherit the machine's own variables.
@@ -301,7 +301,7 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
 
 
 def _finds(pid: int, file: Path) -> bool:
-    """Whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
+    """Return whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
     seen = Path(f"/proc/{pid}/root{SLURM}", file.name)
     return seen.exists() and seen.samefile(file)
 

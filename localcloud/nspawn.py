@@ -45,9 +45,9 @@ class NetworkInterface:
     """A machine's network interface.
 
     Attributes:
-        namespace: the file of the network namespace that has the bridge (/proc/PID/ns/net).
-        address: the address with its prefix length, as in `10.99.1.0/16`.
-        routes: further networks on the link, such as a metadata address (`169.254.169.254/32`).
+        namespace: The file of the network namespace that has the bridge (/proc/PID/ns/net).
+        address: The address with its prefix length, as in `10.99.1.0/16`.
+        routes: Further networks on the link, such as a metadata address (`169.254.169.254/32`).
     """
 
     namespace: Path
@@ -62,23 +62,23 @@ class Machine:
     """The definition of a machine.
 
     Attributes:
-        id: unique on this host; names the machine's cgroups and its link.
-        host: the host name.
-        folder: the machine's folder on this host, with its disk and its console.
+        id: Unique on this host; names the machine's cgroups and its link.
+        host: The host name.
+        folder: The machine's folder on this host, with its disk and its console.
         layers: root folders of the image, the uppermost first. They are never written.
-        card: the network interface; `None` means this host's own network.
-        user_data: what cloud-init runs, from a NoCloud seed; `None` if a datasource serves it, or if there is
+        card: The network interface; `None` means this host's own network.
+        user_data: What cloud-init runs, from a NoCloud seed; `None` if a datasource serves it, or if there is
             none.
-        datasources: those that cloud-init may ask. A single one is used without a search.
-        files: further files on the disk: path -> text, or text and mode.
-        binds: the bind mounts.
-        environment: variables of the machine's processes on this host, by which they are found.
-        disk: the folder of a disk that outlives the machine; `None` means a disk in `folder`.
-        log: the file for the console output; `None` means a file in `folder`.
-        cores: cores of this host that the machine's processes may use; empty means all.
-        disk_mib: the size in MiB of a disk in memory, for tests that fill it; `None` means a disk in
+        datasources: Those that cloud-init may ask. A single one is used without a search.
+        files: Further files on the disk: path -> text, or text and mode.
+        binds: The bind mounts.
+        environment: Variables of the machine's processes on this host, by which they are found.
+        disk: The folder of a disk that outlives the machine; `None` means a disk in `folder`.
+        log: The file for the console output; `None` means a file in `folder`.
+        cores: Cores of this host that the machine's processes may use; empty means all.
+        disk_mib: The size in MiB of a disk in memory, for tests that fill it; `None` means a disk in
             `folder`, without a limit.
-        options: further options of systemd-nspawn.
+        options: Further options of systemd-nspawn.
     """
 
     id: str
@@ -238,13 +238,13 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     """Power a machine on.
 
     Args:
-        die_with_parent: whether the machine loses its power when this process ends.
+        die_with_parent: Whether the machine loses its power when this process ends.
 
     Returns:
         The launcher, which runs until the machine is off.
 
     Raises:
-        OSError: the machine cannot be started.
+        OSError: The machine cannot be started.
     """
     machine.folder.mkdir(parents=True, exist_ok=True)
     disk = _disk(machine)
@@ -338,9 +338,9 @@ def enter(pid: int, environment: Sequence[str], folder: str = "/") -> list[str]:
     """Return the prefix of a command line that runs a command on a machine.
 
     Args:
-        pid: the machine's first process, from `leader`.
-        environment: the command's whole environment, as `NAME=value`.
-        folder: the working folder.
+        pid: The machine's first process, from `leader`.
+        environment: The command's whole environment, as `NAME=value`.
+        folder: The working folder.
     """
     kinds = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
     return ["nsenter", f"--target={pid}", *kinds, "--", "env", "-i", "-C", folder, *environment]
@@ -350,7 +350,7 @@ def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subpro
     """Run a command on a machine, as root.
 
     Raises:
-        OSError: the machine is not on, or the command is not done in time.
+        OSError: The machine is not on, or the command is not done in time.
     """
     pid = leader(launcher)
     if pid is None:
@@ -363,7 +363,7 @@ def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subpro
 
 
 def power_off(identity: str, launcher: ProcessId, seconds: float) -> bool:
-    """Shut a machine down. Returns False if it is still on after `seconds`."""
+    """Shut a machine down, and return False if it is still on after `seconds`."""
     asked = 0.0
 
     def is_over() -> bool:
@@ -396,7 +396,7 @@ def move(identity: str, launcher: ProcessId, before: Sequence[int], after: Seque
     """Move all of a machine from its cores to others, as many.
 
     Raises:
-        OSError: the kernel refuses the cgroup's cores.
+        OSError: The kernel refuses the cgroup's cores.
     """
     # The kernel cuts a thread's cores down to its cgroup's, so the group has both while threads move.
     cgroups.set_cores(group(identity), sorted({*before, *after}))
@@ -414,7 +414,7 @@ def thaw(identity: str) -> None:
 
 
 def clear(machine_folder: Path, identity: str) -> list[str]:
-    """Remove what is left of a machine that is off. Returns the cgroups that could not be removed."""
+    """Remove what is left of a machine that is off, and return the cgroups that could not be removed."""
     name = group(identity)
     cgroups.kill(name)
     left = [str(path) for path in cgroups.remove(lambda: cgroups.of(name))]
@@ -426,7 +426,7 @@ def remove_folder(folder: Path) -> None:
     """Remove a machine's files. overlayfs leaves folders there that even their owner may not read.
 
     Raises:
-        OSError: some files stay.
+        OSError: Some files stay.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
@@ -438,7 +438,7 @@ def wait_for(launcher: ProcessId, console: Path, seconds: float = START_SECONDS)
     """Wait for the first process of a machine that has just been started, and return its pid.
 
     Raises:
-        OSError: the machine did not start; the message has the end of its console output.
+        OSError: The machine did not start; the message has the end of its console output.
     """
     wait_at_most(lambda: leader(launcher) or not launcher.alive(), seconds)
     if (pid := leader(launcher)) is None:

@@ -14,8 +14,8 @@ class ServiceError(OSError):
     """The cloud refused a call. The message is one sentence.
 
     Attributes:
-        code: the cloud's error code, such as `AccessDenied` or `PERMISSION_DENIED`. Empty if it gave none.
-        status: the HTTP status. 0 means that there was no response.
+        code: The cloud's error code, such as `AccessDenied` or `PERMISSION_DENIED`. Empty if it gave none.
+        status: The HTTP status. 0 means that there was no response.
     """
 
     def __init__(self, message: str, code: str = "", status: int = 0) -> None:
@@ -33,11 +33,11 @@ class UnreachableError(ServiceError):
 
 
 def checked(content: bytes, sha256: str | None, what: str) -> bytes:
-    """Returns an object's content after a check of its digest.
+    """Return an object's content after a check of its digest.
 
     Args:
-        sha256: the expected digest in hexadecimal. `None` means that any content is accepted.
-        what: the object's name for the message.
+        sha256: The expected digest in hexadecimal. `None` means that any content is accepted.
+        what: The object's name for the message.
 
     Raises:
         ServiceError: The digest is wrong.
@@ -53,8 +53,8 @@ class Notice:
     """A notice that the cloud takes the machine back.
 
     Attributes:
-        cause: the cloud's term for the cause.
-        at: the time, in seconds since the epoch (UTC). `None` means that it may happen in hours, or never.
+        cause: The cloud's term for the cause.
+        at: The time, in seconds since the epoch (UTC). `None` means that it may happen in hours, or never.
     """
 
     cause: str
@@ -65,9 +65,9 @@ class Notices(Protocol):
     """A machine's metadata service. It raises ServiceError, or ValueError for an incomplete response."""
 
     def notice(self) -> Notice | None:
-        """Returns the present notice. `None` means that there is none."""
+        """Return the present notice. `None` means that there is none."""
         ...
 
     def wait(self, seconds: float) -> Notice | None:
-        """Waits until the notice may have changed, at most so many seconds, and returns it."""
+        """Wait until the notice may have changed, at most so many seconds, and returns it."""
         ...

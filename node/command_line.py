@@ -33,7 +33,7 @@ class SilentError(Exception):
 
 
 def status(folders: Folders) -> dict[str, Any]:
-    """Returns the status (`./cluster status --json`) within STATUS_SECONDS and PING_SECONDS.
+    """Return the status (`./cluster status --json`) within STATUS_SECONDS and PING_SECONDS.
 
     Raises:
         SilentError: A part of the cluster does not answer.
@@ -48,7 +48,7 @@ def status(folders: Folders) -> dict[str, Any]:
 
 
 def _boot(folders: Folders) -> str | None:
-    """Returns a sentence on the controller's boot. `None` means that it has neither failed nor is running."""
+    """Return a sentence on the controller's boot. `None` means that it has neither failed nor is running."""
     path = Path(str(folders.lib)) / ("boot/controller.json" if folders.process else "boot.json")
     if why := failure(path):
         return f"the controller's boot failed at {why}"
@@ -61,7 +61,7 @@ def _boot(folders: Folders) -> str | None:
 
 
 def _slurmctld(folders: Folders) -> str | None:
-    """Returns a sentence if slurmctld does not answer."""
+    """Return a sentence if slurmctld does not answer."""
     try:
         Control(folders.slurm_conf, PING_SECONDS).run("scontrol", "ping")
     except SlurmError as error:
@@ -74,14 +74,14 @@ def _daemon(folders: Folders, error: rpc.RpcUnavailableError) -> str:
 
 
 def _behind(error: rpc.RpcError) -> str:
-    """Returns the sentence for an error that the daemon answered, such as a slurmctld that is silent."""
+    """Return the sentence for an error that the daemon answered, such as a slurmctld that is silent."""
     if error.code in ("SlurmDown", "SlurmError"):
         return f"slurmctld does not answer ({error})"
     return str(error)
 
 
 def main(settings_file: str, arguments: list[str]) -> int:
-    """Runs the command and returns its exit status. A failure is one line on standard error."""
+    """Run the command and returns its exit status. A failure is one line on standard error."""
     parser = argparse.ArgumentParser(prog="slurm-stacks")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("submit", "cancel", "benchmark"):
@@ -132,6 +132,6 @@ def main(settings_file: str, arguments: list[str]) -> int:
 
 
 def _ignore_interrupts() -> None:
-    """Ignores Ctrl-C and a lost terminal: a submit takes a moment only, and must not stop halfway."""
+    """Ignore Ctrl-C and a lost terminal: a submit takes a moment only, and must not stop halfway."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

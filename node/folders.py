@@ -50,7 +50,7 @@ class Folders:
         return self._of("spool", "var/spool/slurmd")
 
     def temporary(self, node: str) -> PurePosixPath:
-        """A process machine's own folder for what Slurm would make in /tmp, which all of them share."""
+        """Return a process machine's folder for what Slurm would make in /tmp, which all of them share."""
         return self.root / "tmp" / node
 
     @property

@@ -46,11 +46,11 @@ def call(
     timeout: float = TIMEOUT_SECONDS,
     proxies: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Sends a request and returns the response. Repeats it after errors that pass by themselves.
+    """Send a request and returns the response. Repeats it after errors that pass by themselves.
 
     Args:
-        attempts: the number of attempts, at least 1.
-        proxies: the proxies as urllib takes them. `None` means the environment's, {} means none.
+        attempts: The number of attempts, at least 1.
+        proxies: The proxies as urllib takes them. `None` means the environment's, {} means none.
 
     Raises:
         UnreachableError: No attempt got a response.
@@ -74,7 +74,7 @@ def call(
 
 
 def retried(once: Callable[[], T], attempts: int = ATTEMPTS) -> T:
-    """Returns the result of a request, which is repeated after errors that pass by themselves.
+    """Return the result of a request, which is repeated after errors that pass by themselves.
 
     Raises:
         urllib.error.HTTPError: The last response has another status than success.
@@ -89,7 +89,7 @@ def _passes(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Returns why a request got no response."""
+    """Return why a request got no response."""
     return str(getattr(error, "reason", error)) or repr(error)
 
 

@@ -26,17 +26,23 @@ _RECORD = struct.Struct(">HHIH")
 
 
 def has_name_server(design: ClusterDesign) -> bool:
-    """Whether the controller answers for the names of this cluster."""
+    """Return whether the controller answers for the names of this cluster."""
     return design.isolation == "vm"
 
 
 def domain(design: ClusterDesign) -> str:
-    """The cluster's domain. A node is `<node>.<domain>`. All machines search it for names without a dot."""
+    """Return the cluster's domain.
+
+    A node is `<node>.<domain>`. All machines search it for names without a dot.
+    """
     return f"{design.name}.{SUFFIX}"
 
 
 def folder(folders: Folders) -> PurePosixPath:
-    """The folder that the controller's name server watches. Its files have the format of /etc/hosts."""
+    """Return the folder that the controller's name server watches.
+
+    Its files have the format of /etc/hosts.
+    """
     return folders.lib / "names"
 
 
@@ -51,7 +57,7 @@ def lines(addresses: Mapping[str, str], suffix: str) -> str:
 
 
 def ask(name: str, server: str, seconds: float, port: int = PORT) -> str | None:
-    """Asks a name server for an IPv4 address, without this machine's resolvers and caches.
+    """Ask a name server for an IPv4 address, without this machine's resolvers and caches.
 
     Returns:
         The address. `None` means that the server knows none, or does not answer within `seconds`.

@@ -29,7 +29,7 @@ def answer(ask: urllib.request.Request) -> bytes:
 
 
 def metadata(path: str) -> str:
-    """The text at a path of the metadata service, whose version 2 requires a token."""
+    """Return the text at a path of the metadata service, whose version 2 requires a token."""
     url = METADATA.rstrip("/") + "/latest/"
     life = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
     token = answer(urllib.request.Request(url + "api/token", method="PUT", headers=life)).decode()
@@ -40,7 +40,7 @@ def metadata(path: str) -> str:
 def signed(
     bucket: str, region: str, key: str, role: dict[str, str], now: datetime.datetime
 ) -> urllib.request.Request:
-    """A request for an object, signed with AWS's Signature Version 4."""
+    """Return a request for an object, signed with AWS's Signature Version 4."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     url = f"https://{bucket}.s3.{region}.{domain}/{key}"
     if other := os.environ.get("AWS_ENDPOINT_URL_S3"):
@@ -76,7 +76,7 @@ def fetch(bucket: str, region: str, key: str) -> bytes:
 
 
 def fetch_loader(loader: Path, bucket: str, region: str) -> None:
-    """Fetches the loader. If the bucket does not answer, the loader of the last boot stays in use."""
+    """Fetch the loader. If the bucket does not answer, the loader of the last boot stays in use."""
     for left in reversed(range(TRIES)):
         try:
             draft = loader.with_suffix(".new")

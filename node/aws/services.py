@@ -34,7 +34,7 @@ class Credentials:
     """The credentials of a role for a limited time, or of a user.
 
     Attributes:
-        expires: the end of their validity, in seconds since the epoch (UTC).
+        expires: The end of their validity, in seconds since the epoch (UTC).
     """
 
     access_key: str
@@ -54,12 +54,12 @@ def signed(
     service: str,
     now: datetime,
 ) -> dict[str, str]:
-    """Returns the headers to send: the given ones and those of the signature.
+    """Return the headers to send: the given ones and those of the signature.
 
     Args:
-        url: the URL, with its path and query percent-encoded as they are sent.
-        headers: all headers that are signed, without `host`, which comes from the URL.
-        now: the present time in UTC.
+        url: The URL, with its path and query percent-encoded as they are sent.
+        headers: All headers that are signed, without `host`, which comes from the URL.
+        now: The present time in UTC.
     """
     parts = urlsplit(url)
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
@@ -94,10 +94,10 @@ def signed(
 
 
 def signing_key(secret: str, day: str, region: str, service: str) -> bytes:
-    """Returns the signing key of a day, region and service.
+    """Return the signing key of a day, region and service.
 
     Args:
-        day: the date as YYYYMMDD.
+        day: The date as YYYYMMDD.
     """
     key = f"AWS4{secret}".encode()
     for part in (day, region, service, "aws4_request"):
@@ -124,8 +124,8 @@ class Service:
     """A service of a region.
 
     Attributes:
-        name: the service's name in signatures: s3, secretsmanager.
-        credentials: returns the credentials. It is called before each attempt.
+        name: The service's name in signatures: s3, secretsmanager.
+        credentials: Returns the credentials. It is called before each attempt.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Service:
         attempts: int = http.ATTEMPTS,
         timeout: float = http.TIMEOUT_SECONDS,
     ) -> http.Answer:
-        """Sends a signed request and returns the response.
+        """Send a signed request and returns the response.
 
         If the service refuses this machine's clock, the request is repeated with the service's time. So a
         machine whose clock is wrong can still report that.
@@ -170,12 +170,12 @@ class Service:
 
 
 def override(variable: str) -> str | None:
-    """Returns the endpoint that the environment sets for a service. `None` means the service's own."""
+    """Return the endpoint that the environment sets for a service. `None` means the service's own."""
     return os.environ.get(f"AWS_ENDPOINT_URL_{variable}") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def domain(region: str) -> str:
-    """Returns the parent domain of a region's endpoints."""
+    """Return the parent domain of a region's endpoints."""
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
@@ -194,7 +194,7 @@ HELP = {
 
 
 def explain(code: str, message: str) -> str:
-    """Returns a refusal as a sentence: its meaning, and the code and message of AWS."""
+    """Return a refusal as a sentence: its meaning, and the code and message of AWS."""
     answer_text = f"{code}: {message}" if message else code
     return f"{HELP[code]} ({answer_text})" if code in HELP else answer_text
 
@@ -209,7 +209,7 @@ class Bucket:
 
     Args:
         url: `s3://name`.
-        attempts: the number of attempts per call. The boot report has no time for many.
+        attempts: The number of attempts per call. The boot report has no time for many.
     """
 
     def __init__(
@@ -228,10 +228,10 @@ class Bucket:
         self._attempts, self._timeout = attempts, timeout
 
     def get(self, key: str, sha256: str | None = None) -> bytes:
-        """Returns an object's content.
+        """Return an object's content.
 
         Args:
-            sha256: the expected digest in hexadecimal. `None` means that any content is accepted.
+            sha256: The expected digest in hexadecimal. `None` means that any content is accepted.
 
         Raises:
             MissingError: The object does not exist.
@@ -241,7 +241,7 @@ class Bucket:
         return checked(self._call("GET", key).body, sha256, f"{self.url}/{key}")
 
     def put(self, key: str, content: bytes) -> None:
-        """Writes an object. S3 compares the content with the digest that the signature covers.
+        """Write an object. S3 compares the content with the digest that the signature covers.
 
         Raises:
             UnreachableError: S3 did not answer.
@@ -279,7 +279,7 @@ class Bucket:
 
 
 def _tag(body: bytes, name: str) -> str:
-    """Returns the text of a tag in S3's error document, which is small and flat."""
+    """Return the text of a tag in S3's error document, which is small and flat."""
     found = re.search(f"<{name}>([^<]*)</{name}>", body.decode(errors="replace"))
     return found[1] if found else ""
 
@@ -288,7 +288,7 @@ class Secret:
     """A client of one secret.
 
     Args:
-        name: the secret's name or ARN.
+        name: The secret's name or ARN.
     """
 
     def __init__(self, name: str, region: str, credentials: Callable[[], Credentials]) -> None:
@@ -297,7 +297,7 @@ class Secret:
         self._service = Service("secretsmanager", region, credentials)
 
     def get(self) -> bytes | None:
-        """Returns the current value. `None` means that the secret has no value yet.
+        """Return the current value. `None` means that the secret has no value yet.
 
         Raises:
             MissingError: The secret does not exist.
@@ -316,7 +316,7 @@ class Secret:
         return str(value["SecretString"]).encode()
 
     def put(self, content: bytes) -> None:
-        """Sets the value. A repeated attempt makes no second version.
+        """Set the value. A repeated attempt makes no second version.
 
         Raises:
             MissingError: The secret does not exist.

@@ -50,17 +50,23 @@ innodb_use_native_aio=0
 
 
 def database(folders: Folders) -> PurePosixPath:
-    """The folder of the database's files. On a controller with a separate disk they outlive the machine."""
+    """Return the folder of the database's files.
+
+    On a controller with a separate disk they outlive the machine.
+    """
     return folders.lib / "database"
 
 
 def database_socket(folders: Folders) -> PurePosixPath:
-    """The path of the socket. It is not longer than the daemon's, which `conf.check_paths` has checked."""
+    """Return the path of the socket.
+
+    It is not longer than the daemon's, which `conf.check_paths` has checked.
+    """
     return folders.run / "mariadb.sock"
 
 
 def start_mariadb(context: Context, statements: str) -> dict[str, str]:
-    """Starts MariaDB, which runs `statements` before it answers. A new cluster's database is made first.
+    """Start MariaDB, which runs `statements` before it answers. A new cluster's database is made first.
 
     Returns:
         The environment variables for MariaDB's clients.
@@ -89,7 +95,7 @@ def start_mariadb(context: Context, statements: str) -> dict[str, str]:
 
 
 def _install(context: Context, conf: Path, data: Path) -> None:
-    """Makes an empty database. The folder gets its name only when it is complete."""
+    """Make an empty database. The folder gets its name only when it is complete."""
     draft = data.with_name(f"{data.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     owner = context.slurm_user
@@ -105,7 +111,7 @@ def _install(context: Context, conf: Path, data: Path) -> None:
 
 
 def _mariadb_answers(path: Path) -> bool:
-    """Whether MariaDB sends its greeting. Its socket exists before it is ready."""
+    """Return whether MariaDB sends its greeting. Its socket exists before it is ready."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(ANSWER_SECONDS)
         try:
@@ -144,7 +150,7 @@ ATTEMPTS, PAUSE_SECONDS = 20, 0.5
 
 
 def start(context: Context) -> str:
-    """Starts the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
+    """Start the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
     site, folders = context.settings.site, context.folders
     how = BY_FOLDER if context.process else BY_USER
     statements = SQL.format(database=DATABASE, owner=OWNER, how=how)
@@ -175,7 +181,7 @@ def start(context: Context) -> str:
 
 
 def _register_cluster(context: Context) -> None:
-    """Registers the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
+    """Register the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
     name = context.settings.design.name
     known = context.slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster",

@@ -28,12 +28,12 @@ RECONFIGURE_SECONDS = 60.0
 
 
 def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> None:
-    """Starts munged and waits for its socket.
+    """Start munged and waits for its socket.
 
     Args:
-        run: the folder of munged's pid file.
-        lib: the folder of munged's seed.
-        log: the folder of munged's own log.
+        run: The folder of munged's pid file.
+        lib: The folder of munged's seed.
+        log: The folder of munged's own log.
     """
     socket = context.path(context.folders.munge_socket)
     output = context.path(context.folders.log) / "munged.out"
@@ -56,7 +56,7 @@ def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> 
 
 
 def controller(context: Context) -> None:
-    """Starts the elastic daemon and slurmctld. Both answer when this returns."""
+    """Start the elastic daemon and slurmctld. Both answer when this returns."""
     # Imported late, because no node needs it.
     from node.elastic import programs
 
@@ -89,7 +89,7 @@ def _controls(context: Context) -> bool:
 
 
 def _renew(context: Context) -> None:
-    """Gives new lines in slurm.conf to nodes whose hardware has changed, if they are off.
+    """Give new lines in slurm.conf to nodes whose hardware has changed, if they are off.
 
     This happens before the cluster is reported as up, because no job starts in these partitions before. If it
     takes too long, the elastic daemon continues.
@@ -115,7 +115,7 @@ def _renew(context: Context) -> None:
 
 
 def reconfigure(context: Context) -> str:
-    """Has the nodes that are up read Slurm's present configuration, by the elastic daemon.
+    """Have the nodes that are up read Slurm's present configuration, by the elastic daemon.
 
     Returns:
         Why that waits; empty if it is done. The daemon goes on trying, also after a failure.
@@ -128,7 +128,7 @@ def reconfigure(context: Context) -> str:
 
 
 def check_port(context: Context, port: int) -> None:
-    """Raises OSError if another program has the port, because the daemon would end and restart for ever."""
+    """Raise OSError if another program has the port, because the daemon would end and restart for ever."""
     # A machine that has just ended, such as this node's last one, releases the port within a moment.
     if wait_at_most(lambda: ports.free(port), PORT_SECONDS, 0.05):
         return
@@ -141,12 +141,13 @@ def check_port(context: Context, port: int) -> None:
 
 
 def wait(what: str, is_ready: Callable[[], bool], log: Path, pid: int | None = None) -> None:
-    """Waits until `there` returns true. The step's time limit may end the wait; then the report has the log's
-    last lines.
+    """Wait until `there` returns true.
+
+    The step's time limit may end the wait; then the report has the log's last lines.
 
     Args:
-        what: the daemon's name for messages.
-        pid: the daemon's pid. If the daemon ends, the wait ends with an error.
+        what: The daemon's name for messages.
+        pid: The daemon's pid. If the daemon ends, the wait ends with an error.
     """
     print(f"waiting for {what} (log: {log})", file=sys.stderr, flush=True)
     process = ProcessId.of(pid) if pid is not None else None
@@ -186,7 +187,7 @@ QUIET_SECONDS = 0.4
 
 
 def start_delay(version: Version, uptime: float) -> float:
-    """Seconds to wait before `slurmd -b` is started on a machine whose nodes come up within a second.
+    """Return the seconds to wait before `slurmd -b` where nodes come up within a second.
 
     With -b a slurmd reports its own start as the boot time of its node, and slurmctld ignores a node that
     booted before it was requested: the node stays POWERING_UP until ResumeTimeout. 22.05 counts the seconds
@@ -204,7 +205,7 @@ def start_delay(version: Version, uptime: float) -> float:
 
 
 def repeat_delay(started: float, uptime: float) -> float:
-    """Seconds to wait before a slurmd registers once more, so that its node does not seem a second older.
+    """Return the seconds until a slurmd registers once more, so that its node seems no second older.
 
     The same fault of 22.05 (see `start_delay`) would otherwise meet each repetition again. Slurmd subtracts
     the whole seconds of uptime since its start from the clock. That difference is exact if, within a second
@@ -220,7 +221,7 @@ def repeat_delay(started: float, uptime: float) -> float:
 
 
 def start_slurmd(services: Services, service: Service, node: str, folders: Folders, version: Version) -> int:
-    """Starts a node's slurmd when its registration will be accepted, and checks that it was.
+    """Start a node's slurmd when its registration will be accepted, and checks that it was.
 
     `start_delay` describes the fault of 22.05. On a busy machine the start may take longer than expected.
     Then a SIGHUP makes slurmd register once more.

@@ -18,7 +18,7 @@ SHOWN_LINES = 5
 
 
 def run(context: Context, number: int, hook: Hook) -> list[str]:
-    """Runs a hook, and returns how long it took with its last lines.
+    """Run a hook, and returns how long it took with its last lines.
 
     Args:
         number: The hook's place in the stack file, from 0.
@@ -48,7 +48,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
 
 
 def script_of(context: Context, number: int, hook: Hook) -> Path:
-    """Returns the path of the hook's script, which is executable. A script with a URL is fetched.
+    """Return the path of the hook's script, which is executable. A script with a URL is fetched.
 
     Raises:
         OSError: The script cannot be fetched.
@@ -66,7 +66,7 @@ def script_of(context: Context, number: int, hook: Hook) -> Path:
 
 
 def fetch(context: Context, source: str) -> bytes:
-    """Returns what lies at a URL that machines of this cloud can fetch.
+    """Return what lies at a URL that machines of this cloud can fetch.
 
     Raises:
         OSError: It cannot be fetched.

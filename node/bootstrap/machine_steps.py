@@ -38,7 +38,7 @@ NEW_MODE = 0o755
 
 
 def users(context: Context) -> str:
-    """Makes the users of Slurm and munge."""
+    """Make the users of Slurm and munge."""
     if os.geteuid() != 0:
         raise PermissionError("the boot of a whole machine must run as root")
     user = context.settings.site.user
@@ -66,7 +66,7 @@ def _make_user(context: Context, user: str) -> bool:
 
 
 def hosts(context: Context) -> str:
-    """Sets the machine's name, and the names of the machines that it must find."""
+    """Set the machine's name, and the names of the machines that it must find."""
     files.write(context.at("etc/hostname"), f"{context.host}\n".encode())
     if socket.gethostname() != context.host:
         socket.sethostname(context.host)
@@ -74,7 +74,7 @@ def hosts(context: Context) -> str:
 
 
 def secrets(context: Context) -> str:
-    """Gets the munge key: the controller from the secret store, all other machines from the controller.
+    """Get the munge key: the controller from the secret store, all other machines from the controller.
 
     The controller of a new cluster makes the key. A key that is only on this machine is replaced, because the
     distribution's package makes one at its installation that no other machine has.
@@ -91,7 +91,7 @@ def secrets(context: Context) -> str:
 
 
 def _serve(context: Context, key: Path) -> None:
-    """Starts what serves the other machines from now on: the key, and the place for their boot reports."""
+    """Start what serves the other machines from now on: the key, and the place for their boot reports."""
     python, code, log = context.settings.site.python, context.folders.code, context.path(context.folders.log)
     reports = report_server.folder(context.folders)
     for service in (
@@ -132,7 +132,7 @@ def _key_from_controller(context: Context) -> bytes:
 
 
 def mounts(context: Context) -> str:
-    """Mounts the file systems of this role. A mount that exists already stays."""
+    """Mount the file systems of this role. A mount that exists already stays."""
     mine, kinds = context.mounts(), mount_kinds.kinds(context)
     firewall.install_nfs_guard(context)
     for mount in mine:
@@ -160,7 +160,7 @@ def mounts(context: Context) -> str:
 
 
 def _check_writable(context: Context, mounts: Sequence[Mount]) -> None:
-    """Checks that root may write to existing file systems in which it makes environments and keys.
+    """Check that root may write to existing file systems in which it makes environments and keys.
 
     Raises:
         PermissionError: A file server maps root to a user who may not write.
@@ -182,7 +182,7 @@ def _check_writable(context: Context, mounts: Sequence[Mount]) -> None:
 
 
 def _open_scratch(context: Context, mounts: Sequence[Mount]) -> None:
-    """Gives shared scratch file systems the mode of /tmp, so that every user can write there.
+    """Give shared scratch file systems the mode of /tmp, so that every user can write there.
 
     A new file system belongs to root only. A file system whose owner or mode was changed keeps both.
     """
@@ -206,7 +206,7 @@ ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\n"
 
 
 def slurm(context: Context) -> str:
-    """Makes the folders and the configuration for the installed release of Slurm.
+    """Make the folders and the configuration for the installed release of Slurm.
 
     The controller renders the configuration. A login machine renders the same files from the same settings,
     because its clients need a file: `sackd`, which would fetch it, exists only from 23.11 on. A compute node
@@ -265,7 +265,7 @@ def _release(context: Context) -> str:
 
 
 def ready(context: Context) -> str:
-    """Starts the role's daemons. A node's slurmd is the last."""
+    """Start the role's daemons. A node's slurmd is the last."""
     clock.check(context)
     owner = context.munge_user
     # Users come before slurmd, because a job fails if its user is not known here.

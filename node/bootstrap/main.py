@@ -18,15 +18,15 @@ from node.published import read_settings
 def bootstrap(
     settings_file: Path, role: str, host: str | None, bucket: str, *, power_off: bool = False
 ) -> None:
-    """Boots this machine. Without systemd it then keeps the services running until the machine ends.
+    """Boot this machine. Without systemd it then keeps the services running until the machine ends.
 
     After a failed boot the machine stays as it is, so that the failure can be examined. It does not become a
     node.
 
     Args:
-        host: the machine's name. `None` means that a cloud's machine finds its name by itself.
-        bucket: a folder, `s3://name` or `gs://name`.
-        power_off: whether a machine of the role `image` stops at its end (`vm.baking`).
+        host: The machine's name. `None` means that a cloud's machine finds its name by itself.
+        bucket: A folder, `s3://name` or `gs://name`.
+        power_off: Whether a machine of the role `image` stops at its end (`vm.baking`).
 
     Raises:
         SystemExit: A machine of the role `image` has done its steps. The status says how they ended.
@@ -70,7 +70,7 @@ def bootstrap(
 def _on_this_host(
     settings: Settings, host: str | None, bucket: str
 ) -> tuple[str, Callable[[str], None], Services]:
-    """Returns what `vm.machine.begin` returns, for a process machine."""
+    """Return what `vm.machine.begin` returns, for a process machine."""
     if host is None:
         raise SystemExit("a process machine needs its name (--host)")
     return host, file_sink(Path(bucket) / "boot" / f"{host}.json"), InitServices()

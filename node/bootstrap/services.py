@@ -29,9 +29,9 @@ class Service:
     """A daemon that runs in the foreground under a service manager (systemd, or the machine's init).
 
     Attributes:
-        log: the file for its output, in addition to the daemon's own log file.
-        user: the user, with the user's groups. `None` means the user of the service manager.
-        before: a program that the service manager runs as its own user before it restarts the service. If
+        log: The file for its output, in addition to the daemon's own log file.
+        user: The user, with the user's groups. `None` means the user of the service manager.
+        before: A program that the service manager runs as its own user before it restarts the service. If
             the program fails, the service starts all the same.
     """
 
@@ -47,19 +47,19 @@ class Services(Protocol):
     """A service manager."""
 
     def start(self, service: Service) -> int:
-        """Starts a service and returns its pid."""
+        """Start a service and returns its pid."""
         ...
 
     def stop(self, name: str) -> None:
-        """Stops a service that an earlier boot of this machine started, if it still runs."""
+        """Stop a service that an earlier boot of this machine started, if it still runs."""
         ...
 
     def tend(self) -> None:
-        """Restarts services that have ended and whose pause is over. It is for waits before `keep`."""
+        """Restart services that have ended and whose pause is over. It is for waits before `keep`."""
         ...
 
     def keep(self) -> None:
-        """Keeps the services running until the machine ends. Returns at once where systemd does that."""
+        """Keep the services running until the machine ends, and return at once where systemd does that."""
         ...
 
 
@@ -106,7 +106,7 @@ class InitServices:
         return child.pid
 
     def stop(self, name: str) -> None:
-        """Does nothing, because the services of an earlier boot ended with the machine."""
+        """Do nothing, because the services of an earlier boot ended with the machine."""
 
     def tend(self) -> None:
         self._reap(os.WNOHANG)
@@ -162,7 +162,7 @@ class InitServices:
         return pid not in self._running
 
     def _reap(self, options: int) -> None:
-        """Collects all ended children: services, and orphans that the machine's init has inherited."""
+        """Collect all ended children: services, and orphans that the machine's init has inherited."""
         while True:
             try:
                 pid, status = os.waitpid(-1, options)
@@ -219,7 +219,7 @@ class SystemdServices:
     """The service manager of whole machines.
 
     Args:
-        run: runs commands.
+        run: Runs commands.
         units: systemd's folder of units that exist until the machine is off.
     """
 
@@ -228,7 +228,7 @@ class SystemdServices:
         self._units = units
 
     def start(self, service: Service) -> int:
-        """Starts a service with its present unit, and replaces a running one. Returns its pid.
+        """Start a service with its present unit, replace a running one, and return its pid.
 
         Raises:
             CommandError: systemd could not start it. The error has the unit's last log lines.
@@ -254,14 +254,14 @@ class SystemdServices:
             self._run("systemctl", "stop", unit, timeout=UNIT_STOP_SECONDS)
 
     def tend(self) -> None:
-        """Does nothing, because systemd restarts services."""
+        """Do nothing, because systemd restarts services."""
 
     def keep(self) -> None:
-        """Does nothing, because systemd restarts services."""
+        """Do nothing, because systemd restarts services."""
 
 
 def unit_text(service: Service) -> str:
-    """Returns the content of the unit's file."""
+    """Return the content of the unit's file."""
     return UNIT.format(
         name=service.name,
         after=" ".join(("network-online.target", AFTER.get(service.name, ""))).strip(),
@@ -277,6 +277,6 @@ def unit_text(service: Service) -> str:
 
 
 def quoted(word: str) -> str:
-    """Quotes a word for a unit's line, so that systemd expands nothing in it (except `$` in a command)."""
+    """Quote a word for a unit's line, so that systemd expands nothing in it (except `$` in a command)."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
     return f'"{escaped}"'

@@ -22,10 +22,10 @@ EXPECTED = (StepTimeoutError, OSError, RuntimeError, ValueError, subprocess.Subp
 
 
 def run_steps(context: Context, steps: Sequence[Step], restart: Callable[[], object] | None = None) -> bool:
-    """Runs the steps one after another until one fails. Returns whether the machine is ready.
+    """Run the steps one after another until one fails, and return whether the machine is ready.
 
     Args:
-        restart: restarts the machine if a step requires it. `None` means an immediate restart by systemd.
+        restart: Restarts the machine if a step requires it. `None` means an immediate restart by systemd.
     """
     for step in steps:
         context.report.begin(step.name, step.timeout)
@@ -60,7 +60,7 @@ def run_steps(context: Context, steps: Sequence[Step], restart: Callable[[], obj
 
 
 def explained(error: Exception) -> list[str]:
-    """Returns the report's lines on a failure: the message, then further lines.
+    """Return the report's lines on a failure: the message, then further lines.
 
     The traceback is included only for errors that this program does not expect. The machine's log has the
     traceback of every error but a `StepFailedError`.

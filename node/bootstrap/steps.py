@@ -35,7 +35,7 @@ class Kind(Protocol):
     def slurm(self, context: Context, /) -> str: ...
 
     def ready(self, context: Context, /) -> str:
-        """Starts the role's daemons. A compute node registers here and not before."""
+        """Start the role's daemons. A compute node registers here and not before."""
         ...
 
 
@@ -77,8 +77,10 @@ def metadata(context: Context) -> str:
 
 
 def _open_metadata(context: Context) -> bool:
-    """Whether the stack file opens the metadata address of this machine to every user. It never opens a
-    controller's."""
+    """Return whether the stack file opens the metadata address of this machine to every user.
+
+    It never opens a controller's.
+    """
     design = context.settings.design
     if context.role == "compute":
         partition = design.partition_of(context.host)

@@ -40,7 +40,7 @@ FOUND = 120
 
 
 def boot(design: ClusterDesign, partition: Partition) -> int:
-    """The longest time from the launch of a cloud's node to its registration, in seconds."""
+    """Return the longest time from the launch of a cloud's node to its registration, in seconds."""
     devices = partition.accelerator is not None or bool(partition.efa)
     if baked(design, partition):
         installs = FOUND + (FOUND if devices else 0)
@@ -57,6 +57,8 @@ def boot(design: ClusterDesign, partition: Partition) -> int:
 
 
 def baked(design: ClusterDesign, partition: Partition) -> bool:
-    """Whether nodes start from a baked image that has all that they need. The content of a user's own image
-    is not known."""
+    """Return whether nodes start from a baked image that has all that they need.
+
+    The content of a user's own image is not known.
+    """
     return design.image.bake and partition.image is None

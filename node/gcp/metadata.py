@@ -32,8 +32,8 @@ class Metadata:
     """A client of the metadata server.
 
     Args:
-        endpoint: the server's URL. `None` means the environment's, or the one that every machine has.
-        maintenance_seconds: how long before the maintenance of its host this machine gets the notice.
+        endpoint: The server's URL. `None` means the environment's, or the one that every machine has.
+        maintenance_seconds: How long before the maintenance of its host this machine gets the notice.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Metadata:
         self._etag = "0"
 
     def get(self, path: str) -> str:
-        """Returns the text at a path such as `instance/name`.
+        """Return the text at a path such as `instance/name`.
 
         Raises:
             MissingError: The machine has nothing at this path.
@@ -54,32 +54,32 @@ class Metadata:
         return self._get(path).body.decode()
 
     def find(self, path: str) -> str | None:
-        """Returns the text as `get` does. `None` means that the machine has nothing at this path."""
+        """Return the text as `get` does. `None` means that the machine has nothing at this path."""
         try:
             return self.get(path)
         except MissingError:
             return None
 
     def name(self) -> str:
-        """Returns the instance's name."""
+        """Return the instance's name."""
         return self.get("instance/name")
 
     def zone(self) -> str:
-        """Returns the zone, such as `europe-west4-a`."""
+        """Return the zone, such as `europe-west4-a`."""
         return self.get("instance/zone").rpartition("/")[2]
 
     def region(self) -> str:
         return self.zone().rpartition("-")[0]
 
     def project(self) -> str:
-        """Returns the project's id."""
+        """Return the project's id."""
         return self.get("project/project-id")
 
     def token(self, *, fresh: bool = False) -> str:
-        """Returns an access token of the machine's service account, renewed in time.
+        """Return an access token of the machine's service account, renewed in time.
 
         Args:
-            fresh: whether a new token is needed, because the last one was refused.
+            fresh: Whether a new token is needed, because the last one was refused.
 
         Raises:
             MissingError: The machine has no service account.
@@ -101,14 +101,14 @@ class Metadata:
         return self._token[0]
 
     def notice(self) -> Notice | None:
-        """Returns the present notice. `None` means that the machine will not be taken."""
+        """Return the present notice. `None` means that the machine will not be taken."""
         return self._notice(json.loads(self._get("instance/?recursive=true", attempts=1).body))
 
     def wait(self, seconds: float) -> Notice | None:
-        """Waits until any of the machine's metadata has changed, and returns the notice, if there is one.
+        """Wait until any of the machine's metadata has changed, and returns the notice, if there is one.
 
         Args:
-            seconds: the longest wait.
+            seconds: The longest wait.
 
         Raises:
             ServiceError: The server does not answer. The next call may work.
@@ -152,7 +152,7 @@ class Metadata:
 
 
 def _window(instance: Mapping[str, Any]) -> float | None:
-    """Returns the begin of the maintenance, in seconds since the epoch.
+    """Return the begin of the maintenance, in seconds since the epoch.
 
     `None` means that Google does not announce it for this machine type. Google's page on planning for host
     maintenance writes the key with underscores; in the server's JSON all other keys are in camel case.

@@ -27,7 +27,7 @@ def answer(url: str, headers: dict[str, str]) -> bytes:
 
 
 def fetch(bucket: str, key: str) -> bytes:
-    """An object's content, read with the token of the machine's service account."""
+    """Return an object's content, read with the token of the machine's service account."""
     account = f"http://{METADATA}/computeMetadata/v1/instance/service-accounts/default/token"
     token = json.loads(answer(account, {"Metadata-Flavor": "Google"}))["access_token"]
     name = urllib.parse.quote(key, safe="")
@@ -36,7 +36,7 @@ def fetch(bucket: str, key: str) -> bytes:
 
 
 def fetch_loader(loader: Path, bucket: str) -> None:
-    """Fetches the loader. If the bucket does not answer, the loader of the last boot stays in use."""
+    """Fetch the loader. If the bucket does not answer, the loader of the last boot stays in use."""
     for left in reversed(range(TRIES)):
         try:
             draft = loader.with_suffix(".new")

@@ -33,11 +33,11 @@ def request(
     attempts: int = http.ATTEMPTS,
     timeout: float = http.TIMEOUT_SECONDS,
 ) -> http.Answer:
-    """Sends a request and returns the response. If the token is refused, it tries once more with a new one.
+    """Send a request and returns the response. If the token is refused, it tries once more with a new one.
 
     Args:
-        what: the requested thing, for error messages.
-        token: returns the access token. It is called before each attempt.
+        what: The requested thing, for error messages.
+        token: Returns the access token. It is called before each attempt.
 
     Raises:
         MissingError: The requested thing does not exist.
@@ -74,7 +74,7 @@ HELP = {
 
 
 def _parse_error(body: bytes) -> tuple[str, str]:
-    """Returns the reason and the message of Google's error. Both are empty for any other content."""
+    """Return the reason and the message of Google's error. Both are empty for any other content."""
     try:
         error: dict[str, Any] = json.loads(body)["error"]
         reasons = [str(entry["reason"]) for entry in error.get("errors", []) if entry.get("reason")]
@@ -96,7 +96,7 @@ class Bucket:
 
     Args:
         url: `gs://name`.
-        attempts: the number of attempts per call. The boot report has no time for many.
+        attempts: The number of attempts per call. The boot report has no time for many.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Bucket:
         self._attempts, self._timeout = attempts, timeout
 
     def get(self, key: str, sha256: str | None = None) -> bytes:
-        """Returns an object's content.
+        """Return an object's content.
 
         Args:
-            sha256: the expected digest in hexadecimal. `None` means that any content is accepted.
+            sha256: The expected digest in hexadecimal. `None` means that any content is accepted.
 
         Raises:
             MissingError: The object does not exist.
@@ -128,7 +128,7 @@ class Bucket:
         return checked(answer.body, sha256, f"{self.url}/{key}")
 
     def put(self, key: str, content: bytes) -> None:
-        """Writes an object, which may exist already.
+        """Write an object, which may exist already.
 
         Raises:
             UnreachableError: Cloud Storage did not answer.
@@ -169,7 +169,7 @@ class Secret:
         self._pauses: Iterator[float] | None = None
 
     def get(self) -> bytes | None:
-        """Returns the newest value. `None` means that the secret has no value yet, or does not exist.
+        """Return the newest value. `None` means that the secret has no value yet, or does not exist.
 
         Google's response is the same in both cases.
 
@@ -184,7 +184,7 @@ class Secret:
         return base64.b64decode(answer["payload"]["data"])
 
     def put(self, content: bytes) -> None:
-        """Sets the value. A repeated attempt may make a second version with the same value.
+        """Set the value. A repeated attempt may make a second version with the same value.
 
         Raises:
             MissingError: The secret does not exist.

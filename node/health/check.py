@@ -34,7 +34,6 @@ class Tool(Protocol):
 
 def runner(environment: Mapping[str, str]) -> Callable[..., Ran]:
     """Return a `Tool` whose tools get this environment and are found by its PATH."""
-
     return lambda *argv, seconds: run(argv, environment, seconds)
 
 

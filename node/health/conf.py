@@ -40,7 +40,7 @@ def longest(settings: Settings) -> int:
 
 
 def has_prolog(settings: Settings) -> bool:
-    """Whether jobs have a prolog on their nodes."""
+    """Return whether jobs have a prolog on their nodes."""
     return _checked(settings) or settings.design.slurm.prolog is not None
 
 

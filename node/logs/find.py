@@ -50,8 +50,8 @@ class Output:
 
     Attributes:
         kind: "output" or "errors".
-        path: the absolute path on the machines of the cluster.
-        owner: the number of the job's user.
+        path: The absolute path on the machines of the cluster.
+        owner: The number of the job's user.
     """
 
     kind: str
@@ -60,19 +60,19 @@ class Output:
 
 
 def is_batch(fields: Mapping[str, str]) -> bool:
-    """Whether a job has a script, and so files for what it prints.
+    """Return whether a job has a script, and so files for what it prints.
 
     Args:
-        fields: as `node.slurm.control.Control.outputs` returns them for a job.
+        fields: As `node.slurm.control.Control.outputs` returns them for a job.
     """
     return fields["batchflag"] not in ("0", "no", "NO")
 
 
 def output_files(job: int, fields: Mapping[str, str]) -> list[Output]:
-    """Returns a job's files, the output first.
+    """Return a job's files, the output first.
 
     Args:
-        fields: as for `is_batch`.
+        fields: As for `is_batch`.
     """
     user = fields["userid"]
     if not is_batch(fields) or not (user.isascii() and user.isdigit()):
@@ -86,7 +86,7 @@ def output_files(job: int, fields: Mapping[str, str]) -> list[Output]:
 
 
 def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
-    """Returns the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
+    """Return the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
 
     22.05 tells the pattern of a job that has one, without the job's own values.
     """
@@ -121,7 +121,7 @@ LAUNCH_FAILURE = "JobLaunchFailure"
 
 
 def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[JobState]) -> dict[int, str]:
-    """What reservations mean for those of the jobs that wait, by id."""
+    """Return what reservations mean for those of the jobs that wait, by id."""
     waiting = [job for job in jobs if job.is_pending]
     if not waiting:
         return {}
@@ -141,7 +141,7 @@ def facts(job: JobState, advice: str | None) -> list[str]:
     """Slurm's facts on a job, in a few lines.
 
     Args:
-        advice: what is known of the reservations that it waits for.
+        advice: What is known of the reservations that it waits for.
     """
     nodes = f" on {fold(job.nodes)}" if job.nodes else ""
     index = (job.array_task or "").partition("%")[0]
@@ -164,7 +164,10 @@ def facts(job: JobState, advice: str | None) -> list[str]:
 
 
 def _never_ran(job: JobState) -> bool:
-    """Whether an ended job was cancelled while it waited. Its reason is then the one that it waited for."""
+    """Return whether an ended job was cancelled while it waited.
+
+    Its reason is then the one that it waited for.
+    """
     return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
 
 
@@ -184,11 +187,11 @@ MOST_NODES = 4
 
 
 def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
-    """The lines on jobs in the logs of their nodes' slurmds, which are on this machine.
+    """Return the lines on jobs in the logs of their nodes' slurmds, which are on this machine.
 
     Args:
-        log: the folder of logs.
-        jobs: the jobs.
+        log: The folder of logs.
+        jobs: The jobs.
     """
     found: list[Source] = []
     for node in _nodes(jobs)[:MOST_NODES]:
@@ -208,11 +211,11 @@ def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
 
 
 def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source]:
-    """Where the lines are that say why jobs could not start, if the nodes have logs of their own.
+    """Return where the lines are that say why jobs could not start, if the nodes have logs of their own.
 
     Args:
-        log: the path of slurmd's log on a node.
-        stack: the stack's name.
+        log: The path of slurmd's log on a node.
+        stack: The stack's name.
     """
     failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
     if not failed:
@@ -224,7 +227,7 @@ def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source
 
 
 def _nodes(jobs: Sequence[JobState]) -> list[str]:
-    """The jobs' nodes in numeric order."""
+    """Return the jobs' nodes in numeric order."""
     return expand(fold({node for job in jobs for node in job.nodes}))
 
 
@@ -272,12 +275,12 @@ class Cluster:
         return Control(self.folders.slurm_conf, SLURM_SECONDS)
 
     def report(self, host: str) -> Path:
-        """The path of the boot report of a machine that shares its files with this machine."""
+        """Return the path of the boot report of a machine that shares its files with this machine."""
         lib = Path(str(self.folders.lib))
         return lib / "boot" / f"{host}.json" if self.folders.process else lib / "boot.json"
 
     def sources(self, what: str) -> list[Source]:
-        """Returns the logs of `controller`, of a node, or of a job.
+        """Return the logs of `controller`, of a node, or of a job.
 
         Raises:
             UnknownNameError: There is no node or job of that name.
@@ -291,7 +294,7 @@ class Cluster:
         raise UnknownNameError(f"no node or job is called {what!r}. {self.known()}")
 
     def known(self) -> str:
-        """A sentence that lists the names of which there are logs."""
+        """Return a sentence that lists the names of which there are logs."""
         nodes = fold(self.booted())
         text = f"Nodes: {','.join(fold(p.nodes()) for p in self.settings.design.partitions)}"
         if nodes:
@@ -305,14 +308,14 @@ class Cluster:
         return f"{text}. The rest is `controller`."
 
     def booted(self) -> list[str]:
-        """The nodes whose machines have written a boot log, or a boot report, that can be read here."""
+        """Return the nodes whose machines have a boot log or a boot report that can be read here."""
         found = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
         if not self.folders.process and self._knows_boots():
             found |= {path.stem for path in Path(local.BUCKET).glob("boot/*.json")}
         return sorted(found - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
 
     def _knows_boots(self) -> bool:
-        """Whether every machine that has booted has left something that can be read here."""
+        """Return whether every machine that has booted has left something that can be read here."""
         return self.settings.design.provider == "local"
 
     def _jobs(self) -> tuple[dict[int, JobState], str]:
@@ -358,11 +361,11 @@ class Cluster:
         return [LogFile("hook", path, None) for path in sorted(self.log.glob(f"hook-*-{host}.log"))]
 
     def _job_scripts(self, node: str) -> list[Source]:
-        """What the user's last prolog and epilog printed on a node."""
+        """Return what the user's last prolog and epilog printed on a node."""
         return [LogFile(name, path, None) for name in SCRIPTS for path in self.log.glob(f"{name}-{node}.log")]
 
     def _keeper(self, daemon: str, name: str) -> LogFile:
-        """A daemon's output without the lines of its log file: how it ended, and that it was restarted."""
+        """Return a daemon's output without the lines of its log file: how it ended and was restarted."""
 
         def new(line: str) -> bool:
             return not line.startswith(f"{daemon}: ") or "fatal" in line
@@ -399,7 +402,7 @@ class Cluster:
         return None if line is None else datetime.fromisoformat(line.split()[0]).timestamp()
 
     def _last_line(self, log: str, wanted: Wanted) -> str | None:
-        """The last line of a log that a filter wants; `None` if there is none, or the log cannot be read."""
+        """Return the last line of a log that a filter wants; `None` if there is none that can be read."""
         try:
             descriptor = open_log(self.log / log)
         except (FileNotFoundError, UnreadableError):
@@ -504,7 +507,7 @@ class Cluster:
     def _outputs(
         self, name: str, jobs: list[JobState], folders: list[Path], since: float | None
     ) -> Iterable[Source]:
-        """The output files of a job that was submitted at a time, as far as that is known."""
+        """Return the output files of a job that was submitted at a time, as far as that is known."""
         outputs: dict[Path, tuple[str, int]] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
@@ -530,7 +533,7 @@ class Cluster:
         )
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
-        """Where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""
+        """Return where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""
         try:
             return self.control.outputs(jobs)
         except SlurmError:
@@ -544,6 +547,9 @@ def _is(job: JobState, number: int, task: str | None) -> bool:
 
 
 def _place(job: JobState) -> tuple[int, int, int]:
-    """A key that puts the tasks of an array into their order. The last one of them has the array's id."""
+    """Return a key that puts the tasks of an array into their order.
+
+    The last one of them has the array's id.
+    """
     first = re.match(r"\d+", job.array_task or "")
     return (job.array_job or job.het_job or job.id, int(first[0]) if first else 0, job.id)

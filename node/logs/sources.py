@@ -29,12 +29,14 @@ class Source(Protocol):
         ...
 
     def last(self, count: int) -> list[str]:
-        """Returns the last lines, or in brackets why there are none. An empty list means that not even the
-        heading is shown. `more` continues from there."""
+        """Return the last lines, or in brackets why there are none.
+
+        An empty list means that not even the heading is shown. `more` continues from there.
+        """
         ...
 
     def more(self) -> list[str]:
-        """Returns the lines that were added since the last call."""
+        """Return the lines that were added since the last call."""
         ...
 
 
@@ -56,11 +58,11 @@ class LogFile:
     """A log file, which may grow, be rotated, be truncated, or not exist yet.
 
     Args:
-        missing: why the file may not exist. `None` means that a missing or empty file is not mentioned.
-        wanted: a filter for the lines to show. `None` means all lines.
-        since: when the job was submitted that writes this file, in seconds since the epoch. A file that was
+        missing: Why the file may not exist. `None` means that a missing or empty file is not mentioned.
+        wanted: A filter for the lines to show. `None` means all lines.
+        since: When the job was submitted that writes this file, in seconds since the epoch. A file that was
             last written earlier is not shown until the job writes it. `None` means that any file is shown.
-        owner: the number of the user whose file it must be, because others choose the path. `None` means that
+        owner: The number of the user whose file it must be, because others choose the path. `None` means that
             anybody's will do.
     """
 
@@ -131,7 +133,7 @@ class LogFile:
         return found if self._wanted is None else [line for line in found if self._wanted(line)]
 
     def _replaced(self) -> bool:
-        """Whether the path now leads to a different file than the open one."""
+        """Return whether the path now leads to a different file than the open one."""
         try:
             status = self.path.stat()
         except OSError:
@@ -157,7 +159,7 @@ class LogFile:
 
 
 def is_earlier(info: os.stat_result, since: float | None) -> bool:
-    """Whether a file was last written before a time. `None` is before all files."""
+    """Return whether a file was last written before a time. `None` is before all files."""
     return since is not None and info.st_mtime < since - CLOCK_SECONDS
 
 
@@ -165,8 +167,8 @@ class BootReport:
     """A machine's boot report (`node.bootstrap.report`), with one line per step.
 
     Args:
-        missing: why there may be none.
-        asked: when Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
+        missing: Why there may be none.
+        asked: When Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
             older report is of an earlier machine.
     """
 
@@ -215,7 +217,7 @@ class BootReport:
 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
-    """A boot report as lines: its result, then its steps with their times."""
+    """Return a boot report as lines: its result, then its steps with their times."""
     started = time.strftime("%FT%TZ", time.gmtime(content["started"]))
     ended = content.get("ended")
     seconds = f" after {ended - content['started']:.1f} s" if ended else ""
@@ -277,19 +279,19 @@ OF_SLURMD = (
 
 
 def explained(outputs: Iterable[LogFile]) -> Iterator[Note]:
-    """A note on what the lines of a job's outputs mean, if any of them needs one."""
+    """Return a note on what the lines of a job's outputs mean, if any of them needs one."""
     if found := meanings([line.rstrip() for log in outputs for line in log.last(MOST_LINES)]):
         yield Note("what this means", found)
 
 
 def started_wrongly(log: LogFile) -> Iterator[Note]:
-    """A note on what a slurmd's lines on a job mean, if any of them needs one."""
+    """Return a note on what a slurmd's lines on a job mean, if any of them needs one."""
     if found := meanings(log.last(MOST_LINES), OF_SLURMD):
         yield Note("what this means", found)
 
 
 def meanings(lines: list[str], known: Sequence[tuple[re.Pattern[str], str]] = MEANINGS) -> list[str]:
-    """An explanation for each kind of line that needs one, behind the first such line."""
+    """Return an explanation for each kind of line that needs one, behind the first such line."""
     found: list[str] = []
     for pattern, meaning in known:
         matches = ((line, match) for line in lines if (match := pattern.search(line)) is not None)

@@ -22,7 +22,7 @@ Blocks = dict[str, tuple[tuple[int, int], ...]]
 
 
 def lay_out_blocks(partitions: Sequence[Partition], before: Blocks) -> Blocks:
-    """Returns the blocks of all partitions: their present ones, and the first free ones if they need more."""
+    """Return the blocks of all partitions: their present ones, and the first free ones if they need more."""
     found = {p.name: list(before.get(p.name, ())) for p in partitions}
     for partition in partitions:
         mine = found[partition.name]
@@ -44,7 +44,7 @@ def _gap(taken: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def ports_of_blocks(blocks: Blocks) -> int:
-    """The number of ports up to the end of the last block."""
+    """Return the number of ports up to the end of the last block."""
     return max((first + count for some in blocks.values() for first, count in some), default=0)
 
 
@@ -55,7 +55,7 @@ def block_numbers(partition: Partition, blocks: Blocks) -> dict[str, int]:
 
 
 def block_runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[str]]:
-    """Groups neighbours whose ports are consecutive or equal. Each group is a line of slurm.conf."""
+    """Group neighbours whose ports are consecutive or equal. Each group is a line of slurm.conf."""
     run: list[str] = []
     for node in nodes:
         if run and ports[node] - ports[run[-1]] not in (0, 1):
@@ -67,7 +67,7 @@ def block_runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[
 
 
 def parse_blocks(kept: Mapping[str, Any]) -> Blocks:
-    """Returns blocks from JSON, which has lists instead of tuples."""
+    """Return blocks from JSON, which has lists instead of tuples."""
     return {name: tuple((first, count) for first, count in some) for name, some in kept.items()}
 
 
@@ -114,19 +114,19 @@ def slurmd_addresses(settings: Settings) -> dict[str, str]:
 
 
 def ports_needed(design: ClusterDesign, placed: Blocks | None = None) -> int:
-    """The number of consecutive ports for the nodes of a design in process mode, with room for growth.
+    """Return the number of consecutive ports for the nodes of a design in process mode, with room for growth.
 
     Args:
-        placed: the blocks of the partitions. `None` means the blocks that they would have in a new cluster.
+        placed: The blocks of the partitions. `None` means the blocks that they would have in a new cluster.
     """
     return ports_of_blocks(lay_out_blocks(design.partitions, {}) if placed is None else placed)
 
 
 def reached_at(addresses: Sequence[str]) -> list[tuple[str, object]]:
-    """The options of a node line in slurm.conf that give the nodes' addresses.
+    """Return the options of a node line in slurm.conf that give the nodes' addresses.
 
     Args:
-        addresses: the nodes' own consecutive addresses. Empty means that nodes have the host's address.
+        addresses: The nodes' own consecutive addresses. Empty means that nodes have the host's address.
     """
     if not addresses:
         return [("NodeHostname", "localhost"), ("NodeAddr", "127.0.0.1")]
@@ -144,7 +144,7 @@ def span(first: int, last: int) -> str:
 
 
 def communication(cloud: object, on_loopback: str) -> list[tuple[str, str]]:
-    """The option with which a daemon of Slurm listens, and all programs look addresses up.
+    """Return the option with which a daemon of Slurm listens, and all programs look addresses up.
 
     Args:
         cloud: What is known of the provider. Slurm's defaults are right on all but the local cloud.

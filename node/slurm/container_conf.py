@@ -27,7 +27,7 @@ OCI_NAME = "%n.%u.%j.%s.%t"
 
 
 def oci_state(settings: Settings) -> PurePosixPath:
-    """The folder that has a folder for each user who runs a container."""
+    """Return the folder that has a folder for each user who runs a container."""
     return Folders(settings).run / OCI_STATE
 
 
@@ -81,13 +81,13 @@ ENROOT_DATA = "/var/lib/enroot"
 
 
 def enroot_data(settings: Settings, role: str) -> str:
-    """The folder in which a machine unpacks images: on its NVMe disks if it has a scratch there."""
+    """Return the folder in which a machine unpacks images: on its NVMe disks if it has a scratch there."""
     scratch = [m.path for m in settings.design.mounts if m.kind == "nvme" and role in m.roles]
     return f"{scratch[0]}/enroot" if scratch else ENROOT_DATA
 
 
 def enroot_images(settings: Settings) -> str:
-    """The folder of layers that were fetched."""
+    """Return the folder of layers that were fetched."""
     containers = settings.design.containers
     assert containers is not None
     return containers.images
@@ -104,7 +104,7 @@ def enroot_conf(settings: Settings, role: str) -> str:
 
 
 def enroot_mounts(settings: Settings, role: str) -> str:
-    """The cluster's folders that every container has, at their paths, as lines of Enroot's fstab."""
+    """Return the cluster's folders that every container has, at their paths, as lines of Enroot's fstab."""
     paths = dict.fromkeys(m.path for m in settings.design.mounts if role in m.roles)
     return ENROOT_HEADER + "".join(
         f"{path} {path} none x-create=dir,rbind,rw,nosuid,rslave\n" for path in paths
@@ -112,6 +112,9 @@ def enroot_mounts(settings: Settings, role: str) -> str:
 
 
 def pyxis_line(plugin: str) -> str:
-    """The line of plugstack.conf. A job that asks for a container must never run outside of it, so a plugin
-    that fails is an error (`required`)."""
+    """Return the line of plugstack.conf.
+
+    A job that asks for a container must never run outside of it, so a plugin that fails is an error
+    (`required`).
+    """
     return f"{ENROOT_HEADER}required {plugin} runtime_path=/run/pyxis\n"

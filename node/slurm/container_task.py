@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def own_folder(folder: Path) -> None:
-    """Makes the user's folder for the state of containers.
+    """Make the user's folder for the state of containers.
 
     Raises:
         RefusedError: Somebody else has made it.
@@ -124,13 +124,13 @@ def adapt(
     shared: Iterable[str],
     gpus: Sequence[dict[str, Any]],
 ) -> None:
-    """Changes a bundle's configuration in place, so that it works for this user on this node.
+    """Change a bundle's configuration in place, so that it works for this user on this node.
 
     Args:
-        root: the bundle's root file system.
-        made: a folder for files that the container sees.
-        shared: the cluster's folders. If the image has no place for one, it is left out, and a line says so.
-        gpus: mounts with the driver of the node's GPUs.
+        root: The bundle's root file system.
+        made: A folder for files that the container sees.
+        shared: The cluster's folders. If the image has no place for one, it is left out, and a line says so.
+        gpus: Mounts with the driver of the node's GPUs.
 
     Raises:
         RefusedError: A mount that the user asks for is not understood, or has no source or no place.
@@ -188,13 +188,13 @@ def adapt(
 
 
 def environment(config: Iterable[str], process: Mapping[str, str]) -> list[str]:
-    """The environment of a task in its container.
+    """Return the environment of a task in its container.
 
     Of two values the image's counts, except for the variables that are the job's or the user's.
 
     Args:
-        config: the image's variables, to which Slurm has appended the job's.
-        process: this process's own. From Slurm 23.02 on, what differs between the tasks of a step is there.
+        config: The image's variables, to which Slurm has appended the job's.
+        process: This process's own. From Slurm 23.02 on, what differs between the tasks of a step is there.
     """
     found: dict[str, str] = {}
     for pair in config:
@@ -207,7 +207,7 @@ def environment(config: Iterable[str], process: Mapping[str, str]) -> list[str]:
 
 
 def rank(variables: Mapping[str, str]) -> dict[str, str]:
-    """The task's place in a step with one task on each node; empty for other steps.
+    """Return the task's place in a step with one task on each node; empty for other steps.
 
     Slurm 22.05 starts no other steps in containers, and tells none its place: what is there in a batch job is
     the place of the batch script.
@@ -221,7 +221,7 @@ def rank(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def requested(text: str) -> list[dict[str, Any]]:
-    """The mounts of `CONTAINER_MOUNTS`.
+    """Return the mounts of `CONTAINER_MOUNTS`.
 
     Raises:
         RefusedError: A part is not understood.
@@ -238,16 +238,16 @@ def requested(text: str) -> list[dict[str, Any]]:
 
 
 def bind(source: str, target: str | None = None, *, read_only: bool = False) -> dict[str, Any]:
-    """A bind mount with all that is mounted below the source."""
+    """Return a bind mount with all that is mounted below the source."""
     options = ["rbind", "rslave", "ro" if read_only else "rw"]
     return {"destination": target or source, "type": "bind", "source": source, "options": options}
 
 
 def driver(libraries: str) -> list[dict[str, Any]]:
-    """The mounts that give a container the node's NVIDIA driver.
+    """Return the mounts that give a container the node's NVIDIA driver.
 
     Args:
-        libraries: what `ldconfig -p` prints.
+        libraries: What `ldconfig -p` prints.
     """
     files = {name: path for name, path in LIBRARIES.findall(libraries) if Path(path).exists()}
     found = [
@@ -280,7 +280,7 @@ def _with_driver(variables: Iterable[str]) -> list[str]:
 
 
 def _accounts(root: Path, bundle: Path, user: Account) -> list[tuple[Path, str]]:
-    """The image's lists of users and groups with this user and group, as files of the node."""
+    """Return the image's lists of users and groups with this user and group, as files of the node."""
     found = []
     for file, line in (("passwd", user.passwd_line()), ("group", f"{user.name}:x:{user.gid}:\n")):
         theirs = root / "etc" / file
@@ -293,7 +293,7 @@ def _accounts(root: Path, bundle: Path, user: Account) -> list[tuple[Path, str]]
 
 
 def _place(root: Path, target: str, folder: bool) -> bool:
-    """Whether a container has a place for a mount. A place that is missing is made if the user may."""
+    """Return whether a container has a place for a mount. A place that is missing is made if the user may."""
     place = root / target.lstrip("/")
     if os.path.lexists(place):
         return True
@@ -309,7 +309,7 @@ def _place(root: Path, target: str, folder: bool) -> bool:
 
 
 def _has_names(root: Path, path: str) -> bool:
-    """Whether a container has a place for one of NAMES. Images of many builders lack these files."""
+    """Return whether a container has a place for one of NAMES. Images of many builders lack these files."""
     place = root / path[1:]
     if os.path.lexists(place):
         return place.exists()  # a link may lead nowhere
@@ -317,13 +317,13 @@ def _has_names(root: Path, path: str) -> bool:
 
 
 def _keeps(destination: str, taken: Container[str]) -> bool:
-    """Whether a mount of the bundle stays: nothing else is mounted there, nor one of the node's folders."""
+    """Return whether a mount of the bundle stays: nothing else, nor a folder of the node, is there."""
     below = any(destination == path or destination.startswith(f"{path}/") for path in SYSTEM)
     return destination not in taken and not below
 
 
 def _folder(image: str, here: str, mounts: Iterable[dict[str, Any]], root: Path) -> str:
-    """The folder in which the task starts: the image's, or the job's if the image names none."""
+    """Return the folder in which the task starts: the image's, or the job's if the image names none."""
     if image != "/":
         return image
     mounted = any(here == m["destination"] or here.startswith(f"{m['destination']}/") for m in mounts)

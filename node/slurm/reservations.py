@@ -19,11 +19,11 @@ class Reservation:
     """Nodes that an administrator keeps for somebody, or for maintenance, from a time on.
 
     Attributes:
-        start: when it begins, in seconds since 1970.
-        end: when it ends, in seconds since 1970.
-        nodes: its nodes.
+        start: When it begins, in seconds since 1970.
+        end: When it ends, in seconds since 1970.
+        nodes: Its nodes.
         flags: MAINT, SPEC_NODES, …
-        users: for whom it is: users, groups and accounts.
+        users: For whom it is: users, groups and accounts.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Reservation:
         return "maintenance" if self.is_maintenance else f"jobs of {self.users}" if self.users else "others"
 
     def times(self, now: float) -> str:
-        """A phrase for when it is: `until …`, or `from … until …`."""
+        """Return a phrase for when it is: `until …`, or `from … until …`."""
         begun = "" if self.start <= now else f"from {clock(self.start)} "
         return f"{begun}until {clock(self.end)}"
 
@@ -58,20 +58,20 @@ def now_kept(reservations: Iterable[Reservation], now: float) -> dict[str, Reser
 
 
 def clock(moment: float) -> str:
-    """A time for people, in UTC."""
+    """Return a time for people, in UTC."""
     return time.strftime("%F %H:%MZ", time.gmtime(moment))
 
 
 def advice(
     job: JobState, reservations: Iterable[Reservation], nodes: Collection[str], now: float
 ) -> str | None:
-    """What reservations mean for a waiting job: which, until when, and what lets the job start before.
+    """Return what reservations mean for a waiting job: which, until when, and what lets the job start before.
 
     Args:
-        job: any job.
-        reservations: all reservations.
-        nodes: the nodes of the job's partitions.
-        now: the present time, in seconds since 1970.
+        job: Any job.
+        reservations: All reservations.
+        nodes: The nodes of the job's partitions.
+        now: The present time, in seconds since 1970.
 
     Returns:
         A sentence; `None` if reservations have nothing to do with the job's waiting.

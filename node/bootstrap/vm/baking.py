@@ -65,11 +65,11 @@ def bake(
     power_off: bool = False,
     runner: Runner = run,
 ) -> int:
-    """Prepares this machine to become an image. Returns the exit status (`STATUS`).
+    """Prepare this machine to become an image, and return the exit status (`STATUS`).
 
     Args:
         host: `image-<kind>`, which is also the name of the boot report.
-        power_off: whether the machine restarts itself if it must, and stops at the end. It also stops after a
+        power_off: Whether the machine restarts itself if it must, and stops at the end. It also stops after a
             failure. Then the report says why, and the disk stays as it is.
     """
     kind = images.named(settings.design, host)
@@ -88,7 +88,7 @@ def bake(
 
 
 def steps(kind: ImageKind) -> list[Step]:
-    """Returns the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
+    """Return the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
     role = frozenset({kind.role})
     return [
         Step("users", time_limits.USERS, role, machine_steps.users),
@@ -100,7 +100,7 @@ def steps(kind: ImageKind) -> list[Step]:
 
 
 def clean(context: Context) -> str:
-    """Removes files that belong to this machine or this cluster, and temporary files."""
+    """Remove files that belong to this machine or this cluster, and temporary files."""
     design = context.settings.design
     if context.role == "controller" and design.slurm.accounting:
         # The database's files are consistent after its stop, whenever the disk is copied.
@@ -147,4 +147,4 @@ def _remove(context: Context, patterns: Iterable[str]) -> int:
 
 
 def _leave_restart() -> None:
-    """Does nothing. The program that started this one restarts the machine because of the exit status."""
+    """Do nothing. The program that started this one restarts the machine because of the exit status."""

@@ -37,7 +37,7 @@ ATTEMPTS = 10
 
 
 def install(context: Context) -> list[str]:
-    """Installs what this machine's buckets need. Returns what was missing.
+    """Install what this machine's buckets need, and return what was missing.
 
     Raises:
         ServiceError: It cannot be fetched, or is not what it should be.
@@ -95,7 +95,7 @@ def gcs(context: Context, mount: Mount) -> None:
 
 
 def _mount(context: Context, mount: Mount, *command: str) -> None:
-    """Mounts a bucket. Both clients go on in the background as soon as it is mounted.
+    """Mount a bucket. Both clients go on in the background as soon as it is mounted.
 
     They are a service of their own: systemd ends what the boot leaves behind when the boot is over.
 

@@ -55,8 +55,8 @@ class Flavour:
     """The kind of driver that a GPU needs.
 
     Attributes:
-        closed: whether the GPU needs NVIDIA's proprietary modules instead of the open ones.
-        switched: whether NVSwitch joins the GPUs, so that they need the fabric manager.
+        closed: Whether the GPU needs NVIDIA's proprietary modules instead of the open ones.
+        switched: Whether NVSwitch joins the GPUs, so that they need the fabric manager.
     """
 
     closed: bool
@@ -67,12 +67,12 @@ class Flavour:
         return BRANCH if self.closed else f"{BRANCH}-open"
 
     def user_space(self) -> list[str]:
-        """The packages to request in addition to the modules. apt adds their dependencies."""
+        """Return the packages to request in addition to the modules. apt adds their dependencies."""
         more = [f"nvidia-fabricmanager-{SERIES}"] if self.switched else []
         return [f"nvidia-headless-no-dkms-{self.name}", f"nvidia-utils-{BRANCH}", "nvidia-modprobe", *more]
 
     def one_driver(self) -> list[str]:
-        """The packages that must have the same version to work together."""
+        """Return the packages that must have the same version to work together."""
         return [
             COMMON,
             f"nvidia-kernel-source-{self.name}",
@@ -91,8 +91,8 @@ class Choice:
 
     Attributes:
         driver: NVIDIA's version, such as 580.173.02.
-        built: whether Ubuntu has built the modules. Otherwise they are built on this machine.
-        pin: the preferences for apt. It is empty if apt chooses the versions without them.
+        built: Whether Ubuntu has built the modules. Otherwise they are built on this machine.
+        pin: The preferences for apt. It is empty if apt chooses the versions without them.
     """
 
     packages: tuple[str, ...]
@@ -104,11 +104,11 @@ class Choice:
 def install_nvidia(
     context: Context, flavour: Flavour, *, signed: bool = False, baking: bool = False
 ) -> Choice:
-    """Installs the driver's packages. The package lists must be up to date.
+    """Install the driver's packages. The package lists must be up to date.
 
     Args:
-        signed: whether the machine loads signed kernel modules only.
-        baking: whether the machine becomes an image.
+        signed: Whether the machine loads signed kernel modules only.
+        baking: Whether the machine becomes an image.
 
     Raises:
         RuntimeError: There is no set that works. The message lists the versions and says what to do.
@@ -122,7 +122,7 @@ def install_nvidia(
 
 
 def choose_nvidia(context: Context, flavour: Flavour, *, signed: bool, baking: bool = False) -> Choice:
-    """Returns the first set that apt can install and that has one version of the driver.
+    """Return the first set that apt can install and that has one version of the driver.
 
     The order is: Ubuntu's modules in the versions that apt prefers; Ubuntu's modules with a user space that
     is pinned to their version; modules that are built on this machine.
@@ -140,13 +140,13 @@ def choose_nvidia(context: Context, flavour: Flavour, *, signed: bool, baking: b
 
 
 def secure_boot(context: Context) -> bool:
-    """Whether this machine loads signed modules only."""
+    """Return whether this machine loads signed modules only."""
     path = context.at(SECURE_BOOT)
     return path.exists() and path.read_bytes()[4:] == b"\x01"
 
 
 def leave_one_kernel(context: Context) -> None:
-    """Removes the headers of all kernels but the running one, because DKMS builds for each that has headers.
+    """Remove the headers of all kernels but the running one, because DKMS builds for each that has headers.
 
     A failed build for a kernel that the driver does not support yet would fail the whole installation.
     """
@@ -164,7 +164,7 @@ def _modules(flavour: Flavour) -> str:
 
 
 def _built(context: Context, flavour: Flavour) -> Iterator[Choice | None]:
-    """Yields the sets with Ubuntu's modules for the running kernel: unpinned first, then pinned versions."""
+    """Yield the sets with Ubuntu's modules for the running kernel: unpinned first, then pinned versions."""
     modules, kernel = _modules(flavour), platform.release()
     builds = sorted(
         ((driver, offer.version) for offer in apt.offers(context, modules) if (driver := _holds(offer))),
@@ -190,7 +190,7 @@ def _built(context: Context, flavour: Flavour) -> Iterator[Choice | None]:
 
 
 def _by_hand(context: Context, flavour: Flavour) -> Choice | None:
-    """Returns the set with modules of the newest driver that DKMS builds for the running kernel."""
+    """Return the set with modules of the newest driver that DKMS builds for the running kernel."""
     installed = _user_space(context)
     if not installed:
         return None
@@ -199,7 +199,7 @@ def _by_hand(context: Context, flavour: Flavour) -> Choice | None:
 
 
 def _fits(context: Context, flavour: Flavour, choice: Choice) -> bool:
-    """Whether apt can install a set, and all of it would have one version of the driver."""
+    """Return whether apt can install a set, and all of it would have one version of the driver."""
     plan = apt.simulate(context, choice.packages, downgrade=bool(choice.pin))
     if not plan.possible:
         return False
@@ -219,7 +219,7 @@ def _pin(context: Context, text: str) -> None:
 
 
 def _user_space(context: Context) -> list[str]:
-    """Returns the versions of the available user space, newest first."""
+    """Return the versions of the available user space, newest first."""
     found = {_upstream(offer.version) for offer in apt.offers(context, COMMON)}
     return sorted(found, key=apt.version_order, reverse=True)
 
@@ -248,7 +248,7 @@ def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) 
 
 
 def _holds(offer: apt.Offer) -> str | None:
-    """Returns the driver's version in a build of the modules, which is the lowest user space it accepts."""
+    """Return the driver's version in a build of the modules, which is the lowest user space it accepts."""
     found = re.search(rf"\b{re.escape(COMMON)} \(>= ([0-9.]+)\)", offer.depends)
     return found[1] if found else None
 
@@ -277,7 +277,7 @@ NEURON_MODULE = "neuron"
 
 
 def install_neuron(context: Context) -> None:
-    """Installs the packages, and builds the driver for this kernel.
+    """Install the packages, and builds the driver for this kernel.
 
     Raises:
         RuntimeError: Secure Boot would not load the driver.
@@ -304,7 +304,7 @@ def install_neuron(context: Context) -> None:
 
 
 def ensure_neuron_devices(context: Context, count: int) -> None:
-    """Makes sure that the driver is loaded and that all devices of the machine exist.
+    """Make sure that the driver is loaded and that all devices of the machine exist.
 
     Raises:
         RuntimeError: The number of devices is wrong.
@@ -355,12 +355,12 @@ kernel.yama.ptrace_scope = 0
 
 
 def has_nvidia(accelerator: Accelerator) -> bool:
-    """Whether the accelerator is an NVIDIA GPU that needs a driver, not a simulated one."""
+    """Return whether the accelerator is an NVIDIA GPU that needs a driver, not a simulated one."""
     return accelerator.gres == "gpu" and not accelerator.simulated
 
 
 def has_neuron(accelerator: Accelerator) -> bool:
-    """Whether the accelerator is a Trainium device that needs a driver, not a simulated one."""
+    """Return whether the accelerator is a Trainium device that needs a driver, not a simulated one."""
     return accelerator.gres == "neuron" and not accelerator.simulated
 
 
@@ -373,7 +373,7 @@ def switched(accelerator: Accelerator) -> bool:
 
 
 def install(context: Context, partition: Partition) -> str:
-    """Installs the drivers that this partition's nodes need.
+    """Install the drivers that this partition's nodes need.
 
     Returns:
         A note on EFA, empty without it.
@@ -388,7 +388,7 @@ def install(context: Context, partition: Partition) -> str:
 
 
 def install_unloaded(context: Context, partition: Partition) -> list[str]:
-    """Installs the drivers without loading them, because a machine that becomes an image has no devices.
+    """Install the drivers without loading them, because a machine that becomes an image has no devices.
 
     Returns:
         A note for each driver.
@@ -414,10 +414,10 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
 
 
 def ensure_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
-    """Makes sure that the driver is installed and that all GPUs work and have device files.
+    """Make sure that the driver is installed and that all GPUs work and have device files.
 
     Args:
-        signed: whether the machine loads signed kernel modules only (Secure Boot).
+        signed: Whether the machine loads signed kernel modules only (Secure Boot).
 
     Raises:
         RuntimeError: The number of GPUs is wrong, or no driver can be installed.
@@ -442,7 +442,7 @@ def ensure_gpus(context: Context, accelerator: Accelerator, *, signed: bool = Fa
 
 
 def _join_fabric(context: Context, count: int) -> None:
-    """Waits until the GPUs have joined their NVLink fabric, which the image's own services bring up.
+    """Wait until the GPUs have joined their NVLink fabric, which the image's own services bring up.
 
     Raises:
         RuntimeError: A GPU has not joined it in time: no program could use it.
@@ -468,7 +468,7 @@ def _join_fabric(context: Context, count: int) -> None:
 
 
 def _joined(output: str) -> int:
-    """The number of GPUs in the output of `nvidia-smi --query` whose fabric's state is Completed."""
+    """Return the number of GPUs in the output of `nvidia-smi --query` whose fabric's state is Completed."""
     fabrics = re.findall(r"^\s+Fabric\n\s+State\s+: (.+)$", output, re.MULTILINE)
     return sum(state.strip() == "Completed" for state in fabrics)
 
@@ -486,7 +486,7 @@ def _gpus(context: Context) -> int:
 
 
 def efa(context: Context, count: int) -> str:
-    """Makes sure that Amazon's EFA software is installed and that all interfaces work.
+    """Make sure that Amazon's EFA software is installed and that all interfaces work.
 
     Raises:
         RuntimeError: The number of interfaces is wrong.
@@ -502,7 +502,7 @@ def efa(context: Context, count: int) -> str:
 
 
 def _allow_cross_memory_attach(context: Context) -> None:
-    """Allows the cross-memory attach that libfabric needs inside a node, now and after each boot."""
+    """Allow the cross-memory attach that libfabric needs inside a node, now and after each boot."""
     path = context.at(EFA_SYSCTL)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, EFA_SYSCTL_TEXT.encode())
@@ -528,6 +528,6 @@ def _install_efa(context: Context) -> None:
 
 
 def _domains(output: str) -> set[str]:
-    """Returns the interfaces in the output of `fi_info`, which may list one more than once."""
+    """Return the interfaces in the output of `fi_info`, which may list one more than once."""
     lines = (line.strip() for line in output.splitlines())
     return {line.partition(":")[2].strip() for line in lines if line.startswith("domain:")}

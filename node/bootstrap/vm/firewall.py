@@ -31,7 +31,7 @@ WantedBy=sysinit.target
 
 
 def table(name: str, chains: str) -> str:
-    """Returns a rule set that replaces an earlier one of the same table."""
+    """Return a rule set that replaces an earlier one of the same table."""
     return (
         f"# Written by slurm-stacks.\ntable inet {name}\ndelete table inet {name}\n"
         f"table inet {name} {{\n{chains}}}\n"
@@ -39,11 +39,11 @@ def table(name: str, chains: str) -> str:
 
 
 def install(context: Context, name: str, what: str, rules: str) -> None:
-    """Loads rules now, and before the network starts at every later boot.
+    """Load rules now, and before the network starts at every later boot.
 
     Args:
-        name: the name of the file with the rules and of its unit.
-        what: what the rules say, as a clause.
+        name: The name of the file with the rules and of its unit.
+        what: What the rules say, as a clause.
 
     Raises:
         CommandError: nftables refuses the rules.
@@ -59,7 +59,7 @@ def install(context: Context, name: str, what: str, rules: str) -> None:
 
 
 def remove(context: Context, name: str, table_name: str) -> bool:
-    """Removes rules that `install` has placed. Returns whether there were any.
+    """Remove rules that `install` has placed, and return whether there were any.
 
     Raises:
         CommandError: nftables does not remove them.
@@ -98,13 +98,13 @@ NFS_CHAINS = f"""\
 
 
 def needs_nfs_guard(mounts: Iterable[Mount]) -> bool:
-    """Whether a machine with these mounts needs the guard: one is on a service or somebody's own server."""
+    """Return whether these mounts need the guard: one is on a service or on somebody's own server."""
     kinds = ("nfs", "efs", "filestore")
     return any(mount.kind in kinds and mount.served_by is None for mount in mounts)
 
 
 def install_nfs_guard(context: Context) -> None:
-    """Installs the rules if the machine needs them.
+    """Install the rules if the machine needs them.
 
     Raises:
         CommandError: nftables refuses the rules.

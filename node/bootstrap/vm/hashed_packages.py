@@ -26,7 +26,7 @@ PIECE_BYTES = 1 << 20
 
 
 def download(context: Context, source: str, sha256: str, target: Path) -> None:
-    """Fetches a file, and keeps it only if it has the given hash.
+    """Fetch a file, and keeps it only if it has the given hash.
 
     Args:
         source: `https://…`, an object of this machine's cloud (`s3://…`, `gs://…`), or a path in the archive.
@@ -53,7 +53,7 @@ def download(context: Context, source: str, sha256: str, target: Path) -> None:
 
 
 def _web(url: str, target: BinaryIO) -> None:
-    """Fetches a URL. Redirects are followed, because the content is checked afterwards."""
+    """Fetch a URL. Redirects are followed, because the content is checked afterwards."""
 
     def once() -> None:
         target.seek(0)
@@ -87,7 +87,7 @@ DRAFTS = "var/tmp/slurm-stacks"
 
 
 def install(context: Context, packages: Sequence[Package]) -> list[str]:
-    """Installs the packages that this machine does not have. Returns their names.
+    """Install the packages that this machine does not have, and return their names.
 
     Raises:
         ServiceError: A package cannot be fetched, or has another hash.
@@ -113,7 +113,7 @@ def install(context: Context, packages: Sequence[Package]) -> list[str]:
 
 
 def _there(context: Context, package: Package) -> bool:
-    """Whether this very package is installed."""
+    """Return whether this very package is installed."""
     stamp = context.at(STAMPS) / package.sha256
     if not stamp.exists():
         return False

@@ -20,11 +20,11 @@ class ImageKind:
     """The content of an image, and the machines that boot from it.
 
     Attributes:
-        name: controller, login, compute, compute-nvidia-open-efa, …. It does not depend on the other images.
-        role: the role whose packages the image holds.
-        members: the names of the hosts or partitions that use the image.
-        disk_gib: the smallest root disk of the members, into which the image must fit.
-        partition: one of the partitions, whose drivers the image holds. `None` for hosts.
+        name: Controller, login, compute, compute-nvidia-open-efa, …. It does not depend on the other images.
+        role: The role whose packages the image holds.
+        members: The names of the hosts or partitions that use the image.
+        disk_gib: The smallest root disk of the members, into which the image must fit.
+        partition: One of the partitions, whose drivers the image holds. `None` for hosts.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ImageKind:
 
 
 def kinds(design: ClusterDesign) -> tuple[ImageKind, ...]:
-    """Returns the images of a design, whether it bakes them or not: of the hosts, then of the partitions."""
+    """Return the images of a design, whether it bakes them or not: of the hosts, then of the partitions."""
     found: dict[str, ImageKind] = {}
     for host in design.hosts:
         if host.image is None:
@@ -53,7 +53,7 @@ def kinds(design: ClusterDesign) -> tuple[ImageKind, ...]:
 
 
 def named(design: ClusterDesign, host: str) -> ImageKind:
-    """Returns the image that a machine of the role `image` becomes.
+    """Return the image that a machine of the role `image` becomes.
 
     Raises:
         SystemExit: The design has no such image.
@@ -65,8 +65,10 @@ def named(design: ClusterDesign, host: str) -> ImageKind:
 
 
 def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
-    """Returns the content of an image. It does not depend on the number of machines that boot from it, on
-    their price, or on their jobs."""
+    """Return the content of an image.
+
+    It does not depend on the number of machines that boot from it, on their price, or on their jobs.
+    """
     packaged = design.containers.packages if design.containers else ()
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
@@ -80,7 +82,7 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
 
 
 def _drivers(partition: Partition) -> list[str]:
-    """Returns the drivers that a partition's nodes need, as parts of an image's name."""
+    """Return the drivers that a partition's nodes need, as parts of an image's name."""
     accelerator = partition.accelerator
     words = []
     if accelerator is not None and drivers.has_nvidia(accelerator):

@@ -34,7 +34,7 @@ MARK = "kernel"
 
 
 def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
-    """Installs the client's module and its mount helper.
+    """Install the client's module and its mount helper.
 
     Returns:
         The kernel for which the machine must restart, if any, and the packages that were installed.
@@ -102,7 +102,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
 
 
 def newest(context: Context, kernels: set[str]) -> str:
-    """Returns the newest kernel that has a module and that the distribution still offers."""
+    """Return the newest kernel that has a module and that the distribution still offers."""
     for kernel in sorted(filter(_of_aws, kernels), key=apt.version_order, reverse=True):
         if apt.known(context, f"linux-image-{kernel}") and apt.known(context, f"{MODULES}{kernel}"):
             return kernel

@@ -21,7 +21,7 @@ REPORT_SECONDS = 5.0
 
 
 def begin(settings: Settings, host: str | None, bucket: str) -> tuple[str, Callable[[str], None], Services]:
-    """Returns the machine's name, the function that publishes its boot report, and its service manager.
+    """Return the machine's name, the function that publishes its boot report, and its service manager.
 
     Raises:
         SystemExit: The machine's name is unknown.
@@ -36,7 +36,7 @@ def begin(settings: Settings, host: str | None, bucket: str) -> tuple[str, Calla
 
 
 def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
-    """Writes the programs that Slurm calls into the new code.
+    """Write the programs that Slurm calls into the new code.
 
     A controller that boots again after an update keeps working meanwhile. Its slurmctld calls the programs by
     a path that leads to the new code already. Without the programs there, nodes would not start or end.
@@ -50,7 +50,7 @@ def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
 
 
 def bucket_sink(settings: Settings, bucket: str, host: str) -> Callable[[str], None]:
-    """Returns a function that writes the report to the bucket, as often as the bucket allows."""
+    """Return a function that writes the report to the bucket, as often as the bucket allows."""
     cloud = clouds.of(settings)
     target = cloud.bucket(bucket, attempts=2, timeout=REPORT_SECONDS)
 
@@ -64,8 +64,8 @@ class Paced:
     """Forwards texts with a pause between two. Of texts that come during a pause only the last is forwarded.
 
     Args:
-        put: takes a text. If a text is forwarded at once, its caller gets `put`'s error.
-        seconds: the shortest time between the starts of two calls of `put`.
+        put: Takes a text. If a text is forwarded at once, its caller gets `put`'s error.
+        seconds: The shortest time between the starts of two calls of `put`.
     """
 
     def __init__(self, put: Callable[[str], None], seconds: float) -> None:

@@ -54,7 +54,7 @@ MOST_SERVERS = 3
 
 
 def configure(context: Context) -> str:
-    """Sets the machine's name, writes /etc/hosts, and configures the resolver."""
+    """Set the machine's name, writes /etc/hosts, and configures the resolver."""
     files.write(context.at("etc/hostname"), f"{context.host}\n".encode())
     cloud_init = context.at("etc/cloud/cloud.cfg.d/99-slurm-stacks.cfg")
     cloud_init.parent.mkdir(parents=True, exist_ok=True)
@@ -76,15 +76,15 @@ def configure(context: Context) -> str:
 
 
 def without(hosts: str, host: str, known: Collection[str]) -> str:
-    """Returns the lines of /etc/hosts without the names of our own lines, which would have two addresses.
+    """Return the lines of /etc/hosts without the names of our own lines, which would have two addresses.
 
     Debian's installer and cloud-init give the machine's own name a loopback address, also as a full name.
     Then other machines could not reach a program that listens at its machine's name.
 
     Args:
-        hosts: the text of /etc/hosts.
-        own: the machine's name.
-        known: the names in our lines, without a domain.
+        hosts: The text of /etc/hosts.
+        own: The machine's name.
+        known: The names in our lines, without a domain.
     """
     kept = []
     for line in hosts.splitlines():
@@ -100,7 +100,7 @@ def without(hosts: str, host: str, known: Collection[str]) -> str:
 
 
 def address_towards(other: str) -> str:
-    """Returns the IPv4 address from which this machine reaches another. A machine may have several."""
+    """Return the IPv4 address from which this machine reaches another. A machine may have several."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, names.PORT))  # a datagram socket sends nothing here: it only picks the route
         return str(probe.getsockname()[0])
@@ -119,12 +119,12 @@ def _ask_controller(context: Context, domain: str) -> None:
 
 
 def resolv_conf(before: str, server: str, domain: str) -> str:
-    """Returns resolv.conf for a machine without systemd-resolved.
+    """Return resolv.conf for a machine without systemd-resolved.
 
     The C library asks the controller first. If the controller refuses a name, it asks the next server.
 
     Args:
-        before: the present text, perhaps of an earlier boot.
+        before: The present text, perhaps of an earlier boot.
     """
     lines = [line for line in before.splitlines() if line not in (MARK, OPTIONS)]
     servers = [line.split()[1] for line in lines if line.startswith("nameserver ")]
@@ -146,7 +146,7 @@ ASK_SECONDS = 1.0
 
 
 def start_name_server(context: Context) -> str:
-    """Starts or restarts the name server. It answers when this returns."""
+    """Start or restarts the name server. It answers when this returns."""
     site = context.settings.site
     # The elastic daemon writes to the folder, and the name server's user reads it.
     folder = files.folder(context.path(names.folder(context.folders)), 0o755, context.slurm_user)
@@ -166,7 +166,7 @@ def start_name_server(context: Context) -> str:
 
 
 def name_server_options(context: Context) -> tuple[str, ...]:
-    """Returns dnsmasq's options. The machine's own configuration files of dnsmasq are not used."""
+    """Return dnsmasq's options. The machine's own configuration files of dnsmasq are not used."""
     return (
         "--keep-in-foreground",
         "--conf-file=/dev/null",

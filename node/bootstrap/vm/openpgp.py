@@ -30,7 +30,7 @@ ARMOR = re.compile(
 
 
 def fingerprints(key: bytes) -> list[str]:
-    """Returns the fingerprints of all primary keys in a file, in capital letters.
+    """Return the fingerprints of all primary keys in a file, in capital letters.
 
     Raises:
         ValueError: The file has no keys of version 4, or is damaged.
@@ -50,7 +50,7 @@ def fingerprints(key: bytes) -> list[str]:
 
 
 def binary(key: bytes) -> bytes:
-    """Returns the keys of a file without armor, as gpgv reads them.
+    """Return the keys of a file without armor, as gpgv reads them.
 
     Raises:
         ValueError: The armor is damaged.
@@ -66,7 +66,7 @@ def binary(key: bytes) -> bytes:
 
 
 def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The packets' tags and bodies. Keys have no packets of partial or unknown length."""
+    """Return the packets' tags and bodies. Keys have no packets of partial or unknown length."""
     place = 0
     while place < len(content):
         head = content[place]
@@ -101,8 +101,8 @@ class Signer:
     """A publisher.
 
     Attributes:
-        key_url: the URL of its key.
-        fingerprint: the fingerprint of the only key that the file there may have.
+        key_url: The URL of its key.
+        fingerprint: The fingerprint of the only key that the file there may have.
     """
 
     key_url: str
@@ -112,10 +112,10 @@ class Signer:
 def fetch_signed(
     context: Context, url: str, signature_url: str, signer: Signer, target: Path, *, attempts: int
 ) -> None:
-    """Fetches a file and its signature.
+    """Fetch a file and its signature.
 
     Args:
-        target: the file to write, in a folder that only root may change. It is there only with a good
+        target: The file to write, in a folder that only root may change. It is there only with a good
             signature.
 
     Raises:

@@ -25,12 +25,12 @@ UPGRADES = ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.s
 
 
 def wanted(context: Context) -> list[str]:
-    """Returns the packages of this machine, in a stable order."""
+    """Return the packages of this machine, in a stable order."""
     return of_role(context.settings.design, context.role)
 
 
 def of_role(design: ClusterDesign, role: str) -> list[str]:
-    """Returns the packages of a role, in a stable order."""
+    """Return the packages of a role, in a stable order."""
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
     # Nodes of AWS Batch have no Slurm.
@@ -63,7 +63,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
 
 
 def install(context: Context) -> str:
-    """Installs the packages of this machine. Returns the step's note.
+    """Install the packages of this machine, and return the step's note.
 
     Raises:
         Reboot: The machine must restart with another kernel that was installed.

@@ -25,13 +25,13 @@ ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\nPlugStackConfig={stack}\n"
 
 
 def wanted(context: Context) -> Containers | None:
-    """The section of the design if this machine gets Enroot and Pyxis; otherwise `None`."""
+    """Return the section of the design if this machine gets Enroot and Pyxis; otherwise `None`."""
     containers = context.settings.design.containers
     return containers if containers is not None and containers.runtime == "pyxis" else None
 
 
 def install(context: Context) -> list[str]:
-    """Installs the packages of the stack file that this machine does not have. Returns their names.
+    """Install the packages of the stack file that this machine does not have, and return their names.
 
     Raises:
         ServiceError: A package cannot be fetched, or has another hash.
@@ -42,7 +42,7 @@ def install(context: Context) -> list[str]:
 
 
 def install_toolkit(context: Context) -> list[str]:
-    """Installs NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
+    """Install NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
 
     Returns:
         What was missing.
@@ -63,7 +63,7 @@ def install_toolkit(context: Context) -> list[str]:
 
 
 def configure(context: Context) -> None:
-    """Writes the configuration, and sees that this machine's Slurm loads the plugin.
+    """Write the configuration, and sees that this machine's Slurm loads the plugin.
 
     A machine whose stack file has no Pyxis any more does not load it.
 
@@ -105,7 +105,7 @@ def configure(context: Context) -> None:
 
 
 def _plugin(context: Context) -> str:
-    """The path of Pyxis's plugin."""
+    """Return the path of Pyxis's plugin."""
     root = context.at("")
     patterns = [f"{folder}/{container_conf.PYXIS_PLUGIN}" for folder in container_conf.PLUGIN_FOLDERS]
     if not (found := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
@@ -118,7 +118,7 @@ def _plugin(context: Context) -> str:
 
 
 def _load(context: Context, line: Path) -> None:
-    """Has srun load the plugin: Slurm refuses one that was built for another of its releases."""
+    """Have srun load the plugin: Slurm refuses one that was built for another of its releases."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()

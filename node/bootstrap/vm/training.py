@@ -33,17 +33,17 @@ MIB = 1 << 20
 
 
 def requirements_digest(content: bytes) -> str:
-    """The digest that names the environment of a user's requirements file."""
+    """Return the digest that names the environment of a user's requirements file."""
     return hashlib.sha256(b"requirements\0" + content).hexdigest()[:16]
 
 
 def prepare(context: Context) -> str:
-    """Makes the environment if it does not exist. Returns the step's note.
+    """Make the environment if it does not exist, and return the step's note.
 
     Raises:
         SkipStep: The stack has no benchmark, or no environment is published.
         OSError: The disk has too little space.
-        CommandError: uv failed. The error has its last lines.
+        CommandError: Uv failed. The error has its last lines.
     """
     if not context.settings.design.trains:
         raise SkipStep("the stack has no benchmark that needs it")
@@ -72,7 +72,7 @@ def prepare(context: Context) -> str:
 
 
 def _remove_foreign(path: Path) -> None:
-    """Removes what another user has put in the place of ours, where jobs of all users would run it.
+    """Remove what another user has put in the place of ours, where jobs of all users would run it.
 
     The disk may be older than this cluster. Its folder is root's by now, so nobody puts anything there again.
     """
@@ -98,7 +98,7 @@ def _check_space(project: Path, envs: Path, target: Path) -> None:
 
 
 def _install(context: Context, project: Path, target: Path) -> None:
-    """Runs uv, which is installed in its own virtual environment, because Ubuntu has no package of it."""
+    """Run uv, which is installed in its own virtual environment, because Ubuntu has no package of it."""
     tools = context.at("opt/slurm-stacks/uv")
     locked = project / "uv.txt"
     mark = tools / "uv.txt"
@@ -134,7 +134,7 @@ def _install(context: Context, project: Path, target: Path) -> None:
 
 
 def environments(apps: Path) -> list[dict[str, Any]]:
-    """Returns the environments in `<apps>/envs`, by name.
+    """Return the environments in `<apps>/envs`, by name.
 
     Returns:
         For each the `name`, the `path`, whether it is `complete`, and its version of `python`, or null.
@@ -155,7 +155,7 @@ def environments(apps: Path) -> list[dict[str, Any]]:
 
 
 def pyvenv_values(file: Path) -> dict[str, str]:
-    """Returns the values of a `pyvenv.cfg`; none if it cannot be read."""
+    """Return the values of a `pyvenv.cfg`; none if it cannot be read."""
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
@@ -164,5 +164,5 @@ def pyvenv_values(file: Path) -> dict[str, str]:
 
 
 def python_version(values: dict[str, str]) -> str | None:
-    """Returns the version that an environment's configuration names: uv and venv name it differently."""
+    """Return the version that an environment's configuration names: uv and venv name it differently."""
     return values.get("version_info") or values.get("version")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def kind(provider: str) -> type[Aws] | type[Gcp] | type[Local]:
-    """Returns the class of a provider's cloud.
+    """Return the class of a provider's cloud.
 
     Raises:
         ValueError: The provider is unknown.
@@ -36,7 +36,7 @@ def kind(provider: str) -> type[Aws] | type[Gcp] | type[Local]:
 
 
 def of(settings: Settings) -> Cloud:
-    """Returns the cloud of a cluster's machines.
+    """Return the cloud of a cluster's machines.
 
     Raises:
         ValueError: The provider is unknown.

@@ -43,7 +43,7 @@ class Aws:
         return self._metadata
 
     def node(self) -> str:
-        """Returns the node from the launch's host list, by the machine's number in the launch."""
+        """Return the node from the launch's host list, by the machine's number in the launch."""
         nodes = nodes_in(self._metadata.tag)
         if nodes is None:
             raise SystemExit(
@@ -67,7 +67,7 @@ class Aws:
         return self._region or self._metadata.region()
 
     def keep_name(self, context: Context) -> None:
-        """Does nothing, because only cloud-init would change the name."""
+        """Do nothing, because only cloud-init would change the name."""
 
     def disk(self, context: Context, mount: Mount) -> Disk:
         source = context.mount_source(mount)
@@ -78,7 +78,7 @@ class Aws:
         return [str(context.at(f"dev/{name}")) for name, model in _nvme(context) if model == INSTANCE_STORE]
 
     def prepare_users(self, context: Context) -> None:
-        """Does nothing, because users log in as the image's user."""
+        """Do nothing, because users log in as the image's user."""
 
     def watched(self, context: Context) -> bool:
         if context.role != "compute":
@@ -97,7 +97,7 @@ class Aws:
 
 
 def find(context: Context, volume_id: str, attached_as: str | None) -> str | None:
-    """Returns a volume's device: on NVMe by its serial number, on Xen by the name at its attachment."""
+    """Return a volume's device: on NVMe by its serial number, on Xen by the name at its attachment."""
     serial = volume_id.replace("-", "")
     for name, model in _nvme(context):
         if model == EBS and _read(context.at(f"sys/block/{name}/device/serial")) == serial:
@@ -110,7 +110,7 @@ def find(context: Context, volume_id: str, attached_as: str | None) -> str | Non
 
 
 def _nvme(context: Context) -> list[tuple[str, str]]:
-    """Returns the names and models of NVMe disks, `nvme2n1` before `nvme10n1`."""
+    """Return the names and models of NVMe disks, `nvme2n1` before `nvme10n1`."""
     folders = context.at("sys/block").glob("nvme*n1")
     names = sorted((folder.name for folder in folders), key=lambda name: (len(name), name))
     return [(name, _read(context.at(f"sys/block/{name}/device/model"))) for name in names]

@@ -33,12 +33,12 @@ GPU = ["utilization_gpu", "memory_used", "memory_total", "temperature_gpu", "pow
 
 
 def namespace(cluster: str) -> str:
-    """Returns the namespace of a cluster's metrics. Its machines may not write into any other."""
+    """Return the namespace of a cluster's metrics. Its machines may not write into any other."""
     return f"slurm-stacks/{cluster}"
 
 
 def ship(context: Context) -> str:
-    """Makes the agent send this role's logs to the cluster's log group, and the machine's metrics.
+    """Make the agent send this role's logs to the cluster's log group, and the machine's metrics.
 
     Raises:
         SkipStep: The settings have no log group, or the agent could not be installed.
@@ -60,7 +60,7 @@ def ship(context: Context) -> str:
 
 
 def wanted(context: Context, group: str, region: str) -> dict[str, object]:
-    """Returns the agent's configuration: one log stream per file, and a few metrics of the machine.
+    """Return the agent's configuration: one log stream per file, and a few metrics of the machine.
 
     Log streams are named after the machine. Metrics have the host's name, which the agent gets from the
     machine.
@@ -89,7 +89,7 @@ def wanted(context: Context, group: str, region: str) -> dict[str, object]:
 
 
 def _measured(context: Context) -> dict[str, object]:
-    """Returns the settings of the agent's plugins: CPU, memory, the machine's own disks, and GPUs."""
+    """Return the settings of the agent's plugins: CPU, memory, the machine's own disks, and GPUs."""
     paths = [mount.path for mount in context.mounts() if _on_own_disk(context, mount)]
     found: dict[str, dict[str, object]] = {
         "cpu": {"measurement": CPU, "totalcpu": True},
@@ -107,12 +107,12 @@ def _measured(context: Context) -> dict[str, object]:
 
 
 def _on_own_disk(context: Context, mount: Mount) -> bool:
-    """Whether a mount is on the machine's own disk. A server of another mount could hang the agent."""
+    """Return whether a mount is on the machine's own disk. A server of another mount could hang the agent."""
     return mount.kind == "nvme" or (mount.kind == "nfs" and mount.served_by == context.role)
 
 
 def install_agent(context: Context, region: str) -> None:
-    """Installs Amazon's agent.
+    """Install Amazon's agent.
 
     Raises:
         ServiceError: The agent cannot be fetched.

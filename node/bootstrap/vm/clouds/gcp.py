@@ -35,7 +35,7 @@ SERVICE = f"{PACKAGE}.service"
 
 
 def ship(context: Context) -> str:
-    """Makes the agent send this role's logs to Cloud Logging.
+    """Make the agent send this role's logs to Cloud Logging.
 
     Raises:
         SkipStep: The settings do not want it, or the agent could not be installed.
@@ -56,12 +56,12 @@ def ship(context: Context) -> str:
 
 
 def asked_for(context: Context) -> bool:
-    """Whether the settings say that logs go to Cloud Logging."""
+    """Return whether the settings say that logs go to Cloud Logging."""
     return context.settings.site.of(GcpSite).logs
 
 
 def install_agent(context: Context) -> None:
-    """Installs Google's agent.
+    """Install Google's agent.
 
     Raises:
         ServiceError: The repository's key cannot be fetched.
@@ -73,7 +73,7 @@ def install_agent(context: Context) -> None:
 
 
 def wanted(context: Context) -> dict[str, object]:
-    """Returns the configuration in addition to the agent's own (system log, metrics): one log per file."""
+    """Return the configuration in addition to the agent's own (system log, metrics): one log per file."""
     log = context.folders.log
     receivers = {
         name.removesuffix(".log"): {
@@ -145,7 +145,7 @@ Match Address {cidr}
 
 
 def prepare_os_login(context: Context) -> None:
-    """Waits until the machine knows the users. Where users log in, it prepares their first login.
+    """Wait until the machine knows the users. Where users log in, it prepares their first login.
 
     Raises:
         TimeoutError: The agent has not set up OS Login in time.
@@ -162,7 +162,7 @@ def prepare_os_login(context: Context) -> None:
 
 
 def _known(context: Context) -> bool:
-    """Whether the machine asks OS Login for users."""
+    """Return whether the machine asks OS Login for users."""
     try:
         lines = context.at(NSSWITCH).read_text().splitlines()
     except FileNotFoundError:
@@ -182,8 +182,10 @@ def _first_login(context: Context) -> None:
 
 
 def _only_os_login(context: Context) -> None:
-    """Makes sshd ignore authorized_keys for logins from outside. Nodes do not need it: they are reached only
-    from the cluster."""
+    """Make sshd ignore authorized_keys for logins from outside.
+
+    Nodes do not need it: they are reached only from the cluster.
+    """
     cidr = context.settings.design.network.cidr
     # In an existing network it is not known which addresses belong to the cluster.
     text = SSHD_TEXT + (SSHD_INSIDE.format(cidr=cidr) if cidr else "")
@@ -225,8 +227,10 @@ class Gcp:
         self._cluster = settings.design.name
 
     def notices(self, node: str) -> Notices:
-        """Returns the source of notices. Machines with GPUs get a notice of their host's maintenance an hour
-        ahead, other machines a minute."""
+        """Return the source of notices.
+
+        Machines with GPUs get a notice of their host's maintenance an hour ahead, other machines a minute.
+        """
         partition = self._design.partition_of(node)
         if partition is None or partition.accelerator is None:
             return self._metadata
@@ -248,7 +252,7 @@ class Gcp:
         return Secret(name, self._metadata.token)
 
     def keep_name(self, context: Context) -> None:
-        """Moves the image's program aside that would restore the instance's name with each network start."""
+        """Move the image's program aside that would restore the instance's name with each network start."""
         # With the diversion the package's next version is moved aside too.
         divert = ("dpkg-divert", "--quiet", "--local", "--rename", "--divert", f"{NAMING}.distrib")
         context.run(*divert, "--add", NAMING)
@@ -281,6 +285,6 @@ class Gcp:
 
 
 def _order(path: Path) -> tuple[str, int]:
-    """Sorts `google-local-ssd-2` before `google-local-ssd-10`."""
+    """Sort `google-local-ssd-2` before `google-local-ssd-10`."""
     kind, _, number = path.name.rpartition("-")
     return kind, int(number) if number.isdigit() else 0

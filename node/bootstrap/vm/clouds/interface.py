@@ -32,7 +32,7 @@ class Secret(Protocol):
     name: str
 
     def get(self) -> bytes | None:
-        """Returns the value. `None` means that the secret has no value yet."""
+        """Return the value. `None` means that the secret has no value yet."""
         ...
 
     def put(self, content: bytes) -> None: ...
@@ -42,8 +42,8 @@ class Disk(NamedTuple):
     """A machine's own disk, which the machine exports.
 
     Attributes:
-        name: the name for messages.
-        find: returns the disk's device. `None` means that the disk is not attached yet.
+        name: The name for messages.
+        find: Returns the disk's device. `None` means that the disk is not attached yet.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Cloud(Protocol):
     """The cloud of a machine.
 
     Attributes:
-        scheme: the scheme of URLs of objects, such as `s3://`.
+        scheme: The scheme of URLs of objects, such as `s3://`.
         time: chrony's time source: the name of its file, and its line.
-        packages: the distribution's packages for the elastic driver's client of the cloud.
-        storage: the kinds of shared storage that the cloud offers in addition to disks.
-        write_seconds: the shortest time between two writes of an object.
-        tells_controller: whether the elastic driver learns of notices without a report of the machine.
-        metadata_openings: what every user may request from a closed metadata address.
+        packages: The distribution's packages for the elastic driver's client of the cloud.
+        storage: The kinds of shared storage that the cloud offers in addition to disks.
+        write_seconds: The shortest time between two writes of an object.
+        tells_controller: Whether the elastic driver learns of notices without a report of the machine.
+        metadata_openings: What every user may request from a closed metadata address.
     """
 
     scheme: str
@@ -72,11 +72,11 @@ class Cloud(Protocol):
     metadata_openings: Openings
 
     def notices(self, node: str) -> Notices:
-        """Returns the source of notices for this machine, which is the given node."""
+        """Return the source of notices for this machine, which is the given node."""
         ...
 
     def node(self) -> str:
-        """Returns the name of the node that this machine is.
+        """Return the name of the node that this machine is.
 
         Raises:
             SystemExit: The cloud's metadata does not say it.
@@ -88,11 +88,11 @@ class Cloud(Protocol):
     def secret(self, name: str) -> Secret: ...
 
     def keep_name(self, context: Context) -> None:
-        """Prevents the cloud's software in the image from changing the machine's name later."""
+        """Prevent the cloud's software in the image from changing the machine's name later."""
         ...
 
     def disk(self, context: Context, mount: Mount) -> Disk:
-        """Returns the disk for an exported mount.
+        """Return the disk for an exported mount.
 
         Raises:
             ValueError: The settings do not say which disk it is.
@@ -100,11 +100,11 @@ class Cloud(Protocol):
         ...
 
     def scratch(self, context: Context) -> list[str]:
-        """Returns the devices of the disks that come with the machine, in their order."""
+        """Return the devices of the disks that come with the machine, in their order."""
         ...
 
     def prepare_users(self, context: Context) -> None:
-        """Waits until this machine knows the users whom the cloud allows to log in.
+        """Wait until this machine knows the users whom the cloud allows to log in.
 
         Raises:
             TimeoutError: The machine does not know them in time.
@@ -112,12 +112,11 @@ class Cloud(Protocol):
         ...
 
     def watched(self, context: Context) -> bool:
-        """Whether the machine itself must watch for notices, because its cloud informs nobody else, or not in
-        time."""
+        """Return whether the machine itself must watch for notices: nobody else is informed in time."""
         ...
 
     def install_agent(self, context: Context) -> None:
-        """Installs the logging agent without starting it, so that an image can hold it.
+        """Install the logging agent without starting it, so that an image can hold it.
 
         Raises:
             SkipStep: The settings do not want logs in the cloud.
@@ -127,7 +126,7 @@ class Cloud(Protocol):
         ...
 
     def ship_logs(self, context: Context) -> str:
-        """Starts to send this role's logs to the cloud. Returns the step's note.
+        """Start to send this role's logs to the cloud, and return the step's note.
 
         Raises:
             SkipStep: The logs stay on the machine.

@@ -81,7 +81,7 @@ class Local:
     metadata_openings = Openings()
 
     def __init__(self, settings: Settings) -> None:
-        """Ignores the settings."""
+        """Ignore the settings."""
 
     def notices(self, node: str) -> Notices:
         return _Silent()
@@ -96,7 +96,7 @@ class Local:
         return File(Path(SECRETS) / name)
 
     def keep_name(self, context: Context) -> None:
-        """Does nothing, because only cloud-init would change the name."""
+        """Do nothing, because only cloud-init would change the name."""
 
     def disk(self, context: Context, mount: Mount) -> Disk:
         raise ValueError(f"{mount.path}: machines of the local stack have no disks to export")
@@ -105,7 +105,7 @@ class Local:
         return []
 
     def prepare_users(self, context: Context) -> None:
-        """Gives root a home on the shared disk, and a key for `ssh NODE`, because users log in as root."""
+        """Give root a home on the shared disk, and a key for `ssh NODE`, because users log in as root."""
         accounts = context.at("etc/passwd")
         lines = accounts.read_text().replace(":root:/root:", f":root:{HOME_OF_ROOT}:")
         files.write(accounts, lines.encode())

@@ -200,7 +200,7 @@ class Deletes:
 
 
 def _is_ending(error: Exception) -> bool:
-    """Whether Compute Engine refuses a delete because the instance is gone, or is being deleted.
+    """Return whether Compute Engine refuses a delete because the instance is gone, or is being deleted.
 
     If it is not, the next listing shows the instance alive.
     """
