@@ -43,7 +43,7 @@ LOCK_SECONDS = 5.0
 
 
 class Agent:
-    """Serves one cluster's cloud in `<run>/cloud` until `shutdown` is called."""
+    """The server of one cluster's cloud in `<run>/cloud` until `shutdown` is called."""
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "cloud"

@@ -169,7 +169,7 @@ ACTIONS = ("kill", "freeze", "thaw", "cut", "join", "preempt")
 
 
 class FaultInjector:
-    """Injects faults into one cloud's machines.
+    """The faults that are injected into one cloud's machines.
 
     Args:
         lock: The cloud's lock, which guards `store`.

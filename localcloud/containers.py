@@ -149,7 +149,7 @@ class BootPlan:
 
 
 class ContainerRuntime:
-    """Runs a machine as a container, which ends when it is powered off, by itself or by the agent.
+    """The runtime of a machine as a container, which ends when it is powered off, by itself or by the agent.
 
     Args:
         run: The cluster's run directory.

@@ -71,7 +71,7 @@ class Boot:
 
 
 class MachineRuntime(Protocol):
-    """Starts and stops machines of one kind."""
+    """What starts and stops machines of one kind."""
 
     def start(self, boot: Boot) -> ProcessId: ...
 
@@ -121,7 +121,7 @@ class MachineRuntime(Protocol):
 
 
 class ProcessRuntime:
-    """Runs a machine as a process tree under its own init, with this host's network and files.
+    """The runtime of a machine as a process tree under its own init, with this host's network and files.
 
     Args:
         run: The cluster's run directory; its folder `bucket` serves as the cluster's bucket.

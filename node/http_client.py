@@ -94,7 +94,7 @@ def reason(error: Exception) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, because the signature would be for another host."""
+    """A handler that follows no redirects, because the signature would be for another host."""
 
     def redirect_request(self, *_arguments: object) -> None:
         return None

@@ -47,12 +47,12 @@ def folder(folders: Folders) -> PurePosixPath:
 
 
 def hosts(site: Site) -> dict[str, str]:
-    """Host -> address, for the machines that exist as long as the cluster does."""
+    """Return host -> address, for the machines that exist as long as the cluster does."""
     return {site.controller_host: site.controller_address} | site.addresses
 
 
 def lines(addresses: Mapping[str, str], suffix: str) -> str:
-    """Lines for /etc/hosts. The full name comes first, because `hostname --fqdn` prints the first name."""
+    """Return lines for /etc/hosts. The full name comes first: `hostname --fqdn` prints the first name."""
     return "".join(f"{address} {name}.{suffix} {name}\n" for name, address in addresses.items())
 
 

@@ -40,7 +40,7 @@ def holder(port: int) -> str:
 
 
 def _sockets() -> dict[str, int]:
-    """Inode -> port of every listening TCP socket."""
+    """Return inode -> port of every listening TCP socket."""
     found: dict[str, int] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

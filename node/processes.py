@@ -159,7 +159,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def with_descendants(roots: list[int]) -> list[int]:
-    """These pids and those of all living descendants, without our own."""
+    """Return these pids and those of all living descendants, without our own."""
     found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
     return [pid for pid in found if pid != os.getpid()]
 

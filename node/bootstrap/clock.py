@@ -59,7 +59,7 @@ def _is_right(context: Context) -> bool:
 
 
 def _ahead(context: Context) -> float:
-    """By how many seconds this machine's clock is ahead of the controller's."""
+    """Return by how many seconds this machine's clock is ahead of the controller's."""
     if context.controller_clock is None:
         return 0.0
     return time.time() - (context.controller_clock + time.monotonic())

@@ -28,7 +28,7 @@ class CommandError(RuntimeError):
 
 
 class Runner(Protocol):
-    """Runs a command. Tests use a recorder instead."""
+    """A function that runs a command. Tests use a recorder instead."""
 
     def __call__(
         self,

@@ -23,8 +23,6 @@ from node.health import programs as node_programs
 from node.model import Mount
 from node.slurm import container_conf, version
 
-__all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
-
 KEY_SECONDS = {"login": 750.0, "compute": 110.0}
 """Role -> how long a machine waits for the key. This is less than the step's limit, so that the error can
 give the cause.

@@ -77,7 +77,7 @@ class _Peer:
 
 
 class ReportServer:
-    """Serves a listening socket.
+    """The server of a listening socket.
 
     Args:
         target: The folder of the reports. It must exist.
@@ -259,7 +259,7 @@ PAUSE_SECONDS = 2.0
 
 
 class Sender:
-    """Sends a boot's report to the controller: at first, so that the machine counts as heard, and at its end.
+    """The sender of a boot's report to the controller: at first, so that the machine counts as heard, and at its end.
 
     The steps in between change nothing there. The boot never waits: a thread sends, and of reports that come
     faster than the controller answers only the last. The thread is not a daemon, so the process waits at its

@@ -353,7 +353,7 @@ def _capacities(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> l
 
 
 class StateFlush:
-    """Asks for one save for everything that came up, went off or began between two calls."""
+    """A request for one save for all that came up, went off or began between two calls."""
 
     def __init__(self, control: Slurm) -> None:
         self._control = control

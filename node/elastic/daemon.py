@@ -207,7 +207,7 @@ class Elastic:
 
 
 def _changed(settings_file: Path) -> float:
-    """When the loader last chose settings or code: both are links, which it makes anew (`node.loader`)."""
+    """Return when the loader last chose settings or code: both are links, which it makes anew."""
     links = (settings_file, settings_file.with_name("current"))
     return max((link.lstat().st_mtime for link in links if link.is_symlink()), default=0.0)
 

@@ -84,7 +84,7 @@ def _group(partition: str, nodes: list[str], whole: bool, request_id: str, job: 
 
 
 class FailedBoots:
-    """Counts boot failures in a row. Times are seconds since the epoch, as for a machine's launch."""
+    """The count of boot failures in a row. Times are seconds since the epoch, as for a machine's launch."""
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[int, float]] = {}
@@ -132,7 +132,7 @@ REPLACEMENT_WINDOW_SECONDS = 3600.0
 
 
 class Replacements:
-    """Remembers when nodes of each partition were replaced, on a clock that never jumps."""
+    """The times when nodes of each partition were replaced, on a clock that never jumps."""
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = defaultdict(deque)
@@ -185,7 +185,7 @@ class Release:
 
 
 class SurplusNodes:
-    """Collects surplus nodes. Launch threads write it, and one loop reads it."""
+    """The surplus nodes. Launch threads write it, and one loop reads it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -256,7 +256,7 @@ LISTING_DELAY_SECONDS = 60.0
 
 
 class Launcher:
-    """Launches what Slurm asks for. Nodes that get no machine are powered down, and their jobs told why.
+    """The launcher of what Slurm asks for. Nodes that get no machine are powered down, their jobs told why.
 
     Attributes:
         changed: Called when a pool has failed, so that its capacity drain does not wait for the next pass.

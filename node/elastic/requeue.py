@@ -20,7 +20,7 @@ LOST_PHASES = (NodePhase.DOWN, NodePhase.POWERING_DOWN, NodePhase.POWERED_DOWN, 
 
 
 class Requeue:
-    """Remembers which jobs ran on nodes that stopped answering, and which jobs Slurm refuses to requeue."""
+    """The jobs that ran on nodes that stopped answering, and those that Slurm refuses to requeue."""
 
     def __init__(self, control: Slurm) -> None:
         self._control = control

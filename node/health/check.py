@@ -21,7 +21,7 @@ OWN_FOLDERS = ("/opt/aws/neuron/bin",)
 
 
 class Tool(Protocol):
-    """Runs a tool. Tests use recorded outputs instead."""
+    """A function that runs a tool. Tests use recorded outputs instead."""
 
     def __call__(self, *argv: str, seconds: float) -> Ran:
         """Run a tool within a time limit.

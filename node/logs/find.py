@@ -138,7 +138,7 @@ def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[Job
 
 
 def facts(job: JobState, advice: str | None) -> list[str]:
-    """Slurm's facts on a job, in a few lines.
+    """Return Slurm's facts on a job, in a few lines.
 
     Args:
         advice: What is known of the reservations that it waits for.
@@ -319,7 +319,7 @@ class Cluster:
         return self.settings.design.provider == "local"
 
     def _jobs(self) -> tuple[dict[int, JobState], str]:
-        """Slurm's jobs, and the error if Slurm does not answer."""
+        """Return Slurm's jobs, and the error if Slurm does not answer."""
         try:
             return self.control.jobs(), ""
         except SlurmError as error:
@@ -328,7 +328,7 @@ class Cluster:
             return {}, str(error)
 
     def _benchmarks(self) -> dict[int, list[Path]]:
-        """Job -> the folders of benchmark runs with its files. The files of a failed job were moved aside."""
+        """Return job -> the folders of benchmark runs with its files; a failed job's were moved aside."""
         found: dict[int, list[Path]] = {}
         for note in self.bench.glob(f"*/*/{JOB_FILE}"):
             # Any user may have put anything there.
@@ -395,7 +395,7 @@ class Cluster:
         return files
 
     def _asked_for(self, node: str) -> float | None:
-        """When Slurm last asked for a node, in seconds since the epoch; `None` if the log does not say."""
+        """Return when Slurm last asked for a node, in seconds since the epoch; `None` if the log does not say."""
         about = about_node(node)
         asked = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
         line = self._last_line("elastic.log", lambda line: asked.match(line) is not None and about(line))
@@ -484,7 +484,7 @@ class Cluster:
         return [f"({forgot})", *(f"run in {folder}" for folder in folders)]
 
     def _submitted(self, jobs: list[JobState]) -> float | None:
-        """When a job or all tasks of an array were submitted, in seconds since the epoch.
+        """Return when a job or all tasks of an array were submitted, in seconds since the epoch.
 
         `None` means that nothing tells it.
         """

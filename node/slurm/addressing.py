@@ -49,7 +49,7 @@ def ports_of_blocks(blocks: Blocks) -> int:
 
 
 def block_numbers(partition: Partition, blocks: Blocks) -> dict[str, int]:
-    """Node -> its number, from 0."""
+    """Return node -> its number, from 0."""
     numbers = (number for first, count in blocks[partition.name] for number in range(first, first + count))
     return dict(zip(partition.nodes(), numbers, strict=False))
 
@@ -75,7 +75,7 @@ PORT_BLOCK = BLOCK
 
 
 def slurmd_ports(settings: Settings) -> dict[str, int]:
-    """Node -> port. In process mode each partition has its own block of ports, from the site's first port on.
+    """Return node -> port. In process mode each partition has a block of ports, from the site's first on.
 
     Each node needs its own port even if it has its own address, because slurmd listens on every address of
     its host. The option that binds slurmd to one address (NoInAddrAny) binds srun to one as well. But
@@ -102,7 +102,7 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
 
 
 def slurmd_addresses(settings: Settings) -> dict[str, str]:
-    """Node -> IPv4 address in process mode, in the order of ports. Empty if nodes have no own addresses."""
+    """Return node -> IPv4 address in process mode, by port; empty if nodes have no own addresses."""
     first = settings.site.first_address
     if first is None:
         return {}
@@ -139,7 +139,7 @@ def reached_at(addresses: Sequence[str]) -> list[tuple[str, object]]:
 
 
 def span(first: int, last: int) -> str:
-    """Consecutive numbers in the notation of slurm.conf."""
+    """Return consecutive numbers in the notation of slurm.conf."""
     return str(first) if first == last else f"[{first}-{last}]"
 
 

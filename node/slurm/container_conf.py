@@ -32,7 +32,7 @@ def oci_state(settings: Settings) -> PurePosixPath:
 
 
 def oci_conf(settings: Settings) -> str:
-    """oci.conf, without a header.
+    """Return oci.conf, without a header.
 
     Every mount of nodes is an argument, so that a task's start reads no settings.
     """
@@ -94,7 +94,7 @@ def enroot_images(settings: Settings) -> str:
 
 
 def enroot_conf(settings: Settings, role: str) -> str:
-    """enroot.conf. Enroot itself computes the user's number, because each user has a folder in each."""
+    """Return enroot.conf. Enroot computes the user's number, because each user has a folder in each."""
     folders = {
         "ENROOT_RUNTIME_PATH": ENROOT_RUNTIME,
         "ENROOT_CACHE_PATH": enroot_images(settings),

@@ -69,7 +69,7 @@ class Account(NamedTuple):
 
 
 def account() -> Account:
-    """This process's user. One without a name has its number as the name."""
+    """Return this process's user. One without a name has its number as the name."""
     uid, gid = os.getuid(), os.getgid()
     try:
         known = pwd.getpwuid(uid)

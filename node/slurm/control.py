@@ -47,7 +47,7 @@ def batches(nodes: Iterable[str]) -> Iterator[str]:
 
 
 def pairs(changes: Mapping[str, str | None]) -> list[str]:
-    """`Key=value` arguments without line breaks, because those would end the value in Slurm's listings."""
+    """Return `Key=value` arguments without line breaks, which would end the value in Slurm's listings."""
     return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]
 
 
@@ -281,7 +281,7 @@ class Slurm(Protocol):
 
 
 class Control(Slurm):
-    """Runs Slurm's commands against one cluster.
+    """The client that runs Slurm's commands against one cluster.
 
     Args:
         slurm_conf: The path of the cluster's slurm.conf.

@@ -118,7 +118,7 @@ def _size(expression: Expression) -> int:
 
 
 def _fold_numbers(digits: set[str]) -> str:
-    """`{"9", "10", "11", "07"}` -> `07,9-11`."""
+    """Fold numbers: `{"9", "10", "11", "07"}` -> `07,9-11`."""
     runs: list[tuple[str, str]] = []
     following = ""
     for number, _, text in sorted((int(text), len(text), text) for text in digits):

@@ -48,7 +48,7 @@ class Reservation:
 
 
 def now_kept(reservations: Iterable[Reservation], now: float) -> dict[str, Reservation]:
-    """Node -> the reservation that has it at a time."""
+    """Return node -> the reservation that has it at a time."""
     return {
         node: reservation
         for reservation in reservations

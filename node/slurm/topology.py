@@ -76,7 +76,7 @@ def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
 
 
 def _names(places: Iterable[Place]) -> dict[Place, str]:
-    """Name each switch by the last part of its place, and distinguishes equal names by a digest of all."""
+    """Name each switch by the last part of its place, and distinguish equal names by a digest of all."""
     plain = {place: _NOT_NAME.sub("_", place[-1] or f"{place[-2]}-own") for place in places}
     count = Counter(plain.values())
     return {

@@ -130,7 +130,7 @@ def offers(context: Context, name: str) -> list[Offer]:
 
 
 def installed(context: Context, names: Iterable[str]) -> dict[str, str]:
-    """Package -> version, for the installed packages."""
+    """Return package -> version, for the installed packages."""
     query = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n", *names)
     rows = [line.split() for line in context.run(*query, allow=(0, 1)).splitlines()]
     return {row[1]: row[2] for row in rows if row[0] == "installed" and len(row) == 3}

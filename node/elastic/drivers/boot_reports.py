@@ -65,7 +65,7 @@ class Heard(NamedTuple):
 
 
 class BootReports:
-    """Reads the reports that the controller has taken.
+    """The reports that the controller has taken.
 
     Args:
         folder: The server's folder.

@@ -38,7 +38,7 @@ _CODES = {
 
 
 class LocalDriver:
-    """Calls the agent on the site's `socket`."""
+    """The driver that calls the agent on the site's `socket`."""
 
     launch_threads = LAUNCH_THREADS
 

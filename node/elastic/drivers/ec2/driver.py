@@ -79,7 +79,7 @@ _OVER = ("[Completed]", "[Canceled]")
 
 
 class Ec2Notices:
-    """Asks EC2 for announcements now and then, and remembers the last answer.
+    """EC2's announcements, which are asked for now and then.
 
     Args:
         client: Returns the EC2 client.
@@ -194,7 +194,7 @@ _STATES = {
 
 
 class Ec2Driver:
-    """Launches nodes as EC2 instances.
+    """The driver that launches nodes as EC2 instances.
 
     Args:
         settings: The design, and the site as an `AwsSite`.

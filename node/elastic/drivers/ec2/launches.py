@@ -62,7 +62,7 @@ class _Template:
 
 
 class Ec2Launches:
-    """Launches nodes with RunInstances.
+    """The launches of nodes with RunInstances.
 
     Args:
         design: The cluster's design.

@@ -62,7 +62,7 @@ class _Delete:
 
 
 class RateLimit:
-    """Allows a burst of calls, and after that a number per second."""
+    """A limit that allows a burst of calls, and after that a number per second."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -85,7 +85,7 @@ class RateLimit:
 
 
 class Deletes:
-    """Deletes instances, and remembers which deletes are under way.
+    """The deletes of instances, with those that are under way.
 
     Args:
         project: The project.

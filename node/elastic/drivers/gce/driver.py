@@ -70,7 +70,7 @@ RETRY_SECONDS = 60.0
 
 
 class Zones:
-    """Remembers the machines of each zone's last list.
+    """The machines of each zone's last list.
 
     Args:
         launch_zones: The zones in which nodes may be launched.
@@ -181,7 +181,7 @@ _Quotas = Mapping[str, tuple[float, float]]
 
 
 class Quotas:
-    """Reads the quotas of the region and of the project now and then."""
+    """The quotas of the region and of the project, read now and then."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ _STATES = {
 
 
 class GceDriver:
-    """Launches nodes as Compute Engine instances.
+    """The driver that launches nodes as Compute Engine instances.
 
     Args:
         settings: The design, and the site as a `GcpSite`.

@@ -65,7 +65,7 @@ class EarlierLaunches:
 
 
 class UnfinishedLaunches:
-    """Remembers unfinished launches. Launch threads add them, and listings check them.
+    """The unfinished launches. Launch threads add them, and listings check them.
 
     Args:
         operations: The project's operations.
@@ -186,7 +186,7 @@ NAME_IN_USE = "NAME_IN_USE"
 
 
 class GceLaunches:
-    """Launches nodes with `bulkInsert`.
+    """The launches of nodes with `bulkInsert`.
 
     Args:
         design: The cluster's design.

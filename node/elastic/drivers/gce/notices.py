@@ -62,7 +62,7 @@ class _Ended:
 
 
 class EndReasons:
-    """Compares each listing with earlier ones and finds out why machines ended.
+    """The reasons why machines ended, found by comparing each listing with earlier ones.
 
     Args:
         project: The project.

@@ -121,7 +121,7 @@ class Outcome:
 
 
 class Operations:
-    """Reads the operations of a project's zones.
+    """The operations of a project's zones.
 
     Args:
         project: The project.
