@@ -259,7 +259,7 @@ PAUSE_SECONDS = 2.0
 
 
 class Sender:
-    """The sender of a boot's report to the controller: at first, so that the machine counts as heard, and at its end.
+    """The sender of a boot's report: at first, so that the machine counts as heard, and at its end.
 
     The steps in between change nothing there. The boot never waits: a thread sends, and of reports that come
     faster than the controller answers only the last. The thread is not a daemon, so the process waits at its

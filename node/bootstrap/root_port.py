@@ -24,7 +24,7 @@ LOG_LINES = 10
 
 
 class Refusals:
-    """A log of refused connections, written now and then, because any user of a machine can cause as many as it likes."""
+    """A log of refused connections, written now and then: any user of a machine can cause many."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -234,7 +234,7 @@ class Budget:
 
 
 class BudgetEnforcer:
-    """The enforcer, which ends what would cost more. It keeps no state: what it has done can be seen in Slurm.
+    """The enforcer, which ends what would cost more. It keeps no state: Slurm shows what it has done.
 
     Static nodes stay, and so do jobs on static nodes only. Neither costs more than the cluster does anyway.
     """

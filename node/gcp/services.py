@@ -17,7 +17,7 @@ from node.waiting import pauses_for, retry
 
 
 class Token(Protocol):
-    """A function that returns an access token. `fresh` requests a new one, because the last one was refused."""
+    """A function that returns an access token; `fresh` requests another, as the last was refused."""
 
     def __call__(self, *, fresh: bool = False) -> str: ...
 

@@ -395,7 +395,7 @@ class Cluster:
         return files
 
     def _asked_for(self, node: str) -> float | None:
-        """Return when Slurm last asked for a node, in seconds since the epoch; `None` if the log does not say."""
+        """Return when Slurm last asked for a node, since the epoch; `None` if the log does not say."""
         about = about_node(node)
         asked = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
         line = self._last_line("elastic.log", lambda line: asked.match(line) is not None and about(line))

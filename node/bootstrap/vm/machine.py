@@ -61,7 +61,7 @@ def bucket_sink(settings: Settings, bucket: str, host: str) -> Callable[[str], N
 
 
 class Paced:
-    """A writer that forwards texts with a pause between two. Of texts that come during a pause only the last is forwarded.
+    """A writer that forwards texts with a pause between two: of those in a pause only the last.
 
     Args:
         put: Takes a text. If a text is forwarded at once, its caller gets `put`'s error.
