@@ -62,8 +62,8 @@ def test_the_text_that_running_clusters_have_is_kept() -> None:
     aws = BOOT_SCRIPT.render(aws_design(), BUCKET, "compute")
     google = instance_templates.BOOT_SCRIPT.render(gcp_design(), BUCKET, "compute")
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (aws, google)] == [
-        "694846bed897ca59",
-        "a4d9eee89728fc90",
+        "3984525ccffcd58e",
+        "c3ed265c83968291",
     ]
 
 
