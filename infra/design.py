@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.config import StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, ClusterConfig, OwnImageConfig, PartitionConfig
+from infra.config.cluster import (
+    AwsConfig,
+    AwsPartition,
+    ClusterConfig,
+    LocalConfig,
+    OwnImageConfig,
+    PartitionConfig,
+)
 from infra.config.fields import clock, time_limit_seconds
-from infra.config.local_cloud import LocalConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from node import codec, model

@@ -2,7 +2,7 @@
 
 The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits and the injected API errors;
 `fault`, `inspect`, `limits` (read and set) and `shutdown` always work. See `localcloud.cloud.Cloud`.
-`cli.local.operations` runs it: `python -m localcloud.agent RUN`.
+`operations.local.agent` starts it: `python -m localcloud.agent RUN`.
 """
 
 from __future__ import annotations

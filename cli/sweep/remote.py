@@ -11,8 +11,8 @@ from infra.errors import UserError
 from node import foreign
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
     from cli.sweep.plan import Plan, PlannedRun
+    from operations.access import StackUp
 
 
 class Remote:

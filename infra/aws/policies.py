@@ -366,7 +366,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     statements += _fetched(scope, design, role)
     statements += _buckets(scope, design, role)
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
-    # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
+    # machines in this way (`operations.clouds.commands`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
         statements.append(_allow("Session", list(SSM_SESSION), "*"))
     return statements

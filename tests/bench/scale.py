@@ -30,7 +30,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from cli.local.run_directory import FIRST_PORT
 from node import rpc
 from node.codec import to_json
 from node.elastic import programs
@@ -51,6 +50,7 @@ from node.slurm.answers import parse_nodes
 from node.slurm.hostlist import fold
 from node.slurm.topology import Place
 from node.slurm.version import parse_resume
+from operations.local.run_directory import FIRST_PORT
 from tests.bench.figures import ROOT, Targets, median_ms, parser
 from tests.node.slurm_cluster import SlurmCluster, design
 from tests.support.checkout import until

@@ -11,13 +11,13 @@ import pytest
 
 from cli import environments, login_machine, report, results
 from cli.console import jobs, tables
-from cli.provider import StackUp
 from cli.report import programs
 from cli.results import Kept
 from cli.sweep import summary
 from cli.sweep.plan import Plan, PlannedRun
 from cli.sweep.watch import Progress
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, record

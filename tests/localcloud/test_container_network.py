@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import containers
@@ -19,6 +18,7 @@ from localcloud.network import PREFIX, addresses, hosts_text, read_hosts
 from localcloud.nspawn import link_of
 from node.model import CONTAINER, ClusterDesign, Host, Partition
 from node.sites import LocalSite
+from operations.local.run_directory import RunDirectory
 
 
 def design(*sizes: int, login: int = 0) -> ClusterDesign:

@@ -18,7 +18,6 @@ import yaml
 from botocore.validate import ParamValidator
 from pulumi.runtime import mocks
 
-from cli.aws import operations
 from cli.operate import make_plan
 from infra.aws import bake, policies
 from infra.aws.bake import AwsImages
@@ -28,6 +27,7 @@ from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
 from node.model import Accelerator, ClusterDesign, Image, Partition
+from operations.aws import __main__
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, CPU, GPU, LOGIN, NFS, aws_design, declare
 from tests.support.aws_rules import weaknesses
@@ -439,8 +439,8 @@ def test_what_ends_an_image_is_a_command_that_there_is() -> None:
     made, _ = baked()
     line = made.inputs("b-compute-cleanup")["delete"]
     words = line.split()
-    assert words[:3] == [".venv/bin/python", "-m", "cli.aws.operations"]
-    options = operations.parse(words[3:])
+    assert words[:3] == [".venv/bin/python", "-m", "operations.aws"]
+    options = __main__.parse(words[3:])
     assert (options.verb, options.cluster, options.region) == ("unbake", "c", "eu-west-1")
     assert options.recipe == digests(made)["compute"]
 
