@@ -242,14 +242,14 @@ def has_hosts_namespace(run: Path) -> bool:
 def hosts_namespace_possible(run: Path) -> bool:
     """Return whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
-        return bool(json.loads((run / "cloud" / "view.json").read_text())["possible"])
+        return bool(json.loads((run / "cloud" / "hosts_namespace.json").read_text())["possible"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def set_hosts_namespace(run: Path, *, possible: bool) -> None:
     """Save whether a hosts namespace is possible, for machines that start from now on."""
-    files.write(run / "cloud" / "view.json", json.dumps({"possible": possible}).encode())
+    files.write(run / "cloud" / "hosts_namespace.json", json.dumps({"possible": possible}).encode())
 
 
 def namespace_command(run: Path, host: str, how: str) -> list[str]:
