@@ -63,7 +63,7 @@ def make(
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
-    """The cluster's environments (`node.environments.found`), each with its `source`: a file, or null.
+    """The cluster's environments (`training.environments` there), each with its `source`: a file, or null.
 
     Raises:
         UserError: The cluster is not up or does not answer.

@@ -20,7 +20,7 @@ from infra.program.stack import Stack
 from localcloud.limits import CAPACITY
 from node import rpc
 from node.codec import to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 from node.slurm.hostlist import fold
 from operations.access import StackUp
 from operations.local.run_directory import RunDirectory
@@ -111,7 +111,7 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
     """Inject a fault into a node's machine.
 
     Args:
-        action: one of `localcloud.fault_injection.ACTIONS`.
+        action: one of `localcloud.cloud.ACTIONS`.
         notice: Only for `preempt`: seconds until the machine ends.
 
     Returns:

@@ -17,8 +17,7 @@ from cli.changes.table import Kind, Row, Rules
 from cli.hints import hint
 from infra import bundle
 from infra.errors import NotUpError, UserError
-from node.local_cloud import LocalCloud
-from node.model import ClusterDesign
+from node.model import ClusterDesign, LocalCloud
 from node.published import parse_settings
 from node.slurm.environment import without_slurm
 from operations.local import agent, machine_access

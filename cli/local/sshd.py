@@ -17,7 +17,7 @@ from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh import Target
 from localcloud.nspawn import enter
-from node.bootstrap.sshd import PORT
+from node.bootstrap.vm.users import PORT
 from node.subprocesses import SEARCH
 from operations import pages, programs
 from operations.local import machine_access

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Remote:
-    """Calls the cluster's own `sweep` command (`node.sweep`).
+    """Calls the cluster's own `sweep` command (`node.benchmark`).
 
     Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
     """

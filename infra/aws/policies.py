@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.aws.tags import reservation_group
-from node.bootstrap.vm.cloudwatch import namespace
+from node.bootstrap.vm.clouds.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
 from node.model import ClusterDesign
 
@@ -20,7 +20,7 @@ Statement = dict[str, Any]
 
 VERSION = "2012-10-17"
 LAUNCH = ["ec2:RunInstances"]
-"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launch`)."""
+"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launches`)."""
 MADE = ("instance", "volume", "network-interface")
 """What a launch makes. It has the cluster's tag from the first moment."""
 PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")

@@ -10,7 +10,7 @@ from typing import Any
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK
 from infra.errors import UserError
 from node.elastic.drivers.ec2.errors import code_of
-from node.elastic.drivers.ec2.launch import end
+from node.elastic.drivers.ec2.launches import end
 from node.elastic.drivers.ec2.names import node_of, nodes_in
 from operations.aws.account import explained
 from operations.aws.leftovers import is_kept

@@ -15,7 +15,7 @@ from typing import Any
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from localcloud import isolation
+from localcloud.containers import read_isolation, write_isolation
 from localcloud.limits import COMPUTE
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
@@ -67,10 +67,10 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
     if cluster is not None:
         run.cluster_file.write_text(cluster)
     if controller_is_dead(run):
-        isolation.write(run.path, kind)
-    elif isolation.read(run.path) != kind:
+        write_isolation(run.path, kind)
+    elif (isolation := read_isolation(run.path)) != kind:
         raise UserError(
-            f"the cluster's machines are of kind {isolation.read(run.path)}, and the stack file says "
+            f"the cluster's machines are of kind {isolation}, and the stack file says "
             f"{kind}: run `./cluster down --stack {stack.name}` first, then "
             f"`./cluster up --stack {stack.name}`"
         )

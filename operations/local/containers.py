@@ -17,11 +17,11 @@ from infra.clouds import userdata
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from localcloud import cgroups, images, layers, nspawn
-from localcloud.container_machine import Bind, Machine
 from localcloud.containers import BootPlan
 from localcloud.layers import Say
+from localcloud.nspawn import Bind, Machine
 from node.bootstrap.vm import images as kinds
-from node.bootstrap.vm.cloud_local import BUCKET
+from node.bootstrap.vm.clouds.local import BUCKET
 from node.loader import IMAGE
 from node.model import CONTAINER, ClusterDesign, Settings, Site
 from node.processes import ProcessId
@@ -57,7 +57,7 @@ def image_plan(parts: list[Path]) -> BootPlan:
     Args:
         parts: The layers of their image, the uppermost first.
     """
-    start = bundle.ROOT / "localcloud" / "start.py"
+    start = bundle.ROOT / "localcloud" / "run_loader.py"
     roles = ("controller", "login", "compute")
     texts = {
         role: userdata.HOOK

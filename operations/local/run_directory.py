@@ -16,16 +16,16 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.files import locked
 from infra.program.stack import Stack
-from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
+from localcloud import addresses, cgroups, containers, hosts_namespace, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
 from node import foreign, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
-from node.bootstrap.vm import cloud_local
+from node.bootstrap.vm.clouds import local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
-from node.slurm import blocks, users
+from node.slurm import addressing, users
 from node.slurm.addressing import slurmd_addresses
 
 # Whether this host's loopback is enough for Slurm: all of a local cluster talks over it.
@@ -129,7 +129,7 @@ class RunDirectory:
 
     @property
     def agent_socket(self) -> Path:
-        return isolation.agent_socket(self.path)
+        return containers.agent_socket(self.path)
 
     @property
     def cluster_file(self) -> Path:
@@ -209,7 +209,7 @@ class RunDirectory:
     @property
     def containers(self) -> bool:
         """Whether the machines are containers, which boot like real machines."""
-        return isolation.read(self.path) == CONTAINER
+        return containers.read_isolation(self.path) == CONTAINER
 
     @property
     def hosts(self) -> Path:
@@ -227,9 +227,12 @@ class RunDirectory:
         """
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
-        placed = blocks.lay_out(design.partitions, self._kept_blocks())
+        placed = addressing.lay_out_blocks(design.partitions, self._kept_blocks())
         with locked(self.path.parent):  # no other command of this user chooses ports now
-            base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
+            base, first = (
+                self._ports(1 + addressing.ports_of_blocks(placed)),
+                addresses.ensure_block(self.path),
+            )
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
         self._keep(blocks=placed)
         has_addresses = addresses.usable(first)
@@ -279,7 +282,7 @@ class RunDirectory:
             # Every machine's /etc/hosts has the names of all.
             cloud_dns=True,
             cgroups=CGROUPS if cgroups.old_controllers() else None,
-            cloud=LocalSite(cloud_local.SOCKET),
+            cloud=LocalSite(local.SOCKET),
         )
 
     def _ports(self, count: int) -> int:
@@ -344,9 +347,9 @@ class RunDirectory:
         """Return the first saved port and the number of ports; `None` if none are saved."""
         return _reserved(self._kept())
 
-    def _kept_blocks(self) -> blocks.Blocks:
+    def _kept_blocks(self) -> addressing.Blocks:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            return blocks.parse(self._kept()["blocks"])
+            return addressing.parse_blocks(self._kept()["blocks"])
         return {}
 
     def _kept(self) -> dict[str, Any]:

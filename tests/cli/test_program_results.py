@@ -243,7 +243,7 @@ def test_environments_are_listed_with_what_they_are_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from infra.environments import lock_digest
-    from node.environments import found
+    from node.bootstrap.vm.training import environments as node_environments
 
     apps = tmp_path / "apps"
     name = lock_digest(ROOT, "cpu")
@@ -252,10 +252,9 @@ def test_environments_are_listed_with_what_they_are_made_from(
         (apps / "envs" / folder / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
     (apps / "envs" / name / "bin" / "python").touch()
     (apps / "envs" / name / ".complete").touch()
-    assert found(tmp_path / "nowhere") == []
-    monkeypatch.setattr(
-        login_machine, "tool", lambda _up, verb: json.dumps(found(apps)) if verb == "environments" else ""
-    )
+    assert node_environments(tmp_path / "nowhere") == []
+    answers = {"environments": json.dumps(node_environments(apps))}
+    monkeypatch.setattr(login_machine, "tool", lambda _up, verb: answers.get(verb, ""))
     made = environments.environments(StackUp(Stack(ROOT, "local"), "local"))
     assert [
         (one["name"], one["source"], one["complete"], one["python"])

@@ -19,8 +19,7 @@ from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from node.codec import to_json
-from node.local_cloud import LocalCloud
-from node.model import BenchmarkDesign, ClusterDesign
+from node.model import BenchmarkDesign, ClusterDesign, LocalCloud
 from operations.local.__main__ import PASSING, VERBS
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, sources

@@ -289,7 +289,7 @@ def test_the_cause_and_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
 def test_a_real_refusal() -> None:
-    ask = "from cli.local import name_support; print(name_support.unsupported_reason('127.9.64.0'))"
+    ask = "from operations.local import names; print(names.unsupported_reason('127.9.64.0'))"
     done = run([*REFUSED, sys.executable, "-c", ask])
     assert done.stdout == (
         f"{NOT_BY_NAME}this root may not make namespaces "
@@ -312,5 +312,5 @@ def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     names.update(cluster, said.append)
     assert (has_hosts_namespace(cluster.path), said) == (False, ["they do not; sorry"])
     set_hosts_namespace(cluster.path, possible=True)
-    (cluster.cloud / "view.json").write_text("{")
+    (cluster.cloud / "hosts_namespace.json").write_text("{")
     assert not has_hosts_namespace(cluster.path)

@@ -24,7 +24,7 @@ from typing import Self
 
 import pytest
 
-from node.bootstrap.registration import start_slurmd
+from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service, Services
 from node.folders import Folders
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings

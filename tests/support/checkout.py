@@ -185,13 +185,13 @@ class Checkout:
 
     @staticmethod
     def _asked_here(settings: Path) -> str:
-        from node import status
+        from node import command_line
         from node.folders import Folders
         from node.published import read_settings
 
         try:
-            return json.dumps(status.status(Folders(read_settings(settings))))
-        except status.SilentError as error:
+            return json.dumps(command_line.status(Folders(read_settings(settings))))
+        except command_line.SilentError as error:
             raise AssertionError(f"status: {error}") from None
 
     def chaos(self, *words: str) -> None:

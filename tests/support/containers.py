@@ -27,9 +27,9 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import locations
 from localcloud import cgroups, images, layers, nspawn
-from localcloud.container_machine import Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from localcloud.nspawn import Machine, NetworkInterface
 from node import subprocesses
 from node.processes import ProcessId, end_all
 from operations.local import containers

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from infra.errors import UserError
-from localcloud import cgroups, interpreters, nspawn
-from localcloud.container_machine import Bind, Machine
+from localcloud import cgroups, nspawn
+from localcloud.containers import interpreter_binds
+from localcloud.nspawn import Bind, Machine
 from node.model import ClusterDesign, Image
 from node.processes import ProcessId
 from node.slurm import version
@@ -79,7 +80,7 @@ class NewerSlurm:
             layers=made,
             card=None,
             files={"etc/hosts": Path("/etc/hosts").read_text()},
-            binds=[*seen, *interpreters.binds(), Bind(work, str(work))],
+            binds=[*seen, *interpreter_binds(), Bind(work, str(work))],
         )
         self._child = nspawn.start(self._machine, die_with_parent=True)
         launcher = ProcessId.of(self._child.pid)

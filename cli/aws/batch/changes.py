@@ -19,8 +19,7 @@ from infra.aws.tags import CLUSTER, STACK
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
-from node.batch import Batch
-from node.model import ClusterDesign, Mount
+from node.model import Batch, ClusterDesign, Mount
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
 from operations.aws.batch.service import GONE, Client

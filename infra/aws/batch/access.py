@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from node.batch import Batch
-from node.model import ClusterDesign
+from node.model import Batch, ClusterDesign
 
 OPERATIONS = "operations.aws.batch"
 """The module that the stack's commands run."""

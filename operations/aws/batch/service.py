@@ -10,8 +10,7 @@ from typing import Any
 from infra.aws.batch import access
 from infra.aws.tags import log_group
 from infra.errors import NotUpError, UserError
-from node.batch import Batch
-from node.model import ClusterDesign
+from node.model import Batch, ClusterDesign
 from operations.aws import account
 from operations.aws.account import explained
 from operations.waiting import wait_until

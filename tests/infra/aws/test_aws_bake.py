@@ -390,19 +390,19 @@ def test_the_document_has_the_shape_that_image_builder_reads() -> None:
 def test_the_script_is_the_machines_first_code_and_ends_as_the_role_does(tmp_path: Any) -> None:
     text = script()
     assert "{{" not in text, "Image Builder would fill it in"
-    start = (ROOT / "node" / "aws" / "start.py").read_text()
+    start = (ROOT / "node" / "aws" / "run_loader.py").read_text()
     assert start in text
     last = text.strip().splitlines()[-1]
     assert last == (
-        "exec /usr/bin/python3 /opt/slurm-stacks/start.py --bucket bucket-1 --region eu-west-1 --cluster c "
-        "--role image --host image-compute"
+        "exec /usr/bin/python3 /opt/slurm-stacks/run_loader.py --bucket bucket-1 --region eu-west-1 "
+        "--cluster c --role image --host image-compute"
     )
     # The exit status is the step's. 194 asks for a restart.
     mine = text.replace("/opt/slurm-stacks", str(tmp_path)).replace(
         last.partition(" --")[0].replace("/opt/slurm-stacks", str(tmp_path)), "exec sh -c 'exit 194'"
     )
     assert subprocess.run(["bash", "-c", mine], check=False).returncode == 194
-    assert (tmp_path / "start.py").read_text() == start
+    assert (tmp_path / "run_loader.py").read_text() == start
 
 
 def test_the_role_reads_the_code_reports_and_has_no_secret() -> None:

@@ -14,7 +14,7 @@ from cli.local.diagnosis.cluster import containers
 from cli.local.diagnosis.cluster import images as cached_images
 from infra.errors import UserError
 from localcloud import cgroups, images, layers
-from localcloud.isolation import read
+from localcloud.containers import read_isolation
 from node.model import CONTAINER, PROCESS, ClusterDesign
 from operations.local import containers as container_machines
 from operations.local import system_packages
@@ -123,7 +123,7 @@ def test_a_cluster_that_is_up_keeps_its_kind_of_machines(
     machines = FakeMachines(tmp_path, monkeypatch)
     try:
         machines.do("cloud-up", "{}")
-        assert read(machines.run.path) == PROCESS
+        assert read_isolation(machines.run.path) == PROCESS
         (machines.run.bucket / "loader.py").write_text("import time; time.sleep(300)")
         machines.launch("controller", role="controller")
         with pytest.raises(UserError, match="down --stack test"):
