@@ -94,7 +94,7 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     elif (own := providers.scheduler(up.stack, up.config)) is not None:
         own.show_status(found)
     else:
-        from cli.console.tables import show_status
+        from cli.console.status import show_status
 
         show_status(found, up.stack.name, here=up.provider == "local")
 

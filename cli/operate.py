@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores
+from cli import login_machine, preview, providers, results, shared_cores
+from cli.changes import runs
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -81,7 +82,7 @@ def bring_up(
     """
     from cli import runner
     from cli.console.tables import show_outputs, show_result
-    from cli.report import one_node, programs
+    from cli.report import programs, words
 
     started, began = time.monotonic(), time.time()
     up = StackUp.of(stack, config)
@@ -97,8 +98,8 @@ def bring_up(
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
     if benchmark:
-        former = benchmark_changes.find(up, cluster, training, known)
-        benchmark_changes.keep(stack.name, former, console.say, replace=replace)
+        former = runs.find(up, cluster, training, known)
+        runs.keep(stack.name, former, console.say, replace=replace)
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
 
     def prepare() -> None:
@@ -156,7 +157,7 @@ def bring_up(
     console.say(f"up after {seconds:.0f} s")
     if result is not None and training is not None:
         kept, _ = results.load(stack.name)
-        compare = programs.compared if results.is_program(result) else one_node.compared
+        compare = programs.compared if results.is_program(result) else words.compared_with_one_node
         if (faster := compare(result, kept, stack.name)) is not None:
             console.say(faster)
         if (beside := shared_cores.after(stack, cluster.provider, [result])) is not None:
@@ -390,5 +391,5 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     if made["changes"] is not None:
-        made["changes"] += benchmark_changes.described(stack, cluster, training)
+        made["changes"] += runs.described(stack, cluster, training)
     return made

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli import pages
+from cli import hints
 from tests.support.checkout import ROOT, sources
 
 TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! --)")
@@ -52,7 +52,7 @@ def test_every_hint_to_install_something_has_its_page() -> None:
 
 
 def test_the_pages_are_official() -> None:
-    found = {name: value for name, value in vars(pages).items() if name.isupper()}
+    found = {name: value for name, value in vars(hints).items() if name.isupper()}
     hosts = {name: re.fullmatch(r"https://([a-z.]+)/\S*", value) for name, value in found.items()}
     assert {name: host[1] for name, host in hosts.items() if host} == {
         "PULUMI": "www.pulumi.com",

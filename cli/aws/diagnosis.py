@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cli import pages
+from cli import hints
 from cli.aws import account
 from cli.clouds import diagnosis, keys
 from cli.clouds.quotas import QUOTAS
@@ -61,8 +61,8 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
         return
     if shutil.which("docker") is None:
         cure = (
-            f"Install it: {pages.DOCKER}. Or run `up` once on a machine that has it, or name an image that "
-            "exists (batch.container.image)."
+            f"Install it: {hints.DOCKER_PAGE}. Or run `up` once on a machine that has it, or name an image "
+            "that exists (batch.container.image)."
         )
         yield warns("docker", "`docker` is not on PATH, so the container image cannot be built here", cure)
     elif not _docker_answers():
@@ -148,8 +148,8 @@ def ssh_programs(access: Access) -> Iterable[Finding]:
         yield diagnosis.login_key()
         return
     yield from diagnosis.installed(
-        ("aws", "the AWS CLI", pages.AWS_CLI),
-        ("session-manager-plugin", "its Session Manager plugin", pages.SESSION_MANAGER),
+        ("aws", "the AWS CLI", hints.AWS_CLI_PAGE),
+        ("session-manager-plugin", "its Session Manager plugin", hints.SESSION_MANAGER_PAGE),
     )
     if access.key is None:
         yield diagnosis.own_key()

@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import Any
 
-from cli import pages
+from cli import hints
 from cli.aws import account, ami, ssh_keys
 from cli.aws.cloud import AwsCloud
 from cli.clouds import operations
@@ -18,7 +18,7 @@ from infra.program import locations
 
 NO_CLI = (
     "Session Manager needs the AWS CLI and its plugin, and `aws` is not on PATH: install both "
-    f"({pages.AWS_CLI} and {pages.SESSION_MANAGER}), or use access.mode: ssh"
+    f"({hints.AWS_CLI_PAGE} and {hints.SESSION_MANAGER_PAGE}), or use access.mode: ssh"
 )
 
 

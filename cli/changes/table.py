@@ -1,6 +1,7 @@
-"""What happens to a running cluster when its stack file changes: the kinds of change, and a comparison. Pure.
+"""What happens to a running cluster when its stack file changes, as tables of rows. Pure.
 
-Each provider has a table that says what a change of each key does.
+Kinds of change, the rows that all providers share, the comparison of two designs by a table, and the files
+that a change deletes, with the way that keeps them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from cli.changes import files
 from cli.changes.jobs import Job, listed
+from node.local_cloud import LocalCloud
 from node.model import ClusterDesign, Mount
 from node.storage import BUCKETS
 
@@ -192,9 +193,9 @@ def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
         return ()
     for mount in old.mounts:
         if mount.path == change.part:
-            return (files.of_mount(mount),) if files.is_own(mount) else ()
+            return (files_of_mount(mount),) if is_own_disk(mount) else ()
     left = tuple(mount for mount in old.mounts if not rules.spared(mount, change.key))
-    return (*files.of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
+    return (*files_of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
 
 
 def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
@@ -362,3 +363,201 @@ def text(value: Any) -> str:
         )
     kind = getattr(value, "type", None)
     return f"{value.count} × {kind}" if kind else str(value)
+
+
+OWN_DISKS = ("nfs", "efs", "filestore", "fsx_lustre")
+"""The kinds of mounts whose disk or file system is a resource of the cluster, if they are not `existing`."""
+LOCAL_FILES = (
+    "the cluster's folder on this machine, with what users and jobs have written there: copy what you need "
+    "to another folder first"
+)
+ACCOUNTING_FILES = (
+    "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "
+    "`sacct --allusers --starttime 1970-01-01 --parsable2` on the login machine"
+)
+BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
+
+
+def is_own_disk(mount: Mount) -> bool:
+    """Whether the files of a mount are on a disk or a file system that the cluster has made."""
+    return mount.kind in OWN_DISKS and mount.existing is None
+
+
+def files_of_mount(mount: Mount) -> str:
+    """The line about the files of a mount that a change deletes: which, how much, and how to keep them."""
+    size = "" if mount.size_gib is None else f", {mount.size_gib} GiB"
+    return f"{mount.path} ({mount.kind}{size}): {way_to_keep(mount)}"
+
+
+def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
+    """The lines about all files of a cluster that another one takes the place of."""
+    if design.provider == "local":
+        yield LOCAL_FILES
+    yield from (files_of_mount(mount) for mount in design.mounts if is_own_disk(mount))
+
+
+def files_on_head(design: ClusterDesign) -> tuple[str, ...]:
+    """The lines about what is on the controller's root disk besides its queue, of which a change says the
+    end by its kind."""
+    return (ACCOUNTING_FILES,) if design.slurm.accounting else ()
+
+
+def way_to_keep(mount: Mount) -> str:
+    """How the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
+    if mount.keep:
+        return "it stays, because of `keep: true`, but is not used any more; `existing` takes it back"
+    if mount.kind == "nfs":
+        return _saved(mount, "a snapshot", "snap-…, or its name")
+    if mount.kind == "efs":
+        return (
+            "add `keep: true`, put the old values back and run `up`; then make this change, and name it with "
+            "`existing`"
+        )
+    if mount.kind == "filestore":
+        return (
+            "make a backup with `gcloud filestore backups create`, restore it to an instance of your own, "
+            "and name that with `existing`"
+        )
+    return _of_lustre(mount)
+
+
+def _of_lustre(mount: Mount) -> str:
+    if mount.s3_export is not None:
+        return (
+            f"what is exported to {mount.s3_export} stays there, and with that as `s3_import` the new one "
+            "shows it; export or copy the rest first (`lfs hsm_state` names what is not archived)"
+        )
+    if (mount.deployment or "").startswith("PERSISTENT") and mount.s3_import is None:
+        return _saved(mount, "a backup", "backup-…")
+    return "this kind has no backup: copy its files to S3 or to another directory first"
+
+
+def _saved(mount: Mount, what: str, name: str) -> str:
+    """The way by a snapshot or backup, which a destroy makes and `restore` begins with."""
+    how = (
+        "run `down`, which makes {} ({})"
+        if mount.snapshot
+        else ("add `snapshot: true`, put the old values back, run `up` and then `down`, which makes {} ({})")
+    )
+    return f"{how.format(what, name)}; {BACK_AGAIN}"
+
+
+OTHER_CLUSTER = "another cluster; the one that is up is destroyed"
+
+SHARED: dict[str, Row] = {
+    "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),
+    "provider": Row(Kind.DATA, ("cluster.provider",), OTHER_CLUSTER),
+    "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER_CLUSTER),
+    "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
+    "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
+    "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
+    "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
+    "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
+    "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
+    "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
+    "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
+    "partitions.spot": Row(Kind.RENEWED, ("partitions.spot",)),
+    "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
+    "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
+    "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
+    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
+    "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
+    "partitions.open_metadata": Row(Kind.RENEWED, ("partitions.open_metadata",)),
+    "login.open_metadata": Row(Kind.LIVE, ("login.open_metadata",)),
+    "partitions.local": Row(Kind.NOTHING),
+    "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
+    "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
+    "storage.*.existing": Row(Kind.DATA, ("storage.existing",), "another one, with other files"),
+    "storage.*.security_group": Row(Kind.LIVE, ("storage.security_group",)),
+    "storage.*.keep": Row(Kind.LIVE, ("storage.keep",)),
+    "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
+    "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
+    "storage.buckets": Row(Kind.NODES, (), "it and its objects stay; the controller has it at once"),
+    "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
+    "containers": Row(
+        Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
+    ),
+    "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
+    "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
+    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),
+    "network.peers": Row(Kind.NOTHING),
+    "slurm": Row(
+        Kind.LIVE,
+        (
+            "slurm.suspend_time",
+            "slurm.suspend_timeout",
+            "slurm.resume_timeout",
+            "slurm.slurmd_timeout",
+            "slurm.reconcile_interval",
+            "slurm.accounting",
+        ),
+    ),
+    "slurm.prolog": Row(Kind.NODES, ("slurm.prolog",)),
+    "slurm.epilog": Row(Kind.NODES, ("slurm.epilog",)),
+    "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
+    "instance_types.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
+    "instance_types.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
+    "instance_types.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
+    "instance_types.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
+    "benchmark": Row(
+        Kind.LIVE,
+        ("cluster.trains", "cluster.requirements"),
+        "a run that is not over is cancelled, with `up --replace` only",
+    ),
+}
+"""The rows by key of the stack file."""
+
+UNSEEN = frozenset(
+    {
+        "cluster.stack", "cluster.isolation",
+        "controller.name", "controller.role", "controller.tags", "controller.price_hour",
+        "controller.open_metadata",
+        "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
+        "partitions.name", "partitions.zones", "partitions.reservations",
+        "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
+        "network.zones",
+    }
+)  # fmt: skip
+"""Fields of the design that follow from others, or for which each provider has its own rule."""
+
+
+ON_AWS = (
+    *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
+    *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
+)
+"""Keys that only AWS has."""
+
+
+OF_GOOGLE = tuple(
+    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+)
+"""Fields of the design that follow from `partitions.gcp`."""
+
+
+def without_effect(note: str, *keys: str) -> dict[str, Row]:
+    """Rows of keys that a provider does not use. A key's field of the design has the key's name."""
+    return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
+
+
+def whole_table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
+    """A provider's whole table: first the keys of the cluster's location, then section by section.
+
+    Args:
+        own: The provider's own rows, none of which is shared.
+        instead: The provider's replacements for shared rows; `None` removes a row.
+
+    Raises:
+        ValueError: `own` has a shared key, or `instead` has a key that is not shared.
+    """
+    instead = instead or {}
+    if twice := SHARED.keys() & own.keys():
+        raise ValueError(f"rows of every provider: {sorted(twice)}")
+    if strange := instead.keys() - SHARED.keys():
+        raise ValueError(f"no rows of every provider: {sorted(strange)}")
+    where = {key: row for key, row in own.items() if ":" in key}
+    shared = {key: instead.get(key, row) for key, row in SHARED.items()}
+    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **own}
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
+    return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable
 
-from cli import pages
+from cli import hints
 from cli.clouds import keys
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops
 from infra.errors import UserError
@@ -30,7 +30,7 @@ def credentials(require: Callable[[], object], which: str | None) -> Iterable[Fi
 def client() -> Iterable[Finding]:
     """Whether OpenSSH's client is installed; no finding if it is."""
     if shutil.which("ssh") is None:
-        yield stops("ssh.client", "`ssh` is not on PATH", f"Install OpenSSH's client: {pages.OPENSSH}.")
+        yield stops("ssh.client", "`ssh` is not on PATH", f"Install OpenSSH's client: {hints.OPENSSH_PAGE}.")
 
 
 def installed(*programs: tuple[str, str, str]) -> Iterable[Finding]:

@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Iterable
 
-from cli import pages
+from cli import hints
 from cli.clouds import diagnosis
 from cli.clouds.quotas import QUOTAS
 from cli.doctor.finding import Check, Finding, fine, stops, warns
@@ -88,5 +88,5 @@ def ssh_programs(access: Access) -> Iterable[Finding]:
     """What SSH access to the login machine needs on this machine."""
     yield from diagnosis.client()
     if access.mode == "iap":
-        yield from diagnosis.installed(("gcloud", "which Identity-Aware Proxy needs", pages.GCLOUD))
+        yield from diagnosis.installed(("gcloud", "which Identity-Aware Proxy needs", hints.GCLOUD_PAGE))
     yield diagnosis.own_key()

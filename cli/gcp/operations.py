@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import Any
 
-from cli import pages
+from cli import hints
 from cli.clouds import operations
 from cli.clouds.operations import Verb
 from cli.gcp import account, builds, ssh_keys
@@ -20,7 +20,7 @@ from infra.program import locations
 
 NO_CLI = (
     "Identity-Aware Proxy needs the gcloud CLI, and `gcloud` is not on PATH: install it "
-    f"({pages.GCLOUD}), or use access.mode: ssh"
+    f"({hints.GCLOUD_PAGE}), or use access.mode: ssh"
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cli.local import agent_lifecycle, leftovers, loopback, machine_access, system_packages
 from cli.local.run_directory import RunDirectory
 from cli.provider import Command, Files, Inside, Outputs, StackUp
-from cli.runner import lock
+from cli.runner import state
 from infra.errors import NotUpError, UserError
 from infra.program import owner
 from infra.program.stack import Stack
@@ -130,7 +130,7 @@ class LocalProvider:
 
         if not RunDirectory.of(stack).path.exists():
             return
-        with lock.held(stack, "up"):
+        with state.locked(stack, "up"):
             operations.repair(stack, say)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
@@ -140,7 +140,7 @@ class LocalProvider:
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         from cli.local.agent_lifecycle import end_cluster
 
-        with lock.held(stack, "down"):
+        with state.locked(stack, "down"):
             end_cluster(RunDirectory.of(stack))
             owner.release(stack)
 

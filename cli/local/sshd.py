@@ -11,7 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from cli import pages, programs
+from cli import hints, programs
 from cli.local import machine_access
 from cli.local.run_directory import RunDirectory, user
 from infra import bundle
@@ -60,7 +60,8 @@ def _key(folder: Path) -> Path:
         made = programs.capture(make)
         if made.failed:
             raise UserError(
-                f"`ssh-keygen` makes no key ({made.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
+                f"`ssh-keygen` makes no key ({made.err.strip()}): install OpenSSH's client "
+                f"({hints.OPENSSH_PAGE})",
                 EXIT_REFUSED,
             )
         draft.replace(key)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cli import pages, programs
+from cli import hints, programs
 from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
 from node.slurm import version
@@ -115,7 +115,7 @@ def unsuitable() -> str | None:
         version.traits(version.parse(done.out))
     except ValueError as error:
         words = done.err.strip() or str(error)
-        return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer: {pages.SLURM}."
+        return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer: {hints.SLURM_PAGE}."
     return None
 
 
@@ -207,7 +207,7 @@ def _root_for(wanted: list[str], need: str) -> list[str]:
         raise UserError(
             f"{need} {', '.join(wanted)}, and there is no apt-get here: install your distribution's packages "
             f"of {', '.join(_files()[package] for package in wanted)}, without starting their services "
-            f"({pages.SLURM}), and run the command again",
+            f"({hints.SLURM_PAGE}), and run the command again",
             EXIT_REFUSED,
         )
     return _root(

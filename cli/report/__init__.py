@@ -61,7 +61,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             _write(path, text)
         return made
 
-    from cli.report import page, published, runs, table
+    from cli.report import page, runs, table
 
     ours: list[Run] = []
     programs: list[Program] = []
@@ -83,7 +83,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             # The page may be given to others, so it shows the file's name without the folder.
             shown = runs.printable(problem).replace(f"{results.folder(name)}/", "")
             problems.append(f"Left out, because it is not a valid result: {shown}")
-    theirs = published.runs()
+    theirs = runs.published_runs()
     folder = output or _folder(names)
     made = Made(folder / PAGE, folder / TABLE)
     # The page is made before anything is written: a failure leaves an earlier report as it was.

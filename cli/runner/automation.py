@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from cli.runner import interrupt, lock, selection
+from cli.runner import interrupt, selection, state
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
@@ -161,7 +161,7 @@ class PulumiRunner:
         from cli.runner.engine_events import Translator
 
         translator = Translator(on_event)
-        with lock.held(self._stack, verb), _patient(on_event) as interrupted:
+        with state.locked(self._stack, verb), _patient(on_event) as interrupted:
             if self._fallback and create and verb != "preview":
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import interrupt, lock, project
+from cli.runner import interrupt, project
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.lifecycle import Lifecycle, delete_all
-from cli.runner.state import STATE_FILE, State, boot_id
+from cli.runner.state import STATE_FILE, State, boot_id, locked
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations, mode, owner
 from infra.program.stack import Stack
@@ -37,7 +37,7 @@ def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> d
             wrong (exit 2), or this runner cannot run the program or the stack (exit 3).
     """
     settings = _load(stack)
-    with lock.held(stack, "up"):
+    with locked(stack, "up"):
         fresh = owner.read(stack) is None
         owner.claim(stack, owner.EMBEDDED)
         with _state(stack, settings.name) as state:
@@ -100,12 +100,12 @@ def destroy(stack: Stack, on_event: OnEvent = ignore) -> None:
     if owner.read(stack) is None and not _path(stack).exists():
         # An `up` that was killed at once may have left folders: `release` and the lock remove them.
         if locations.run_dir(stack).exists() or locations.state_dir(stack).exists():
-            with lock.held(stack, "down"):
+            with locked(stack, "down"):
                 owner.release(stack)
         on_event(Summary())
         return
     settings = project.Project("", stack.project.resolve(), stack.name, {})
-    with lock.held(stack, "down"):
+    with locked(stack, "down"):
         owner.check(stack, owner.EMBEDDED)
         with _state(stack, settings.name) as state:
             state.ignore_full_disk = True
@@ -128,7 +128,7 @@ def has_state(stack: Stack) -> bool:
 
 def forget(stack: Stack) -> None:
     """Remove the state of a stack of which nothing is left."""
-    with lock.held(stack, "down"):
+    with locked(stack, "down"):
         State(_path(stack), "", stack.name).erase()
         owner.release(stack)
 

@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import resource_pb2
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import command, wire
+from cli.runner import lifecycle, wire
 from cli.runner.lifecycle import Lifecycle, Registration
 from cli.runner.program import STACK_TYPE, Monitor
 from cli.runner.state import STATE_FILE, State
@@ -53,7 +53,7 @@ class EmbeddedMonitor(Monitor):
             with self._lock:
                 self.unreached.add(urn)
             return resource_pb2.RegisterResourceResponse(urn=urn, result=resource_pb2.Result.FAIL)
-        if request.type == command.TYPE:
+        if request.type == lifecycle.COMMAND_TYPE:
             record = self._life.command(wanted)
             if record is None:
                 with self._lock:
@@ -167,8 +167,8 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
         raise UserError(
             f"{wanted.name}: importing resources needs the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED
         )
-    if wanted.type in (command.TYPE, PROVIDER):
-        command.check(wanted.name, wanted.inputs)
+    if wanted.type in (lifecycle.COMMAND_TYPE, PROVIDER):
+        lifecycle.check(wanted.name, wanted.inputs)
         return
     raise UserError(
         f"{wanted.name}: a resource of type {wanted.type} needs the Pulumi CLI; without it only local "

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cli import pages
+from cli import hints
 from cli.runner import interrupt, process
 from cli.ssh import hostkeys
 from cli.waiting import attempts
@@ -148,7 +148,7 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
         except FileNotFoundError:
             raise UserError(
                 "the login machine is reached by `ssh`, which is not on PATH: install OpenSSH's client "
-                f"({pages.OPENSSH})",
+                f"({hints.OPENSSH_PAGE})",
                 EXIT_REFUSED,
             ) from None
         finally:

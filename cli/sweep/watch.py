@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cli import results
+from cli import login_machine, results
 from cli.console.jobs import ending, situation, values
 from cli.console.progress import clock
-from cli.console.sweep import Board, Row
 from cli.report import programs, runs
 from cli.results import Kept
-from cli.sweep.plan import Plan, PlannedRun
-from cli.sweep.remote import Remote
-from cli.sweep.store import Store
+from cli.sweep.plan import Plan, PlannedRun, Store
+from cli.sweep.table import Board, Row
 from infra import os_errors
 from infra.errors import NotUpError, UserError
-from node import plurals
+from node import foreign, plurals
+
+if TYPE_CHECKING:
+    from cli.provider import StackUp
+
 
 POLL_SECONDS = 2.0
 """Seconds between two questions. Each takes 0.1 s on the local stack, where it disturbs the measurement."""
@@ -287,3 +290,46 @@ def _silent(stack: str, last: str) -> str:
 
 def _last_line(error: UserError) -> str:
     return (str(error).strip().splitlines() or [""])[-1][:200]
+
+
+class Remote:
+    """Calls the cluster's own `sweep` command (`node.sweep`).
+
+    Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
+    """
+
+    def __init__(self, up: StackUp) -> None:
+        self._up = up
+
+    def submit(
+        self, plan: Plan, runs: Sequence[PlannedRun], after: int | None
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Submit the runs that are not submitted yet. Each depends on the one before it.
+
+        Args:
+            plan: The plan with the scripts.
+            runs: The runs to submit.
+            after: The job that the first run waits for. `None` means every benchmark under way.
+
+        Returns:
+            The paths that are missing on the cluster (if there are any, nothing is submitted), and each run's
+            `job` or `error`.
+        """
+        asked = [{"folder": run.folder, "script": plan.scripts[run.case.key]} for run in runs]
+        answer = self._ask("submit", {"needs": plan.needs, "after": after, "runs": asked})
+        return answer["missing"], answer["runs"]
+
+    def show(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
+        """Return what the cluster knows of each run (`node.benchmark.Run.show`)."""
+        return list(self._ask("show", [run.folder for run in runs])) if runs else []
+
+    def cancel(self, runs: Sequence[PlannedRun]) -> list[int]:
+        """End the jobs of these runs that are not over, and return their ids."""
+        return list(self._ask("cancel", [run.folder for run in runs])) if runs else []
+
+    def _ask(self, action: str, question: Any) -> Any:
+        text = login_machine.tool(self._up, "sweep", action, text=json.dumps(question))
+        try:
+            return foreign.parse(text)
+        except ValueError:
+            raise UserError(f"the cluster's answer is not JSON: {text[:200]!r}") from None

@@ -19,8 +19,7 @@ import pytest
 
 from cli import doctor, providers
 from cli import main as cli
-from cli.doctor import finding
-from cli.doctor import project as general
+from cli.doctor import finding, general
 from cli.doctor.finding import Check, Finding, Severity, examine, fine, stops, warns
 from cli.runner import embedded
 from infra import os_errors

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.finding import Severity
-from cli.doctor.windows import windows
+from cli.doctor.general import windows
 from tests.support.checkout import ROOT
 
 # As WSL prints them: microsoft/WSL#4555, and `mount` in WSL 2 and 1.

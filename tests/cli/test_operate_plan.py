@@ -19,7 +19,7 @@ import pytest
 from cli import doctor, operate, runner
 from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
-from cli.doctor import project as general
+from cli.doctor import general
 from cli.doctor.finding import Severity
 from cli.local import operations, system_packages
 from infra import outputs

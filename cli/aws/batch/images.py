@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli import pages, programs
+from cli import hints, programs
 from cli.aws.account import explained
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
@@ -18,7 +18,8 @@ from infra.errors import EXIT_REFUSED, UserError
 PLATFORM = "linux/amd64"
 NO_DOCKER = (
     "the container image has to be built, and `docker` is not on PATH. Install Docker "
-    f"({pages.DOCKER}), or run `up` once on a machine that has it: the image is then found here by its tag"
+    f"({hints.DOCKER_PAGE}), or run `up` once on a machine that has it: the image is then found here by its "
+    "tag"
 )
 
 

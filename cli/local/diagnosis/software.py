@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli import pages
+from cli import hints
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from cli.local import system_packages
 from cli.local.diagnosis.host import Host
@@ -136,7 +136,7 @@ def _installable(
             check,
             f"{', '.join(missing)}: not installed, and there is no apt-get here",
             f"Install your distribution's packages of {what}, without starting their services: "
-            f"{pages.SLURM}.",
+            f"{hints.SLURM_PAGE}.",
         )
     if host.uid != 0 and host.run(["sudo", "-n", "true"])[0]:
         return stops(
@@ -174,7 +174,7 @@ def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
         yield warns(
             "packages.release",
             f"Slurm {spell(release)} is newer than {spell(newest)}, the newest that this was tested with",
-            f"It may work. If it does not, install an older release: {pages.SLURM}.",
+            f"It may work. If it does not, install an older release: {hints.SLURM_PAGE}.",
         )
         return
     yield fine("packages.installed", f"Slurm {spell(release)} and {munge}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from infra.program.stack import Stack
     from node.model import BenchmarkDesign, ClusterDesign
 
+
 RESULT = "benchmark_result"
 CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
 OTHER = "other settings, or other workload code"

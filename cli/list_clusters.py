@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cli.changes.jobs import Job
     from cli.console.progress import Console
 
+
 WORKERS = 16
 CLOUDS = ("aws", "gcp")
 

@@ -15,6 +15,7 @@ from infra.program.stack import Stack
 if TYPE_CHECKING:
     from cli.provider import StackUp
 
+
 app = typer.Typer(
     help="List or make Python environments of the cluster, which jobs on all machines can use.",
     short_help="List the cluster's Python environments, or make one of your own.",
