@@ -58,7 +58,7 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
 
 
 def stanza(up: StackUp) -> str:
-    """A section of OpenSSH's configuration for the stack's login machine; its host keys are kept in a file.
+    """Return a section of OpenSSH's configuration for the login machine; its host keys are kept in a file.
 
     Raises:
         UserError: Exit 3; the stack has no SSH server.
@@ -69,7 +69,7 @@ def stanza(up: StackUp) -> str:
 
 
 def _remote_path(path: str) -> str | None:
-    """The path on the login machine in an argument, relative to the home folder; `None` for a local path.
+    """Return the path on the login machine in an argument, relative to the home folder; else `None`.
 
     Raises:
         UserError: The argument names another machine.
@@ -132,7 +132,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
 
 
 def _matching(files: Files, source: str) -> list[str]:
-    """The paths that match a pattern, with scp's rules: the name of an existing file is no pattern."""
+    """Return the paths that match a pattern, with scp's rules: the name of an existing file is no pattern."""
     path = files(source)
     if path.exists() or path.is_symlink():
         return [str(path)]
@@ -245,7 +245,7 @@ class _Folders(contextlib.ExitStack):
         self.open: dict[int, Path] = {}
 
     def word(self, path: Path, *, inside: bool = False) -> str:
-        """A word by which a command that inherits the open folders reaches a path.
+        """Return a word by which a command that inherits the open folders reaches a path.
 
         Args:
             inside: Whether the path is a folder that is meant itself, even if a link leads to it.

@@ -27,7 +27,7 @@ LOCKED = {"cpu": "the training environment", "gpu": "the training environment wi
 
 @app.command("list")
 def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """The environments, what they are made from, and the line that activates each."""
+    """Return the environments, what they are made from, and the line that activates each."""
     found = environments(load_up(stack))
     if json_output:
         print(json.dumps(found, indent=1))
@@ -64,7 +64,7 @@ def make(
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
-    """The cluster's environments (`node.environments.found`), each with its `source`: a file, or null.
+    """Return the cluster's environments (`node.environments.found`), each with its `source`: a file, or null.
 
     Raises:
         UserError: The cluster is not up or does not answer.
@@ -77,7 +77,7 @@ def environments(up: StackUp) -> list[dict[str, Any]]:
 
 
 def _known(stack: Stack) -> dict[str, str]:
-    """Names of environments -> what they are made from, as far as this checkout tells."""
+    """Return what each environment is made from, by its name, as far as this checkout tells."""
     from infra import environments as made
     from infra.config import load_file
 

@@ -89,7 +89,7 @@ def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
 
 
 def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
-    """The section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
+    """Return the section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
     try:
         content, _ = stack_file.read(stack.file)
         values = content["config"]
@@ -107,7 +107,7 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
 
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The instance types that a file names but does not describe, each with its partition's first zone."""
+    """Yield the instance types that a file names and does not describe, with their partitions' zones."""
     described = cluster.get("instance_types")
     own = described if isinstance(described, dict) else {}
     batch = cluster.get("batch")
@@ -125,7 +125,7 @@ def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 
 def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, again: bool) -> bool:
-    """Whether to ask about a type: it is unknown, or its facts are from another region or are asked again."""
+    """Return whether to ask about a type: it is unknown, or its facts are of another region or old."""
     if name in facts.retired or is_arm(name, provider):
         return False
     machine = facts.instance_type(name)

@@ -42,7 +42,7 @@ def replace_process(up: StackUp, argv: Sequence[str]) -> None:
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """The environment of a program that is started for a user: the user's own, and what the command needs.
+    """Return the environment of a program that a user starts: the user's own, and what the command needs.
 
     What this program set for itself is left out, because sbatch would pass Pulumi's secrets on to the job. So
     is what Slurm, of whichever cluster, has set for a job in which this shell may be: the command runs on
@@ -100,7 +100,7 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:
-    """The status contract (`./cluster status --json`) from the cluster itself.
+    """Return the status contract (`./cluster status --json`) from the cluster itself.
 
     Raises:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.

@@ -65,7 +65,7 @@ def main_options(
 
 
 def version() -> str:
-    """This checkout's version, as pyproject.toml has it."""
+    """Return this checkout's version, as pyproject.toml has it."""
     import tomllib
 
     found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))

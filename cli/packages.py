@@ -24,7 +24,7 @@ def provide(group: str) -> None:
         group: The group's name.
 
     Raises:
-        UserError: uv failed, and its output is on standard error.
+        UserError: Uv failed, and its output is on standard error.
     """
     venv = CHECKOUT / ".venv"
     if Path(sys.prefix).resolve() != venv.resolve():

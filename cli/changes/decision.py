@@ -60,7 +60,7 @@ class ClusterControl:
         return self.run(environment.shell_line(line, self.slurm_conf), seconds)
 
     def jobs(self) -> list[Job]:
-        """The jobs that have not ended.
+        """Return the jobs that have not ended.
 
         Raises:
             NotUpError, UserError: As for `run`.
@@ -247,7 +247,7 @@ def drain(
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
 ) -> None:
-    """Before a destroy, prevent further jobs from starting and cancel the running ones.
+    """Prevent further jobs from starting before a destroy, and cancel the running ones.
 
     A cluster that does not answer is destroyed as well.
 
@@ -307,6 +307,6 @@ def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None
 
 
 def no_answer(error: UserError, then: str = "it is ended all the same") -> str:
-    """The sentence about a cluster that cannot be asked for its jobs."""
+    """Return the sentence about a cluster that cannot be asked for its jobs."""
     why = str(error).splitlines()[0].rstrip(".")
     return f"the cluster does not answer, so nobody knows which jobs run ({why}); {then}"

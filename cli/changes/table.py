@@ -98,7 +98,7 @@ class Change:
         return self.kind in ALWAYS or bool(self.lost)
 
     def costs(self, job: Job) -> bool:
-        """Whether the job, running or pending, would be lost."""
+        """Return whether the job, running or pending, would be lost."""
         if self.kind not in JOBS or job.over:
             return False
         if self.nodes:
@@ -106,7 +106,7 @@ class Change:
         return self.partition is None or self.partition in job.partitions
 
     def concerns(self, job: Job) -> str | None:
-        """The consequence for a job, as text; `None` if the job is not affected."""
+        """Return the consequence for a job, as text; `None` if the job is not affected."""
         if self.costs(job):
             return "is lost" if job.pending else "ends"
         holds = not job.pending and not job.over and self.partition in job.partitions
@@ -155,12 +155,12 @@ class Rules:
     head: Callable[[ClusterDesign, Kind], tuple[str, ...]] = lambda design, kind: ()
 
     def keys(self) -> dict[str, str]:
-        """The key in the table for each field of the design."""
+        """Return the key in the table for each field of the design."""
         return {name: key for key, row in self.table.items() for name in row.fields}
 
 
 def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change]:
-    """The differences, in the order of the table; only those that make another cluster if there are such.
+    """Return the differences, in the order of the table; if some make another cluster, only those.
 
     Args:
         old: The published design, which has the zones in which nodes may start.
@@ -186,7 +186,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
 
 
 def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
-    """The lines about what a change deletes of the cluster that is up."""
+    """Return the lines about what a change deletes of the cluster that is up."""
     if change.kind is Kind.HEAD:
         return rules.head(old, change.kind)
     if change.kind is not Kind.DATA:
@@ -199,7 +199,7 @@ def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
 
 
 def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
-    """Why these changes are refused; `None` if they are allowed.
+    """Return why these changes are refused; `None` if they are allowed.
 
     Args:
         jobs: The jobs that have not ended; `None` if they are not known.
@@ -229,7 +229,7 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
 
 
 def losses(found: Sequence[Change]) -> list[str]:
-    """What these changes delete, and the way that keeps it: lines below one heading, each of them once."""
+    """Return what these changes delete, and the way that keeps it: lines below one heading, each once."""
     lines = dict.fromkeys(line for change in found for line in change.lost)
     return ["what is lost, and how to keep it:", *(f"  {line}" for line in lines)] if lines else []
 
@@ -239,13 +239,13 @@ def costly(found: Sequence[Change]) -> bool:
 
 
 def may_run_again(found: Sequence[Change], job: Job) -> bool:
-    """Whether a job that these changes end can run again, because it requires nothing that is removed."""
+    """Return whether a job that these changes end can run again: it requires nothing that is removed."""
     hit = [change for change in found if change.costs(job)]
     return all(change.nodes and not job.requires(change.nodes) for change in hit)
 
 
 def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
-    """What must not start while these changes are checked.
+    """Return what must not start while these changes are checked.
 
     Returns:
         The state for partitions (INACTIVE if pending jobs would be lost too, else DOWN), and the partitions;
@@ -258,7 +258,7 @@ def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
 
 
 def described(found: Sequence[Change], jobs: Sequence[Job] | None) -> list[dict[str, Any]]:
-    """The changes with the consequence for each job, in the form of `./cluster plan --json`.
+    """Return the changes with the consequence for each job, in the form of `./cluster plan --json`.
 
     Args:
         jobs: The jobs that have not ended; `None`, if they are not known, becomes each change's jobs.
@@ -305,7 +305,7 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
 
 
 def _whole(section: str, part: str, added: bool, which: Any) -> Change:
-    """The change for a part that is added or removed.
+    """Return the change for a part that is added or removed.
 
     Args:
         which: The part itself.
@@ -352,7 +352,7 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
 
 
 def text(value: Any) -> str:
-    """A value as text for users."""
+    """Return a value as text for users."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -379,31 +379,33 @@ BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
 
 
 def is_own_disk(mount: Mount) -> bool:
-    """Whether the files of a mount are on a disk or a file system that the cluster has made."""
+    """Return whether the files of a mount are on a disk or a file system that the cluster has made."""
     return mount.kind in OWN_DISKS and mount.existing is None
 
 
 def files_of_mount(mount: Mount) -> str:
-    """The line about the files of a mount that a change deletes: which, how much, and how to keep them."""
+    """Return the line about the files of a mount that a change deletes: which, how much, how to keep them."""
     size = "" if mount.size_gib is None else f", {mount.size_gib} GiB"
     return f"{mount.path} ({mount.kind}{size}): {way_to_keep(mount)}"
 
 
 def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
-    """The lines about all files of a cluster that another one takes the place of."""
+    """Yield the lines about all files of a cluster that another one takes the place of."""
     if design.provider == "local":
         yield LOCAL_FILES
     yield from (files_of_mount(mount) for mount in design.mounts if is_own_disk(mount))
 
 
 def files_on_head(design: ClusterDesign) -> tuple[str, ...]:
-    """The lines about what is on the controller's root disk besides its queue, of which a change says the
-    end by its kind."""
+    """Return the lines about what is on the controller's root disk besides its queue.
+
+    A change says the end of the queue by its kind.
+    """
     return (ACCOUNTING_FILES,) if design.slurm.accounting else ()
 
 
 def way_to_keep(mount: Mount) -> str:
-    """How the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
+    """Say how the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
     if mount.keep:
         return "it stays, because of `keep: true`, but is not used any more; `existing` takes it back"
     if mount.kind == "nfs":
@@ -433,7 +435,7 @@ def _of_lustre(mount: Mount) -> str:
 
 
 def _saved(mount: Mount, what: str, name: str) -> str:
-    """The way by a snapshot or backup, which a destroy makes and `restore` begins with."""
+    """Return the way by a snapshot or backup, which a destroy makes and `restore` begins with."""
     how = (
         "run `down`, which makes {} ({})"
         if mount.snapshot
@@ -537,12 +539,12 @@ OF_GOOGLE = tuple(
 
 
 def without_effect(note: str, *keys: str) -> dict[str, Row]:
-    """Rows of keys that a provider does not use. A key's field of the design has the key's name."""
+    """Return rows of keys that a provider does not use. A key's field of the design has the key's name."""
     return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
 
 
 def whole_table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
-    """A provider's whole table: first the keys of the cluster's location, then section by section.
+    """Return a provider's whole table: first the keys of the cluster's location, then section by section.
 
     Args:
         own: The provider's own rows, none of which is shared.

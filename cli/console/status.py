@@ -242,7 +242,7 @@ def _drained(node: NodeState, said: str) -> tuple[str, str]:
 
 
 def _registered(node: NodeState, said: str, *, missing: bool) -> tuple[str, str]:
-    """The words for a node that is neither off nor out of service.
+    """Return the words for a node that is neither off nor out of service.
 
     Args:
         missing: Whether the cloud lists no machine for it.

@@ -20,7 +20,7 @@ def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     """Warn if more than `NEARLY` of the cluster's budget is used.
 
     Args:
-        cost: from the cluster's status.
+        cost: From the cluster's status.
     """
     found = cost.get("budget")
     if found is None or found["used"] < NEARLY:
@@ -39,7 +39,7 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
     """Warn of nodes that are out of service because their devices failed.
 
     Args:
-        nodes: from the cluster's status.
+        nodes: From the cluster's status.
     """
     sick: dict[str, list[str]] = {}
     for node in nodes:
@@ -57,7 +57,7 @@ def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     """Warn of partitions and nodes that somebody has taken out of service, and of nodes that Slurm has lost.
 
     Args:
-        status: the cluster's.
+        status: The cluster's.
     """
     run = f"./cluster exec --stack {stack} -- scontrol"
     for partition in status["partitions"]:

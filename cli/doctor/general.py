@@ -270,7 +270,7 @@ def windows(project: Path, release: str | None = None, mounts: str | None = None
 
 
 def _file_system(path: Path, mounts: str | None) -> str:
-    """The kind of the file system that a path is on; empty if the system does not say."""
+    """Return the kind of the file system that a path is on; empty if the system does not say."""
     if mounts is None:
         try:
             mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")

@@ -163,7 +163,7 @@ def _folder(names: Sequence[str]) -> Path:
 
 
 def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | None:
-    """The scheduler of a stack without Slurm, whose report is another one.
+    """Return the scheduler of a stack without Slurm, whose report is another one.
 
     Raises:
         UserError: Exit 2; there are other stacks beside it.

@@ -221,7 +221,7 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
 
 
 def _on_one_machine(runs: Sequence[Run]) -> str:
-    """What the times of local nodes are worth, which depends on whether they had cores of their own."""
+    """Return what the times of local nodes are worth, which depends on their having cores of their own."""
     several = [run for run in runs if run.local and run.workers > 1]
     if disturbed := [run for run in runs if run.disturbed]:
         most = max(run.cores_others or 0.0 for run in disturbed)

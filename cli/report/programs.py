@@ -26,15 +26,24 @@ MOST_PLOTTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One run of a program of a user's. Units are seconds and USD. `None` means not known, never zero."""
+    """One run of a program of a user's. Units are seconds and USD. `None` means not known, never zero.
+
+    Attributes:
+        source: The kept file's name.
+        checkout_label: The checkout for display. `None` means that all results of the stack are of one
+            checkout.
+        seconds_total: Seconds from the start of the first task to the end of the last one.
+        seconds_train: The training in it, where the program says so (the value `seconds_train`).
+        cores: CPU cores of all tasks together, at their start.
+        cores_shared: Whether any core was more than one node's.
+        said: The values that the program has given.
+    """
 
     source: str
-    """The kept file's name."""
     kept_at: str
     stack: str
     checkout: str | None
     checkout_label: str | None
-    """The checkout for display. `None` means that all results of the stack are of one checkout."""
     script: str
     arguments: tuple[str, ...]
     job_id: str | None
@@ -44,9 +53,7 @@ class Program:
     workers: int
     gpus_per_node: int
     seconds_total: float
-    """Seconds from the start of the first task to the end of the last one."""
     seconds_train: float | None
-    """The training in it, where the program says so (the value `seconds_train`)."""
     start_latency_seconds: float | None
     restarts: int
     digest: str | None
@@ -54,11 +61,8 @@ class Program:
     versions: tuple[tuple[str, str], ...]
     cost_usd: float | None
     cores: int | None
-    """CPU cores of all tasks together, at their start."""
     cores_shared: bool | None
-    """Whether any core was more than one node's."""
     said: tuple[tuple[str, str | int | float | bool | None], ...]
-    """The values that the program has given."""
 
     @property
     def seconds(self) -> float:
@@ -77,7 +81,12 @@ class Program:
 
 
 class Key(NamedTuple):
-    """What the runs of one series have in common: everything except the number of nodes."""
+    """What the runs of one series have in common: everything except the number of nodes.
+
+    Attributes:
+        cores_each: CPU cores of each task, if none is shared.
+        timed: Whether the program says how long its training took.
+    """
 
     stack: str
     checkout_label: str | None
@@ -90,10 +99,8 @@ class Key(NamedTuple):
     environment: str
     digest: str | None
     cores_each: float | None
-    """CPU cores of each task, if none is shared."""
     cores_shared: bool | None
     timed: bool
-    """Whether the program says how long its training took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +230,7 @@ def _key(run: Program) -> Key:
 
 
 def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str | None:
-    """One sentence for the end of `up`: how much faster this run was than one node, by kept results.
+    """Return one sentence for the end of `up`: how much faster this run was than one node, by kept results.
 
     Returns:
         The sentence; the command that measures it where no run of one node is kept; `None` for a result of

@@ -47,18 +47,35 @@ how much faster it was. On a quiet machine it is some hundredths."""
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training. Units are seconds and USD. `None` means not known, never zero. Texts are printable."""
+    """One training. Units are seconds and USD. `None` means not known, never zero. Texts are printable.
+
+    Attributes:
+        source: The file's name, or the article's title.
+        kept_at: When the result was kept, UTC: 20261121T141109Z.
+        checkout: The end of its checkout's path. `None` means not known, or a published row.
+        checkout_label: The checkout for display. `None` means that all results of the stack are of one
+            checkout.
+        accuracy: Accuracy on the training data after the last epoch, as in the articles.
+        test_accuracy: Accuracy on held-out data, which the articles do not have.
+        cost_usd: Cost of the nodes during the run, without the head and storage.
+        learning_rate: The learning rate for a batch of 64.
+        average_every: Steps that a worker of profile `local-sgd` trains alone.
+        cores: CPU cores that all workers together could use.
+        cores_shared: Whether any core was more than one node's.
+        cores_others: The part of the cores' time that other programs took, 0 to 1.
+        step_seconds: Mean time in which a worker computes a step. `None` if it was not told apart from the
+            exchange.
+        exchange_seconds: Mean time in which the workers exchange the weights, with the wait for the slowest
+            of them.
+        phases: The parts of the run in order, each with its seconds.
+    """
 
     origin: Literal["ours", "published"]
     source: str
-    """The file's name, or the article's title."""
     kept_at: str | None
-    """When the result was kept, UTC: 20261121T141109Z."""
     stack: str
     checkout: str | None
-    """The end of its checkout's path. `None` means not known, or a published row."""
     checkout_label: str | None
-    """The checkout for display. `None` means that all results of the stack are of one checkout."""
     job_id: str | None
     partition: str | None
     machine: str | None
@@ -76,33 +93,22 @@ class Run:
     images_per_second: float | None
     loss: float
     accuracy: float
-    """Accuracy on the training data after the last epoch, as in the articles."""
     test_accuracy: float | None
-    """Accuracy on held-out data, which the articles do not have."""
     history: tuple[Epoch, ...]
     start_latency_seconds: float | None
     restarts: int | None
     digest: str | None
     versions: tuple[tuple[str, str], ...]
     cost_usd: float | None
-    """Cost of the nodes during the run, without the head and storage."""
     seed: int | None = None
     learning_rate: float | None = None
-    """The learning rate for a batch of 64."""
     average_every: int | None = None
-    """Steps that a worker of profile `local-sgd` trains alone."""
     cores: int | None = None
-    """CPU cores that all workers together could use."""
     cores_shared: bool | None = None
-    """Whether any core was more than one node's."""
     cores_others: float | None = None
-    """The part of the cores' time that other programs took, 0 to 1."""
     step_seconds: float | None = None
-    """Mean time in which a worker computes a step. `None` if it was not told apart from the exchange."""
     exchange_seconds: float | None = None
-    """Mean time in which the workers exchange the weights, with the wait for the slowest of them."""
     phases: tuple[tuple[str, float], ...] = ()
-    """The parts of the run in order, each with its seconds."""
 
     @property
     def scaling(self) -> Measured | None:
@@ -220,11 +226,15 @@ PUBLISHED_FILE = Path(__file__).resolve().parents[2] / "workload" / "published.c
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """A row of a published table."""
+    """A row of a published table.
+
+    Attributes:
+        cluster: aws-cpu, gcp-cpu, aws-gpu, gcp-gpu
+        price_usd_hour: USD an hour for one node. `None` means that the article names no price.
+    """
 
     source: str
     cluster: str
-    """aws-cpu, gcp-cpu, aws-gpu, gcp-gpu"""
     provider: str
     region: str
     machine: str
@@ -235,7 +245,6 @@ class PublishedRow:
     loss: float
     accuracy: float
     price_usd_hour: float | None
-    """USD an hour for one node. `None` means that the article names no price."""
 
     def price(self, facts: Catalog) -> float | None:
         """Return USD for a node and hour: the article's price, else the snapshot's. `None` is not known."""

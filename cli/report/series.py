@@ -16,12 +16,17 @@ class Key(NamedTuple):
     So a node of a series is like any other of it, with as many CPU cores to itself. The digest names the
     training code and its locked packages. Runs of other code form another series, so their times are never
     averaged together and no speed-up compares the two.
+
+    Attributes:
+        checkout_label: The checkout's name, if there are several.
+        batch: Examples for each worker and step.
+        cores_each: CPU cores of each worker, if none is shared.
+        disturbed: Whether other programs took much of the cores' time.
     """
 
     origin: str
     stack: str
     checkout_label: str | None
-    """Names the checkout if there are several."""
     partition: str | None
     machine: str | None
     gpus_per_node: int
@@ -30,14 +35,11 @@ class Key(NamedTuple):
     data: str
     epochs: int
     batch: float
-    """Examples for each worker and step."""
     learning_rate: float | None
     digest: str | None
     cores_each: float | None
-    """CPU cores of each worker, if none is shared."""
     cores_shared: bool | None
     disturbed: bool
-    """Whether other programs took much of the cores' time."""
 
 
 def key(run: Run) -> Key:

@@ -146,11 +146,11 @@ def code(series: Series) -> str:
 
 
 def compared_with_one_node(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str | None:
-    """One sentence for the end of `up`.
+    """Return one sentence for the end of `up`.
 
     Args:
-        result: the record of the run that has just ended.
-        kept: the stack's kept results. Those of one node with the same training on the same machines count.
+        result: The record of the run that has just ended.
+        kept: The stack's kept results. Those of one node with the same training on the same machines count.
 
     Returns:
         The sentence, with the command that measures it where no run of one node is kept; `None` for a

@@ -48,7 +48,7 @@ class PulumiRunner:
     """One stack of a checkout, run by the Pulumi CLI.
 
     Args:
-        local: whether this is a local stack, whose cluster only one engine may own.
+        local: Whether this is a local stack, whose cluster only one engine may own.
     """
 
     name = "pulumi"
@@ -71,10 +71,10 @@ class PulumiRunner:
         """Report what `up` would do. The providers check every value that is known by then.
 
         Args:
-            benchmark: as for `up`.
+            benchmark: As for `up`.
 
         Raises:
-            UserError: the program, the engine or a provider's check failed.
+            UserError: The program, the engine or a provider's check failed.
         """
         fresh = self._fallback and not self._engine_dir.exists()
         with self._operation("preview", on_event, create=True) as (stack, translator, config):
@@ -91,11 +91,11 @@ class PulumiRunner:
         """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
 
         Args:
-            benchmark: whether to include the benchmark's resources. If not, the program does not declare
+            benchmark: Whether to include the benchmark's resources. If not, the program does not declare
                 them, and the engine excludes them.
 
         Raises:
-            UserError: the program or the engine failed, or the cluster belongs to the embedded runner
+            UserError: The program or the engine failed, or the cluster belongs to the embedded runner
                 (exit 3).
         """
         lost = self._local and owner.read(self._stack) is None
@@ -126,7 +126,7 @@ class PulumiRunner:
         """Destroy the stack. A stack that was never up is no error.
 
         Raises:
-            UserError: the engine failed.
+            UserError: The engine failed.
         """
         if self._local:
             owner.check(self._stack, self.backend)
@@ -191,7 +191,7 @@ class PulumiRunner:
         """Remove a lock that a killed CLI left in our own backend, whose users all hold the stack's lock.
 
         Raises:
-            UserError: exit 3; only `./cluster` was killed, and the CLI still works.
+            UserError: Exit 3; only `./cluster` was killed, and the CLI still works.
         """
         locks = locations.state_dir(self._stack) / "backend" / ".pulumi" / "locks"
         for file in locks.rglob("*.json") if self._fallback else ():

@@ -30,10 +30,10 @@ def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> d
     """Bring the stack up, or up to date, and return its outputs.
 
     Args:
-        benchmark: whether to include the benchmark's resources; False neither declares nor deletes them.
+        benchmark: Whether to include the benchmark's resources; False neither declares nor deletes them.
 
     Raises:
-        UserError: a command failed (exit 1; the state is kept and a second `up` continues), the stack file is
+        UserError: A command failed (exit 1; the state is kept and a second `up` continues), the stack file is
             wrong (exit 2), or this runner cannot run the program or the stack (exit 3).
     """
     settings = _load(stack)
@@ -67,10 +67,10 @@ def preview(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True)
     """Report what `up` would do, with the same events, and change nothing.
 
     Args:
-        benchmark: as for `up`.
+        benchmark: As for `up`.
 
     Raises:
-        UserError: as for `up`.
+        UserError: As for `up`.
     """
     settings = _load(stack)
     owner.check(stack, owner.EMBEDDED)
@@ -122,7 +122,7 @@ def outputs(stack: Stack) -> dict[str, Any] | None:
 
 
 def has_state(stack: Stack) -> bool:
-    """Whether there is a state, damaged or not, which means that this runner has brought the stack up."""
+    """Return whether there is a state, even a damaged one: then this runner has brought the stack up."""
     return _path(stack).exists()
 
 
@@ -186,7 +186,7 @@ def _state(stack: Stack, name: str) -> Iterator[State]:
 
 
 def _forget_lost(state: State, fresh: bool, on_event: OnEvent) -> None:
-    """After a reboot, or if the run directory was removed, mark all resources as not created."""
+    """Mark all resources as not created, after a reboot or if the run directory was removed."""
     rebooted = state.boot != boot_id()
     if state.records and (fresh or rebooted):
         reason = "the machine was restarted" if rebooted else "the run directory is gone"
@@ -200,7 +200,7 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     """Report the end of the run.
 
     Raises:
-        UserError: an operation failed, or the run was interrupted.
+        UserError: An operation failed, or the run was interrupted.
     """
     on_event(life.summary())
     if life.stopping.is_set():

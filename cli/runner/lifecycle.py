@@ -131,9 +131,9 @@ class Lifecycle:
         """Run a resource's delete command and remove its record.
 
         Args:
-            gone: whether the resource that it names in `deletedWith` is deleted, too; its own command does
+            gone: Whether the resource that it names in `deletedWith` is deleted, too; its own command does
                 not run then.
-            replaced: whether it has a successor; the summary counts the two as one.
+            replaced: Whether it has a successor; the summary counts the two as one.
 
         Returns:
             Whether it was deleted.
@@ -229,7 +229,7 @@ class Lifecycle:
         """Prevent an operation from beginning after an interrupt.
 
         Raises:
-            CommandError: there was an interrupt.
+            CommandError: There was an interrupt.
         """
         if self.stopping.is_set():
             raise CommandError("interrupted")

@@ -94,7 +94,7 @@ class EmbeddedMonitor(Monitor):
         return self.Invoke(request)
 
     def _reachable(self, wanted: Registration) -> bool:
-        """Whether all resources that this one needs exist."""
+        """Return whether all resources that this one needs exist."""
         if self._life.stopping.is_set():
             return False
         if wanted.edges & self.unreached:
@@ -121,7 +121,7 @@ def _refuse_options(request: Any) -> None:
     """Refuse options that this project's program does not use.
 
     Raises:
-        UserError: exit 3, saying how to install Pulumi.
+        UserError: Exit 3, saying how to install Pulumi.
     """
     used = {
         "protect": request.protect,
@@ -161,7 +161,7 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
     """Refuse resources other than local commands.
 
     Raises:
-        UserError: exit 3, saying how to install Pulumi.
+        UserError: Exit 3, saying how to install Pulumi.
     """
     if request.importId:
         raise UserError(

@@ -69,7 +69,7 @@ def plan(
     """Run the program of a stack and collect the resources that it declares.
 
     Raises:
-        UserError: a file is missing or wrong (exit 2), or the program fails (exit 1).
+        UserError: A file is missing or wrong (exit 2), or the program fails (exit 1).
     """
     recorder = Recorder(project.load(stack), canned)
     warnings: list[str] = []
@@ -188,9 +188,9 @@ def fill(cls: type | None, name: str, known: dict[str, Any]) -> dict[str, Any]:
     """Return the outputs of a resource: its known values, and a placeholder for each other property.
 
     Args:
-        cls: the resource's class; `None` if it is unknown.
-        name: the resource's name, for the placeholders.
-        known: its inputs by their Pulumi names.
+        cls: The resource's class; `None` if it is unknown.
+        name: The resource's name, for the placeholders.
+        known: Its inputs by their Pulumi names.
     """
     outputs = _fill(cls, name, known, DEPTH) if cls is not None else dict(known)
     for computed, given in LABELS.items():

@@ -98,7 +98,7 @@ def run(
     keeps the pipes open does not block it; the real provider would hang.
 
     Raises:
-        OSError: the program or `cwd` does not exist.
+        OSError: The program or `cwd` does not exist.
     """
     with tempfile.TemporaryFile() as source:
         # A file, not a pipe: a command that never reads its input must not block this program.

@@ -31,7 +31,11 @@ Status = Literal["creating", "created", "updating", "deleting"]
 
 @dataclass(slots=True)
 class Record:
-    """One resource, as it was last recorded."""
+    """One resource, as it was last recorded.
+
+    Attributes:
+        process: Pid and start time of the running command, so that a later run can end it after a kill.
+    """
 
     urn: str
     type: str
@@ -46,7 +50,6 @@ class Record:
     property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     deleted_with: str = ""
     process: tuple[int, str] | None = None
-    """Pid and start time of the running command, so that a later run can end it after a kill."""
 
     @property
     def edges(self) -> set[str]:
@@ -60,7 +63,7 @@ class DamagedStateError(UserError):
     """The state cannot be read, so it does not say which resources exist.
 
     Attributes:
-        path: the state's file.
+        path: The state's file.
     """
 
     def __init__(self, path: Path, stack: str, problem: str) -> None:
@@ -98,8 +101,8 @@ class State:
         """Read the file; return an empty state if there is none.
 
         Raises:
-            DamagedStateError: the file does not hold a state.
-            UserError: another version of this program wrote it.
+            DamagedStateError: The file does not hold a state.
+            UserError: Another version of this program wrote it.
         """
         state = cls(path, project, stack)
         try:
@@ -203,10 +206,10 @@ def locked(stack: Stack, operation: str) -> Iterator[None]:
     """Hold the stack's lock for the body. The kernel releases it however the process ends.
 
     Args:
-        operation: what the holder does (`up`, `down`), for the message to another command.
+        operation: What the holder does (`up`, `down`), for the message to another command.
 
     Raises:
-        UserError: exit 3; another process holds the lock. The message names its pid.
+        UserError: Exit 3; another process holds the lock. The message names its pid.
     """
     path = locations.state_dir(stack) / "lock"
 
@@ -233,8 +236,8 @@ def acquire_lock(path: Path, make_folder: Callable[[], object], busy: Callable[[
     """Open and lock a file that its last holder may remove, with its folder, at any moment.
 
     Args:
-        make_folder: makes the file's folder.
-        busy: called with the open file if another process holds the lock, before waiting for it.
+        make_folder: Makes the file's folder.
+        busy: Called with the open file if another process holds the lock, before waiting for it.
 
     Returns:
         The descriptor, which holds the lock until it is closed. Children do not inherit it, so a command's

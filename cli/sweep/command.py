@@ -477,7 +477,7 @@ class Benchmark:
         return shared_cores.of_runs(self.stack, self.cluster, runs)
 
     def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
-        """The values that an earlier result must have to tell how long the runs of a case take."""
+        """Return the values that an earlier result must have to tell how long the runs of a case take."""
         like: dict[str, Any] = {
             "partition": training.partition,
             "machine": self.cluster.partition(training.partition).instance_type,
@@ -489,7 +489,7 @@ class Benchmark:
         return like | {"profile": training.profile, "epochs": training.epochs}
 
     def _training(self, case: Case) -> BenchmarkDesign:
-        """The benchmark with a case's values in place of its own."""
+        """Return the benchmark with a case's values in place of its own."""
         partition = self.cluster.partition(case.partition) if case.partition else self.partition
         gpus = case.gpus
         if gpus is None:

@@ -26,15 +26,19 @@ API_VERSION = "slurm-stacks/sweep/v1"
 
 
 class SweepRequest(NamedTuple):
-    """The arguments of a sweep: every combination of them is run."""
+    """The arguments of a sweep: every combination of them is run.
+
+    Attributes:
+        nodes: Numbers of nodes, ascending, without duplicates.
+        partitions: Names of partitions, in the given order. Empty: that of the benchmark.
+        gpus: Numbers of GPUs a node, ascending. Empty: the benchmark's, or all that a node of the partition
+            has.
+    """
 
     nodes: tuple[int, ...]
-    """Numbers of nodes, ascending, without duplicates."""
     repeat: int
     partitions: tuple[str, ...] = ()
-    """Names of partitions, in the given order. Empty: that of the benchmark."""
     gpus: tuple[int, ...] = ()
-    """Numbers of GPUs a node, ascending. Empty: the benchmark's, or all that a node of the partition has."""
 
     def __str__(self) -> str:
         text = f"--nodes {','.join(map(str, self.nodes))}"
@@ -46,24 +50,30 @@ class SweepRequest(NamedTuple):
 
 
 class PartitionLimits(NamedTuple):
-    """What runs in a partition may ask for."""
+    """What runs in a partition may ask for.
+
+    Attributes:
+        nodes: The largest number of nodes.
+        gpus: The number of GPUs of a node that compute: simulated ones do not.
+        key: The stack file's key that sets `nodes`, for messages.
+    """
 
     name: str
     nodes: int
-    """The largest number of nodes."""
     gpus: int
-    """The number of GPUs of a node that compute: simulated ones do not."""
     key: str
-    """The stack file's key that sets `nodes`, for messages."""
 
 
 class Case(NamedTuple):
-    """What distinguishes the scripts of a sweep."""
+    """What distinguishes the scripts of a sweep.
+
+    Attributes:
+        partition: The partition; empty means that of the benchmark.
+        gpus: GPUs a node. `None`: the benchmark's, or all that a node of the partition has.
+    """
 
     partition: str
-    """The partition; empty means that of the benchmark."""
     gpus: int | None
-    """GPUs a node. `None`: the benchmark's, or all that a node of the partition has."""
     nodes: int
 
     @property
@@ -81,25 +91,28 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One training of a sweep."""
+    """One training of a sweep.
+
+    Attributes:
+        number: Position in the order of the runs, from 1.
+        repetition: Which repetition of this number of nodes it is, from 1.
+        folder: The run's folder, relative to `<shared>/bench`.
+        job: Slurm's job id. `None` means that the run is not known to be submitted.
+        refused: Slurm's message if it refused the job.
+        kept: The name of the file in which its result is kept.
+        partition: The partition that was asked for. Empty: that of the benchmark.
+        gpus: The GPUs a node that were asked for. `None`: none were.
+    """
 
     number: int
-    """Position in the order of the runs, from 1."""
     nodes: int
     repetition: int
-    """Which repetition of this number of nodes it is, from 1."""
     folder: str
-    """The run's folder, relative to `<shared>/bench`."""
     job: int | None = None
-    """Slurm's job id. `None` means that the run is not known to be submitted."""
     refused: str | None = None
-    """Slurm's message if it refused the job."""
     kept: str | None = None
-    """The name of the file in which its result is kept."""
     partition: str = ""
-    """The partition that was asked for. Empty: that of the benchmark."""
     gpus: int | None = None
-    """The GPUs a node that were asked for. `None`: none were."""
 
     @property
     def case(self) -> Case:
@@ -113,19 +126,22 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sweep. It is written before the first submit and removed when no more result can come."""
+    """A sweep. It is written before the first submit and removed when no more result can come.
+
+    Attributes:
+        partition: The partition of the benchmark, where runs that name none are.
+        began: When it began, as text: 2026-11-21 14:11 UTC.
+        needs: Paths that the runs need on the login machine.
+        scripts: The `sbatch` script of each case, by its key.
+    """
 
     id: str
     stack: str
     partition: str
-    """The partition of the benchmark, where runs that name none are."""
     began: str
-    """When it began, as text: 2026-11-21 14:11 UTC."""
     repeat: int
     needs: tuple[str, ...]
-    """Paths that the runs need on the login machine."""
     scripts: dict[str, str]
-    """The `sbatch` script of each case, by its key."""
     runs: tuple[PlannedRun, ...]
     api_version: str = API_VERSION
 

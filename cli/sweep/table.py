@@ -42,25 +42,28 @@ STATE_WIDTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run in the table. `None` means not known yet."""
+    """A run in the table. `None` means not known yet.
+
+    Attributes:
+        text: The run's state, short.
+        detail: The run's state, at length.
+        seconds: Seconds of training.
+        where: The partition and the GPUs a node, if the sweep compares them.
+        whole: Whether `seconds` are of a whole program, which does not say how long its training took.
+    """
 
     number: int
     nodes: int
     repetition: int
     phase: Phase
     text: str
-    """The run's state, short."""
     detail: str = ""
-    """The run's state, at length."""
     job: int | None = None
     seconds: float | None = None
-    """Seconds of training."""
     images_per_second: float | None = None
     accuracy: float | None = None
     where: str = ""
-    """The partition and the GPUs a node, if the sweep compares them."""
     whole: bool = False
-    """Whether `seconds` are of a whole program, which does not say how long its training took."""
 
     @property
     def over(self) -> bool:
@@ -216,20 +219,24 @@ def window(rows: Sequence[Row], room: int) -> tuple[int, Sequence[Row], int]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the summary: the medians of the runs on one number of nodes."""
+    """One line of the summary: the medians of the runs on one number of nodes.
+
+    Attributes:
+        seconds: Seconds of training.
+        speed_up: Speed-up over one node. `None` means that no run was on one node, or that its cores were not
+            alike.
+        whole: Whether `seconds` are of a whole program.
+        cores: Which cores the runs had, if they were local.
+    """
 
     nodes: int
     runs: int
     seconds: float | None
-    """Seconds of training."""
     images_per_second: float | None
     accuracy: float | None
     speed_up: float | None
-    """Speed-up over one node. `None` means that no run was on one node, or that its cores were not alike."""
     whole: bool = False
-    """Whether `seconds` are of a whole program."""
     cores: str = ""
-    """Which cores the runs had, if they were local."""
 
 
 def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> None:

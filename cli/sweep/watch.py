@@ -46,11 +46,14 @@ class SweepEndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run will have no result."""
+    """Why a run will have no result.
+
+    Attributes:
+        output: Where the job's output is, and its last lines.
+    """
 
     reason: str
     output: str = ""
-    """Where the job's output is, and its last lines."""
 
     def __str__(self) -> str:
         return f"{self.reason}{self.output and f'; {self.output}'}"
