@@ -41,11 +41,11 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
         UserError: The directions are mixed (exit 2), or something was not copied (exit 1); the message names
             it.
     """
-    there = [_remote_path(path) for path in sources]
+    remote = [_remote_path(path) for path in sources]
     goal = _remote_path(last)
-    if goal is None and None not in there:
-        _fetch(up, [path for path in there if path is not None], last)
-    elif goal is not None and not any(path is not None for path in there):
+    if goal is None and None not in remote:
+        _fetch(up, [path for path in remote if path is not None], last)
+    elif goal is not None and not any(path is not None for path in remote):
         _send(up, sources, goal)
     elif goal is not None:
         raise UserError(

@@ -35,14 +35,19 @@ def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     from cli.console.tables import cell, new_table, put
 
     table = new_table("Environments", "name", "made from", "python", "state")
-    for one in found:
-        state = "complete" if one["complete"] else "not complete"
-        table.add_row(*(cell(value) for value in (one["name"], one["source"], one["python"], state)))
+    for environment in found:
+        state = "complete" if environment["complete"] else "not complete"
+        table.add_row(
+            *(
+                cell(value)
+                for value in (environment["name"], environment["source"], environment["python"], state)
+            )
+        )
     put(table)
-    for one in found:
-        if one["complete"]:
-            put(f"\nActivate {one['name']} in a shell there, or in a job's script:")
-            put(f". {one['path']}/bin/activate")
+    for environment in found:
+        if environment["complete"]:
+            put(f"\nActivate {environment['name']} in a shell there, or in a job's script:")
+            put(f". {environment['path']}/bin/activate")
 
 
 @app.command(no_args_is_help=True)
@@ -58,9 +63,9 @@ def make(
 
     if not requirements.is_file():
         raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
-    made = providers.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
+    environment = providers.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
-    print(f". {made}/bin/activate")
+    print(f". {environment}/bin/activate")
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
@@ -73,7 +78,7 @@ def environments(up: StackUp) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = json.loads(tool(up, "environments"))
     known = _known(up.stack)
-    return [{**one, "source": known.get(one["name"])} for one in found]
+    return [{**environment, "source": known.get(environment["name"])} for environment in found]
 
 
 def _known(stack: Stack) -> dict[str, str]:

@@ -91,8 +91,8 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     found = cluster_status(up)
     if as_json:
         print(json.dumps(found, indent=1))
-    elif (own := providers.scheduler(up.stack, up.config)) is not None:
-        own.show_status(found)
+    elif (scheduler := providers.scheduler(up.stack, up.config)) is not None:
+        scheduler.show_status(found)
     else:
         from cli.console.status import show_status
 
@@ -106,8 +106,8 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.
             If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
     """
-    if (own := providers.scheduler(up.stack, up.config)) is not None:
-        return own.status()
+    if (scheduler := providers.scheduler(up.stack, up.config)) is not None:
+        return scheduler.status()
     look = f"`./cluster logs --stack {up.stack.name}`"
     try:
         found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))

@@ -97,7 +97,7 @@ def up(
     answer = instance_type_lookup.look_up_missing(stack)
     for line in (*answer.known, *answer.unknown):
         Console().say(line)
-    made = bring_up(
+    summary = bring_up(
         stack,
         load_to_make(stack),
         Console(),
@@ -106,7 +106,7 @@ def up(
         quiet=json_output,
     )
     if json_output:
-        print(json.dumps(made, indent=1))
+        print(json.dumps(summary, indent=1))
 
 
 @app.command()
@@ -180,13 +180,13 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Show what `up` would make, and its cost. Needs no network and no credentials."""
     from cli.operate import make_plan
 
-    made = make_plan(stack, load(stack, scripts=True))
+    result = make_plan(stack, load(stack, scripts=True))
     if json_output:
-        print(json.dumps(made, indent=1))
+        print(json.dumps(result, indent=1))
         return
     from cli.console.plan import show_plan
 
-    show_plan(made)
+    show_plan(result)
 
 
 @app.command()
@@ -312,9 +312,9 @@ def report(
     from cli import report as reports
 
     packages.provide("report")
-    made = reports.make(stack, output, project=project())
-    print(made.page)
-    print(made.table)
+    files = reports.make(stack, output, project=project())
+    print(files.page)
+    print(files.table)
 
 
 @app.command(short_help="Find what would stop `up` here, and its cure.")

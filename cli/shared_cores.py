@@ -49,7 +49,9 @@ def after(stack: Stack, provider: str, records: Iterable[Mapping[str, Any]]) -> 
         provider: The name of the stack's provider.
         records: The runs' results.
     """
-    if all(not one.get("cores_shared") and (one.get("cores_others") or 0.0) < MUCH for one in records):
+    if all(
+        not record.get("cores_shared") and (record.get("cores_others") or 0.0) < MUCH for record in records
+    ):
         return None
     return f"At present {'; '.join(beside)}" if (beside := _beside(stack, provider)) else None
 

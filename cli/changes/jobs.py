@@ -75,8 +75,8 @@ class Job:
 
     def touches(self, nodes: frozenset[str]) -> bool:
         """Return whether the job uses or requires one of these nodes."""
-        mine = [name for text in (self.nodes, self.required) for name in _expanded(text)]
-        return not nodes.isdisjoint(mine)
+        names = [name for text in (self.nodes, self.required) for name in _expanded(text)]
+        return not nodes.isdisjoint(names)
 
     def requires(self, nodes: frozenset[str]) -> bool:
         """Return whether the job, running or not, was submitted for one of these nodes (`--nodelist`)."""
@@ -106,8 +106,8 @@ def parse(text: str) -> list[Job]:
     Only the lines before the names tell which jobs there are. What is no job's line belongs to other
     commands, such as those of a shell's ~/.bashrc.
     """
-    told, names = _sections(text)
-    found = [match for line in told.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
+    listing, names = _sections(text)
+    found = [match for line in listing.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
     jobs = [
         Job(number, printable(user), partition, nodes, state, "" if required == "(null)" else required, name)
         for number, user, partition, nodes, state, required in (match.groups() for match in found)
@@ -118,14 +118,14 @@ def parse(text: str) -> list[Job]:
 
 def _sections(text: str) -> tuple[str, dict[str, str]]:
     """Return what comes before the names, and the names by id, without what could control a terminal."""
-    told, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
+    listing, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
     mark, _, listed = rest.partition("\n")
     names: dict[str, str] = {}
     for record in listed.split(mark)[1:] if mark else ():
         number, _, name = record.removesuffix("\n").partition("|")
         more = f" … ({len(name) - LONGEST_NAME} more characters)" if len(name) > LONGEST_NAME else ""
         names.setdefault(number.strip(), printable(name[:LONGEST_NAME]) + more)
-    return told, names
+    return listing, names
 
 
 def _number(job: Job) -> int:
@@ -163,8 +163,8 @@ def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
 
 def held(text: str) -> list[str]:
     """Return the partitions that `hold_line` has taken out of service, not those that were so before."""
-    told, _ = _sections(text)
-    return [line.removeprefix(_HELD) for line in told.split("\n") if line.startswith(_HELD)]
+    listing, _ = _sections(text)
+    return [line.removeprefix(_HELD) for line in listing.split("\n") if line.startswith(_HELD)]
 
 
 def release_line(partitions: Iterable[str], prefix: str = "") -> str:

@@ -123,8 +123,8 @@ class Change:
             return f"{self.part} is removed: {lost}"
         if (self.will, self.was) == WHOLE:
             return f"{self.part} is new: {self.consequence()}"
-        own = self.part and not self.key.startswith("network.")
-        key = self.key.partition(".")[2].removeprefix("*.") if own else ""
+        part_of_cluster = self.part and not self.key.startswith("network.")
+        key = self.key.partition(".")[2].removeprefix("*.") if part_of_cluster else ""
         name = f"{f'{self.part}: ' if self.part else ''}{key or self.key}"
         detail = f".{self.field}" if self.field else ""
         return f"{name}{detail} {self.was} → {self.will}: {self.consequence()}"
@@ -543,23 +543,25 @@ def without_effect(note: str, *keys: str) -> dict[str, Row]:
     return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
 
 
-def whole_table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
+def whole_table(
+    provider_rows: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None
+) -> dict[str, Row]:
     """Return a provider's whole table: first the keys of the cluster's location, then section by section.
 
     Args:
-        own: The provider's own rows, none of which is shared.
+        provider_rows: The provider's own rows, none of which is shared.
         instead: The provider's replacements for shared rows; `None` removes a row.
 
     Raises:
-        ValueError: `own` has a shared key, or `instead` has a key that is not shared.
+        ValueError: `provider_rows` has a shared key, or `instead` has a key that is not shared.
     """
     instead = instead or {}
-    if twice := SHARED.keys() & own.keys():
+    if twice := SHARED.keys() & provider_rows.keys():
         raise ValueError(f"rows of every provider: {sorted(twice)}")
     if strange := instead.keys() - SHARED.keys():
         raise ValueError(f"no rows of every provider: {sorted(strange)}")
-    where = {key: row for key, row in own.items() if ":" in key}
+    where = {key: row for key, row in provider_rows.items() if ":" in key}
     shared = {key: instead.get(key, row) for key, row in SHARED.items()}
-    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **own}
+    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **provider_rows}
     sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
     return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

@@ -31,8 +31,8 @@ def show_plan(plan: Mapping[str, Any]) -> None:
         if resource["type"] == "pulumi:pulumi:Stack":
             continue
         parent = branches.get(resource["parent"], tree)
-        said = escape(note(resource))
-        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {said}".rstrip()
+        remark = escape(note(resource))
+        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {remark}".rstrip()
         branches[resource["urn"]] = parent.add(label)
     console.print(tree)
     console.print(plurals.count(len(branches), "resource"))
@@ -207,7 +207,7 @@ def _definition(inputs: Mapping[str, Any]) -> list[Any]:
     """Return, for example: 20 nodes, main node 0, each 62 vCPUs, 424000 MiB, 8 GPUs."""
     nodes = json.loads(inputs.get("nodeProperties") or "{}")
     container = nodes["nodeRangeProperties"][0]["container"]
-    each = {one["type"]: one["value"] for one in container["resourceRequirements"]}
+    each = {requirement["type"]: requirement["value"] for requirement in container["resourceRequirements"]}
     attempts = (inputs.get("retryStrategy") or {}).get("attempts", 1)
     return [
         inputs.get("name"),

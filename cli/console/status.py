@@ -37,7 +37,7 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     if error := status.get("cloud"):
         cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
-    reserved = [_reservation(one) for one in status.get("reservations", ())]
+    reserved = [_reservation(reservation) for reservation in status.get("reservations", ())]
     waiting = any(job["state"] == "PENDING" for job in status["jobs"])
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
@@ -103,16 +103,20 @@ def _show_nodes(
         put(f"\n{plurals.count(off, 'node is', 'nodes are')} off{'' if waiting else why}")
 
 
-def _reservation(told: Mapping[str, Any]) -> Reservation:
-    nodes, flags = tuple(expand(told["nodes"])), frozenset(told["flags"])
-    return Reservation(told["name"], told["start"], told["end"], nodes, flags, told["users"])
+def _reservation(fields: Mapping[str, Any]) -> Reservation:
+    nodes, flags = tuple(expand(fields["nodes"])), frozenset(fields["flags"])
+    return Reservation(fields["name"], fields["start"], fields["end"], nodes, flags, fields["users"])
 
 
 def _show_reservations(reserved: Iterable[Reservation]) -> None:
     now = time.time()
     table = new_table("\nReservations", "name", "nodes", "for", "when")
-    for one in sorted(reserved, key=lambda one: (one.start, one.name)):
-        table.add_row(*map(cell, (one.name, fold(one.nodes), one.purpose, one.times(now))))
+    for reservation in sorted(reserved, key=lambda reservation: (reservation.start, reservation.name)):
+        table.add_row(
+            *map(
+                cell, (reservation.name, fold(reservation.nodes), reservation.purpose, reservation.times(now))
+            )
+        )
     if table.row_count:
         put(table)
 
@@ -202,18 +206,18 @@ def node_words(
     """
     base, *flags = state.split("+")
     node = NodeState("", base, frozenset(flags), reason)
-    said = (reason or "").removeprefix(REASON_PREFIX)
+    cause = (reason or "").removeprefix(REASON_PREFIX)
     if base == MISSING:
         return "missing", (
             "Slurm does not list it: it was set to FUTURE by hand, or slurm.conf was changed; "
             "`scontrol reconfigure` brings back what slurm.conf has"
         )
     if node.is_drained:
-        return _drained(node, said)
+        return _drained(node, cause)
     if node.is_down and base != "UNKNOWN":
         if node.is_powered_down and not is_admin_disabled(node):
-            return "down", f"last: {said}" if said else ""
-        return "down", said or "Slurm gives no reason"
+            return "down", f"last: {cause}" if cause else ""
+        return "down", cause or "Slurm gives no reason"
     if kept is not None or node.flags & {"MAINTENANCE", "RESERVED"}:
         repairs = "MAINTENANCE" in flags or (kept is not None and kept.is_maintenance)
         rest = "+".join([base, *(flag for flag in flags if flag not in ("MAINTENANCE", "RESERVED"))])
@@ -225,23 +229,26 @@ def node_words(
         waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
         return "starting", waits.get(machine, "")
     if node.is_powering_down:
-        return "going back", said
+        return "going back", cause
     if node.is_powered_down:
         if machine is not None:
             return "off", "its machine is being ended"
-        return "off", f"last: {said}" if said else ""
-    return _registered(node, said, missing=machine is None and listed)
+        return "off", f"last: {cause}" if cause else ""
+    return _registered(node, cause, missing=machine is None and listed)
 
 
-def _drained(node: NodeState, said: str) -> tuple[str, str]:
+def _drained(node: NodeState, cause: str) -> tuple[str, str]:
     if node.is_powered_down and (node.reason or "").startswith(REASON_PREFIX):
-        return "drained, powered down", said
+        return "drained, powered down", cause
     # FAIL is DRAIN under another name, for programs that then leave the node.
     word = "drained" if "DRAIN" in node.flags else "drained (fail)"
-    return f"{word}, its job goes on" if node.has_job else word, said or "it was taken out of service by hand"
+    return (
+        f"{word}, its job goes on" if node.has_job else word,
+        cause or "it was taken out of service by hand",
+    )
 
 
-def _registered(node: NodeState, said: str, *, missing: bool) -> tuple[str, str]:
+def _registered(node: NodeState, cause: str, *, missing: bool) -> tuple[str, str]:
     """Return the words for a node that is neither off nor out of service.
 
     Args:
@@ -250,10 +257,10 @@ def _registered(node: NodeState, said: str, *, missing: bool) -> tuple[str, str]
     if node.base == "UNKNOWN":
         return "unknown", "Slurm has not heard from it since slurmctld started"
     if node.is_silent:
-        return "silent", said or "does not answer"
+        return "silent", cause or "does not answer"
     for flag, words in UNUSABLE.items():
         if flag in node.flags:
-            return words[0], said or words[1]
+            return words[0], cause or words[1]
     if missing:
         return ("busy" if node.has_job else "idle"), "the cloud lists no machine of this name"
     for flag, why in SOON.items():

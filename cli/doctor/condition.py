@@ -86,10 +86,11 @@ def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
             f"Slurm does not list {fold(missing)}: set to FUTURE by hand, or slurm.conf was changed",
             f"`{run} reconfigure` brings back what slurm.conf has; `up` writes it again.",
         )
-    for one in status["reservations"]:
-        if "MAINT" in one["flags"]:
+    for reservation in status["reservations"]:
+        if "MAINT" in reservation["flags"]:
             yield warns(
                 "cluster.service",
-                f"reservation {printable(one['name'])} keeps {one['nodes'] or 'no node'} for maintenance",
-                f"`{run} delete reservation={printable(one['name'])}` ends it.",
+                f"reservation {printable(reservation['name'])} keeps "
+                f"{reservation['nodes'] or 'no node'} for maintenance",
+                f"`{run} delete reservation={printable(reservation['name'])}` ends it.",
             )

@@ -141,14 +141,14 @@ def entries(series: Sequence[Series]) -> tuple[list[Entry], list[Series]]:
     several = {stack for stack in _stacks(ours) if _stacks(ours).count(stack) > 1}
     numbers: dict[str, int] = {}
     found = []
-    for index, one in enumerate(shown):
-        stack = one.key.stack
+    for index, item in enumerate(shown):
+        stack = item.key.stack
         numbers[stack] = numbers.get(stack, 0) + 1
         label = short(stack, f" {numbers[stack]}" if stack in several else "")
-        found.append(Entry(one, label, Style(f"s{index + 1}", MARKERS[index])))
-    for index, one in enumerate(s for s in series if s.key.origin == "published"):
+        found.append(Entry(item, label, Style(f"s{index + 1}", MARKERS[index])))
+    for index, item in enumerate(s for s in series if s.key.origin == "published"):
         style = Style("pub", MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)], strong=False)
-        found.append(Entry(one, words.published_label(one), style))
+        found.append(Entry(item, words.published_label(item), style))
     return found, rest
 
 
@@ -164,7 +164,7 @@ def short(name: str, suffix: str = "") -> str:
 
 def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
     """Return the plots of one group over the number of nodes. Plots without points are left out."""
-    made = [
+    plots = [
         Chart(
             f"{group}-time",
             time_title(*_named(found)),
@@ -201,7 +201,7 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
         ),
         *_accuracy(group, found),
     ]
-    return [chart for chart in made if chart.lines]
+    return [chart for chart in plots if chart.lines]
 
 
 def _predicted(found: Sequence[Entry]) -> tuple[Line, ...]:
@@ -336,9 +336,11 @@ def time_title(series: Sequence[Series], name: str | None) -> str:
         ends = _ends(first, lambda run: run.seconds_per_epoch, words.seconds)
         return _with_name(name, f"an epoch takes {ends}" if ends else "training time is not known")
     slower = [
-        one for one in series if (up := _up(one, 2)) is not None and up < 1 and one.key.origin == "published"
+        item
+        for item in series
+        if (up := _up(item, 2)) is not None and up < 1 and item.key.origin == "published"
     ]
-    with_two = [one for one in series if _up(one, 2) is not None]
+    with_two = [item for item in series if _up(item, 2) is not None]
     if slower and len(slower) == len(with_two):
         return f"Published: two nodes are slower than one, on all {len(slower)} clusters"
     return f"Published: two nodes are slower than one on {len(slower)} of {len(with_two)} clusters"
@@ -351,9 +353,9 @@ def speed_up_title(series: Sequence[Series], name: str | None) -> str:
     best = max(
         (
             (up.median, point.nodes)
-            for one in _published(series)
-            for point in one.points
-            if point.nodes > 1 and (up := one.speed_up(point)) is not None
+            for item in _published(series)
+            for point in item.points
+            if point.nodes > 1 and (up := item.speed_up(point)) is not None
         ),
         default=None,
     )
@@ -387,8 +389,8 @@ def efficiency_title(series: Sequence[Series], name: str | None) -> str:
         return _with_name(name, text)
     shares = [
         found.median
-        for one in _published(series)
-        if one.points[-1].nodes > 1 and (found := one.efficiency(one.points[-1])) is not None
+        for item in _published(series)
+        if item.points[-1].nodes > 1 and (found := item.efficiency(item.points[-1])) is not None
     ]
     if not shares:
         return "Efficiency is not known"
@@ -404,8 +406,8 @@ def cost_title(series: Sequence[Series], name: str | None) -> str:
         return _with_name(name, f"an epoch costs {ends}")
     priced = [
         costs
-        for one in _published(series)
-        if (costs := [(c, p.nodes) for p in one.points if (c := _median(p, _cost)) is not None])
+        for item in _published(series)
+        if (costs := [(c, p.nodes) for p in item.points if (c := _median(p, _cost)) is not None])
     ]
     if priced and all(min(costs)[1] == 1 for costs in priced):
         return "Published: an epoch is cheapest on one node"
@@ -415,7 +417,7 @@ def cost_title(series: Sequence[Series], name: str | None) -> str:
 def accuracy_title(series: Sequence[Series], name: str | None) -> str:
     if (first := _ours(series)) is not None:
         return _with_name(name, f"accuracy is {_ends(first, _train_accuracy, words.fraction)}")
-    ends = [(run.accuracy, run.nodes) for one in _published(series) for p in one.points for run in p.runs]
+    ends = [(run.accuracy, run.nodes) for item in _published(series) for p in item.points for run in p.runs]
     if not ends:
         return "Accuracy is not known"
     least, most = min(ends), max(ends)
@@ -450,11 +452,11 @@ def _cost(run: Run) -> float | None:
 
 
 def _ours(series: Sequence[Series]) -> Series | None:
-    return next((one for one in series if one.key.origin == "ours"), None)
+    return next((item for item in series if item.key.origin == "ours"), None)
 
 
 def _published(series: Sequence[Series]) -> list[Series]:
-    return [one for one in series if one.key.origin == "published"]
+    return [item for item in series if item.key.origin == "published"]
 
 
 def _up(series: Series, nodes: int) -> float | None:

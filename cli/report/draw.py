@@ -105,7 +105,7 @@ def _draw(figure: Figure, chart: Chart) -> None:
     _ticks_y(axes, chart)
     if chart.ideal is not None and last > first:
         _ideal(axes, chart, first, last)
-    for number, line in enumerate(sorted(chart.lines, key=lambda one: one.style.strong)):
+    for number, line in enumerate(sorted(chart.lines, key=lambda item: item.style.strong)):
         _line(axes, line, 3 + number / 100)
     taken = _names(axes, chart)
     if chart.ideal is not None and last > first:
@@ -219,8 +219,8 @@ def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[
     if not wanted:
         return
     paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in chart.lines]
-    own = [Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
-    box = clearest(wanted, paths, [*taken, *own])
+    marks = [Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
+    box = clearest(wanted, paths, [*taken, *marks])
     axes.annotate(
         IDEAL,
         (box.left, (box.low + box.high) / 2),
@@ -259,7 +259,7 @@ def _names(axes: Axes, chart: Chart) -> list[Box]:
     Returns:
         Where the names stand.
     """
-    lines = sorted(chart.lines, key=lambda one: not one.style.strong)
+    lines = sorted(chart.lines, key=lambda item: not item.style.strong)
     ends = [_at(axes, line.dots[-1].x, line.dots[-1].y) for line in lines]
     top = HEIGHT - LABEL_HEIGHT / 2
     middles = [y for _, y in ends]
@@ -329,9 +329,9 @@ def _for_page(text: str, chart: Chart) -> str:
             "class": "chart",
         }
     )
-    for index, (tag, said) in enumerate((("title", chart.title), ("desc", chart.description))):
+    for index, (tag, content) in enumerate((("title", chart.title), ("desc", chart.description))):
         element = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
-        element.text = said
+        element.text = content
         root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
 

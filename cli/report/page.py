@@ -66,26 +66,26 @@ def render(
         made: The present time, UTC.
         own_programs: Runs of the users' own programs.
     """
-    own, theirs = group(ours), group(published)
+    our_series, published_series = group(ours), group(published)
     programmed = programs.group(own_programs)
-    sections, unplotted = _sections(own, theirs)
+    sections, unplotted = _sections(our_series, published_series)
     values: dict[str, Any] = {
         "stacks": stacks,
         "made": made,
         "headline": _capital(
-            programs.headline(programmed) if programmed and not own else headline(stacks, own)
+            programs.headline(programmed) if programmed and not our_series else headline(stacks, our_series)
         ),
-        "leads": [] if programmed and not own else leads(stacks, own, theirs),
+        "leads": [] if programmed and not our_series else leads(stacks, our_series, published_series),
         "programs": programmed,
         "program_plots": [Drawn(chart, draw.svg(chart)) for chart in programs.charts(programmed)],
-        "figures": figures(ours, own),
+        "figures": figures(ours, our_series),
         "sections": sections,
         "curves": _curves(sections),
-        "series": sorted(ranked(own), key=lambda one: stacks.index(one.key.stack)),
-        "published_series": theirs,
+        "series": sorted(ranked(our_series), key=lambda item: stacks.index(item.key.stack)),
+        "published_series": published_series,
         "runs": ours,
         "published": published,
-        "notes": [*notes(ours, own, unplotted), *problems],
+        "notes": [*notes(ours, our_series, unplotted), *problems],
         "about_published": ABOUT_PUBLISHED,
         "columns": COLUMNS,
         "words": words,
@@ -98,18 +98,22 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _sections(own: Sequence[Series], theirs: Sequence[Series]) -> tuple[list[Section], list[Series]]:
+def _sections(
+    our_series: Sequence[Series], published: Sequence[Series]
+) -> tuple[list[Section], list[Series]]:
     """Return sections for the kinds of node that our runs used (both if none), and series left out."""
-    made: list[Section] = []
+    sections: list[Section] = []
     unplotted: list[Series] = []
     for name, title, gpu in GROUPS:
-        if own and not any(one.any_run.gpu == gpu for one in own):
+        if our_series and not any(item.any_run.gpu == gpu for item in our_series):
             continue
-        entries, rest = charts.entries([one for one in (*own, *theirs) if one.any_run.gpu == gpu])
+        entries, rest = charts.entries(
+            [item for item in (*our_series, *published) if item.any_run.gpu == gpu]
+        )
         plots = [Drawn(chart, draw.svg(chart)) for chart in charts.over_nodes(name, entries)]
-        made.append(Section(name, title, entries, plots))
+        sections.append(Section(name, title, entries, plots))
         unplotted += rest
-    return made, unplotted
+    return sections, unplotted
 
 
 def _curves(sections: Sequence[Section]) -> list[Curves]:
@@ -131,15 +135,15 @@ def environment(*folders: Path) -> Any:
         """Turn `text in backticks` into code. Everything is escaped first."""
         return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([TEMPLATE.parent, *folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["code"] = code
-    return made
+    environment.filters["code"] = code
+    return environment
 
 
 ABOUT_PUBLISHED = (
@@ -207,17 +211,21 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
         return [f"`{first}` makes a first result, `{compared}` a comparison."]
     best = ranked(ours)
     firsts = [next((s for s in best if s.key.stack == stack), None) for stack in stacks]
-    said = []
-    for one in (first for first in firsts if first is not None):
-        sentences = [f"{_sentence(one, named=True)}."] if one != best[0] else []
-        sentences += [text] if (text := _beside(one, published)) else []
+    texts = []
+    for first_series in (first for first in firsts if first is not None):
+        sentences = [f"{_sentence(first_series, named=True)}."] if first_series != best[0] else []
+        sentences += [text] if (text := _beside(first_series, published)) else []
         if sentences:
-            said.append(" ".join(sentences))
-    if all(charts.compared_title(one) is None for one in ours):
-        said.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
-    if any(one.any_run.local for one in ours):
-        said.append(_on_one_machine([run for one in ours for point in one.points for run in point.runs]))
-    return said
+            texts.append(" ".join(sentences))
+    if all(charts.compared_title(first_series) is None for first_series in ours):
+        texts.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
+    if any(first_series.any_run.local for first_series in ours):
+        texts.append(
+            _on_one_machine(
+                [run for first_series in ours for point in first_series.points for run in point.runs]
+            )
+        )
+    return texts
 
 
 def _on_one_machine(runs: Sequence[Run]) -> str:
@@ -274,18 +282,20 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     note = f"of {words.count(len(stacks), 'stack')}"
     note += f", from {words.count(len(labels), 'checkout')}" if labels else ""
     found = [Figure("Runs", f"{len(runs):,}", note)]
-    points = [(one, point) for one in ours for point in one.points]
-    timed = [(t.median, one, point) for one, point in points if (t := point.seconds_per_epoch) is not None]
+    points = [(series, point) for series in ours for point in series.points]
+    timed = [
+        (t.median, series, point) for series, point in points if (t := point.seconds_per_epoch) is not None
+    ]
     if timed:
-        seconds, one, point = min(timed, key=lambda item: item[0])
-        found.append(Figure("Fastest epoch", words.seconds(seconds), _median_of(one, point)))
+        seconds, series, point = min(timed, key=lambda item: item[0])
+        found.append(Figure("Fastest epoch", words.seconds(seconds), _median_of(series, point)))
     rates = [
-        (r.median, one, point)
-        for one, point in points
+        (r.median, series, point)
+        for series, point in points
         if (r := point.spread(lambda run: run.images_per_second)) is not None
     ]
-    rate, one, point = max(rates, key=lambda item: item[0])
-    found.append(Figure("Images a second", f"{rate:,.0f}", _median_of(one, point)))
+    rate, series, point = max(rates, key=lambda item: item[0])
+    found.append(Figure("Images a second", f"{rate:,.0f}", _median_of(series, point)))
     starts = [run.start_latency_seconds for run in runs if run.start_latency_seconds is not None]
     if starts:
         median, worst = statistics.median(starts), max(starts)
@@ -329,83 +339,85 @@ def _cost(runs: Sequence[Run]) -> Figure:
 
 def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Series]) -> list[str]:
     """Return the notes on our runs."""
-    said = []
+    sentences = []
     if any(run.checkout_label for run in runs):
-        said.append(
+        sentences.append(
             "Several checkouts have a stack of this name: each series, run and line of report.csv names its "
             "checkout."
         )
-    if any(len(point.runs) > 1 for one in ours for point in one.points):
-        said.append(
+    if any(len(point.runs) > 1 for item in ours for point in item.points):
+        sentences.append(
             "Repeats are shown as their median; whiskers reach from the least to the greatest value, and "
             "tables give the number of runs."
         )
     if any(run.local for run in runs):
-        said.append(
+        sentences.append(
             "Machines named local.* are groups of processes on one machine and share its cores. Their prices "
             "are pretended and are in no sum or plot."
         )
     if any(run.data == SYNTHETIC for run in runs):
-        said.append(
+        sentences.append(
             "Runs on digits-synthetic train on synthetic digits made from scikit-learn’s, as many and as "
             "large as MNIST’s. Their times may be compared, their loss and accuracy never, so these have "
             "plots of their own."
         )
     if any(run.data != SYNTHETIC and not run.comparable for run in runs):
-        said.append(
+        sentences.append(
             "Runs on MNIST with another recipe than the published one (eight epochs, batch 64 a worker, "
             "profile published or sync) have accuracy plots of their own too."
         )
     if any(run.profile == LOCAL_SGD and run.workers > 1 for run in runs):
-        said.append(
+        sentences.append(
             "Profile local-sgd is the default: workers train alone for some steps and then average their "
             "weights, so that 11 MB cross the network once for those steps instead of at each of them. Its "
             "held-out accuracy is that of profile sync, which does send them at each step; published loses "
             "accuracy with every node. On one worker local-sgd and sync are the same training."
         )
-    said += _where_time_goes(ours)
+    sentences += _where_time_goes(ours)
     if any(run.profile == SYNC and run.comparable and run.workers > 1 for run in runs):
-        said.append(
+        sentences.append(
             "Profile sync scales the learning rate with the batch and lets it fall towards the end; the "
             "articles and profile published keep 0.2 throughout."
         )
     if {run.epochs for run in runs} - {PUBLISHED_EPOCHS}:
-        said.append(
+        sentences.append(
             "Times are for one epoch, because runs differ in their number of epochs. A run’s first epoch is "
             "slower, so runs of few epochs look slower than they would over eight."
         )
-    said += [_uneven(one) if one.uneven else _no_base(one) for one in ours if one.uneven or not one.point(1)]
-    if len({(one.key.stack, one.key.digest) for one in ours}) > len({one.key.stack for one in ours}):
-        said.append("Runs of different training code (digest) are different series and never averaged.")
+    sentences += [
+        _uneven(item) if item.uneven else _no_base(item) for item in ours if item.uneven or not item.point(1)
+    ]
+    if len({(item.key.stack, item.key.digest) for item in ours}) > len({item.key.stack for item in ours}):
+        sentences.append("Runs of different training code (digest) are different series and never averaged.")
     if unplotted:
-        names = "; ".join(f"{one.key.stack}: {words.recipe(one)}{words.code(one)}" for one in unplotted)
-        said.append(f"In the tables but not in the plots, which show four series at most: {names}.")
+        names = "; ".join(f"{item.key.stack}: {words.recipe(item)}{words.code(item)}" for item in unplotted)
+        sentences.append(f"In the tables but not in the plots, which show four series at most: {names}.")
     if any(run.restarts for run in runs):
-        said.append(
+        sentences.append(
             "The time of a restarted run includes all its starts, but not the training after the last "
             "checkpoint that was lost."
         )
-    return said
+    return sentences
 
 
 def _where_time_goes(ours: Sequence[Series]) -> list[str]:
     """Say of the first series that has it what a step consists of, and what the predicted line is."""
-    for one in ranked(ours):
+    for item in ranked(ours):
         measured = next(
-            (m for point in reversed(one.points) for run in point.runs if (m := run.scaling) is not None),
+            (m for point in reversed(item.points) for run in point.runs if (m := run.scaling) is not None),
             None,
         )
         if measured is None:
             continue
         steps = "step" if measured.every == 1 else words.count(measured.every, "step")
         return [
-            f"Where the time of {one.key.stack} on {words.count(measured.workers, 'worker')} goes: "
+            f"Where the time of {item.key.stack} on {words.count(measured.workers, 'worker')} goes: "
             f"{words.share(measured.computing)} computes and the rest exchanges weights. A step takes "
             f"{1000 * measured.step:.1f} ms, an exchange every {steps} {1000 * measured.exchange:.1f} ms. "
             + (
                 "Nothing is predicted of other numbers of nodes: they share one machine’s memory, so a step "
                 "takes longer the more of them compute."
-                if one.any_run.local
+                if item.any_run.local
                 else "The line “predicted” is what these two times allow on other numbers of nodes, if an "
                 "exchange takes its share of a ring (workload/scaling.py): a point below it lost time "
                 "elsewhere."
@@ -414,9 +426,9 @@ def _where_time_goes(ours: Sequence[Series]) -> list[str]:
     return []
 
 
-def _uneven(one: Series) -> str:
-    name = f"{one.key.stack} ({words.recipe(one)}{words.code(one)})"
-    if one.key.disturbed:
+def _uneven(series: Series) -> str:
+    name = f"{series.key.stack} ({words.recipe(series)}{words.code(series)})"
+    if series.key.disturbed:
         return (
             "Other programs, which may be nodes of other clusters, took a tenth or more of the cores’ time "
             f"in runs of {name}: no speed-up is computed. On a quiet machine the same runs have one."
@@ -424,8 +436,9 @@ def _uneven(one: Series) -> str:
     return f"{name}: its nodes had less than a core for each of their CPUs, so no speed-up is computed."
 
 
-def _no_base(one: Series) -> str:
+def _no_base(series: Series) -> str:
     return (
-        f"{one.key.stack} ({words.recipe(one)}{words.code(one)}) has no run on one node, so its speed-up and "
-        f"efficiency are not known. `./cluster run --stack {one.key.stack} --nodes 1` makes one."
+        f"{series.key.stack} ({words.recipe(series)}{words.code(series)}) has no run on one node, so its "
+        f"speed-up and efficiency are not known. `./cluster run --stack {series.key.stack} --nodes 1` "
+        "makes one."
     )

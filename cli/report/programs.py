@@ -135,11 +135,11 @@ class ProgramSeries:
         """
         if self.key.cores_shared and point.runs[0].pretended_price:
             return None
-        alone = next((one.seconds.median for one in self.points if one.nodes == 1), None)
-        there = point.seconds
-        if alone is None or there.low <= 0:
+        alone = next((item.seconds.median for item in self.points if item.nodes == 1), None)
+        seconds = point.seconds
+        if alone is None or seconds.low <= 0:
             return None
-        return Spread(alone / there.median, alone / there.high, alone / there.low, there.count)
+        return Spread(alone / seconds.median, alone / seconds.high, alone / seconds.low, seconds.count)
 
     @property
     def name(self) -> str:
@@ -236,19 +236,23 @@ def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str
         The sentence; the command that measures it where no run of one node is kept; `None` for a result of
         one node.
     """
-    own = of(Kept(Path("result.json"), dict(result)), stack)
-    if own.nodes == 1:
+    measured = of(Kept(Path("result.json"), dict(result)), stack)
+    if measured.nodes == 1:
         return None
-    runs = [run for one in kept if one.program and _key(run := of(one, stack)) == _key(own)]
+    runs = [
+        run
+        for result_file in kept
+        if result_file.program and _key(run := of(result_file, stack)) == _key(measured)
+    ]
     base = spread_of([run.seconds for run in runs if run.nodes == 1])
-    if base is None or own.seconds <= 0:
-        command = hint("run", stack, f"--nodes 1,{own.nodes}")
-        nodes = words.count(own.nodes, "node").replace(words.SPACE, " ")
+    if base is None or measured.seconds <= 0:
+        command = hint("run", stack, f"--nodes 1,{measured.nodes}")
+        nodes = words.count(measured.nodes, "node").replace(words.SPACE, " ")
         return f"`{command}` measures how much faster {nodes} are than 1."
     text = (
-        f"{words.count(own.nodes, 'node')} ran {own.script} "
-        f"{words.ratio(base.median / own.seconds)} as fast as 1: "
-        f"{words.seconds(own.seconds)}, on 1 node {words.seconds(base.median)}."
+        f"{words.count(measured.nodes, 'node')} ran {measured.script} "
+        f"{words.ratio(base.median / measured.seconds)} as fast as 1: "
+        f"{words.seconds(measured.seconds)}, on 1 node {words.seconds(base.median)}."
     )
     return text.replace(words.SPACE, " ")
 
@@ -267,28 +271,28 @@ def headline(series: Sequence[ProgramSeries]) -> str:
 def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
     """Return plots of time and speed-up for the programs that ran on several numbers of nodes."""
     found = []
-    several = [one for one in series if len(one.points) > 1]
-    for number, one in enumerate(several[:MOST_PLOTTED], 1):
-        style, label = Style(f"s{number}", "o"), one.key.script.rpartition("/")[2][:16]
-        seconds = tuple(_dot(point, point.seconds) for point in one.points)
-        measure = f"Time of the {one.measured}; medians, with the least and the greatest value."
+    several = [item for item in series if len(item.points) > 1]
+    for number, item in enumerate(several[:MOST_PLOTTED], 1):
+        style, label = Style(f"s{number}", "o"), item.key.script.rpartition("/")[2][:16]
+        seconds = tuple(_dot(point, point.seconds) for point in item.points)
+        measure = f"Time of the {item.measured}; medians, with the least and the greatest value."
         found.append(
             Chart(
                 f"program-{number}-time",
-                f"{one.name[:80]}: time",
+                f"{item.name[:80]}: time",
                 measure,
                 "nodes",
                 "seconds",
                 (Line(label, style, seconds),),
             )
         )
-        ratios = [(point, ratio) for point in one.points if (ratio := one.speed_up(point)) is not None]
+        ratios = [(point, ratio) for point in item.points if (ratio := item.speed_up(point)) is not None]
         if ratios:
             found.append(
                 Chart(
                     f"program-{number}-speed-up",
-                    f"{one.name[:80]}: speed-up",
-                    f"Time of the {one.measured} on one node, divided by the time on more.",
+                    f"{item.name[:80]}: speed-up",
+                    f"Time of the {item.measured} on one node, divided by the time on more.",
                     "nodes",
                     "times",
                     (Line(label, style, tuple(_dot(point, ratio) for point, ratio in ratios)),),

@@ -141,11 +141,14 @@ class Series:
             return None
         base = self.point(1)
         alone = base.seconds_per_epoch if base else None
-        there = point.seconds_per_epoch
-        if alone is None or there is None:
+        seconds = point.seconds_per_epoch
+        if alone is None or seconds is None:
             return None
         return Spread(
-            alone.median / there.median, alone.median / there.high, alone.median / there.low, there.count
+            alone.median / seconds.median,
+            alone.median / seconds.high,
+            alone.median / seconds.low,
+            seconds.count,
         )
 
     def efficiency(self, point: Point) -> Spread | None:
@@ -190,10 +193,10 @@ def group(runs: Iterable[Run]) -> list[Series]:
 def ranked(series: Sequence[Series]) -> list[Series]:
     """Order series: most numbers of nodes first, then the newest. The stacks take turns."""
     stacks: dict[str, list[Series]] = {}
-    for one in series:
-        stacks.setdefault(one.key.stack, []).append(one)
-    for own in stacks.values():
-        own.sort(key=lambda s: s.latest, reverse=True)
-        own.sort(key=lambda s: len(s.points), reverse=True)
-    turns = max((len(own) for own in stacks.values()), default=0)
-    return [own[turn] for turn in range(turns) for own in stacks.values() if turn < len(own)]
+    for item in series:
+        stacks.setdefault(item.key.stack, []).append(item)
+    for members in stacks.values():
+        members.sort(key=lambda s: s.latest, reverse=True)
+        members.sort(key=lambda s: len(s.points), reverse=True)
+    turns = max((len(members) for members in stacks.values()), default=0)
+    return [members[turn] for turn in range(turns) for members in stacks.values() if turn < len(members)]

@@ -161,35 +161,35 @@ def compared_with_one_node(result: Mapping[str, Any], kept: Iterable[Kept], stac
 
 
 def _sentence(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str:
-    own = runs.of(Kept(Path("result.json"), dict(result)), stack)
-    if (why := _not_alike(own)) is not None:
+    run = runs.of(Kept(Path("result.json"), dict(result)), stack)
+    if (why := _not_alike(run)) is not None:
         return why
-    same = [one for one in series.group(_usable(kept, stack)) if one.key == series.key(own)]
+    same = [candidate for candidate in series.group(_usable(kept, stack)) if candidate.key == series.key(run)]
     alone = same[0].point(1) if same else None
     base = alone.seconds_per_epoch if alone else None
-    if base is None or own.seconds_per_epoch is None:
-        command = hint("run", stack, f"--nodes 1,{own.nodes}")
-        return f"`{command}` measures how much faster {count(own.nodes, 'node')} are than 1."
-    faster = base.median / own.seconds_per_epoch
+    if base is None or run.seconds_per_epoch is None:
+        command = hint("run", stack, f"--nodes 1,{run.nodes}")
+        return f"`{command}` measures how much faster {count(run.nodes, 'node')} are than 1."
+    faster = base.median / run.seconds_per_epoch
     text = (
-        f"{count(own.nodes, 'node')} trained {ratio(faster)} as fast as 1: an epoch took "
-        f"{seconds(own.seconds_per_epoch)}, on 1 node {seconds(base.median)} "
+        f"{count(run.nodes, 'node')} trained {ratio(faster)} as fast as 1: an epoch took "
+        f"{seconds(run.seconds_per_epoch)}, on 1 node {seconds(base.median)} "
         f"({'median of ' if base.count > 1 else ''}{count(base.count, 'kept run')})"
     )
     return f"{text}."
 
 
-def _not_alike(own: runs.Run) -> str | None:
+def _not_alike(run: runs.Run) -> str | None:
     """Say why the run tells nothing of one node; `None` if it does: a node had less than its type's cores."""
-    nodes = count(own.nodes, "node")
-    if own.local and own.cores_shared and own.cores:
+    nodes = count(run.nodes, "node")
+    if run.local and run.cores_shared and run.cores:
         return (
-            f"{nodes} shared {count(own.cores, 'core')}, so this run does not tell how much faster "
+            f"{nodes} shared {count(run.cores, 'core')}, so this run does not tell how much faster "
             "they are than 1."
         )
-    if own.disturbed:
+    if run.disturbed:
         return (
-            f"Other programs took {share(own.cores_others or 0.0)} of the cores' time, so this run "
+            f"Other programs took {share(run.cores_others or 0.0)} of the cores' time, so this run "
             f"does not tell how much faster {nodes} are than 1."
         )
     return None
@@ -197,11 +197,11 @@ def _not_alike(own: runs.Run) -> str | None:
 
 def _usable(kept: Iterable[Kept], stack: str) -> list[runs.Run]:
     found = []
-    for one in kept:
-        if one.program:
+    for result in kept:
+        if result.program:
             continue
         try:
-            found.append(runs.of(one, stack))
+            found.append(runs.of(result, stack))
         except ValueError:  # the report names it; here it only counts as not measured
             continue
     return found

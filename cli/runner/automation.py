@@ -57,8 +57,8 @@ class PulumiRunner:
         self._stack = Stack(stack.project.resolve(), stack.name)
         self._local = local
         # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
-        ours = Path(owner.fallback_url(self._stack).removeprefix("file://"))
-        self._fallback = ours.exists() or owner.logged_in(self._stack.project) is None
+        fallback = Path(owner.fallback_url(self._stack).removeprefix("file://"))
+        self._fallback = fallback.exists() or owner.logged_in(self._stack.project) is None
 
     @property
     def backend(self) -> str:
@@ -115,8 +115,8 @@ class PulumiRunner:
 
     def _without_benchmark(self, stack: Any) -> dict[str, list[str]]:
         """Have the program leave the benchmark out, and return the arguments that make the engine do so."""
-        there = (stack.export_stack().deployment or {}).get("resources") or []
-        left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
+        resources = (stack.export_stack().deployment or {}).get("resources") or []
+        left_out = [r["urn"] for r in resources if mode.is_benchmarks(r["urn"])]
         kept = mode.of_benchmark(_outputs(stack.outputs()))
         stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
         # An older CLI does not know the option.
@@ -268,8 +268,8 @@ class PulumiRunner:
                 return None
             text = yaml.safe_dump({key: value for key, value in written.items() if key not in ENCRYPTION})
         copy = self._engine_dir / source.name
-        made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
-        kept = {k: made[k] for k in ENCRYPTION if k in made}
+        content = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
+        kept = {k: content[k] for k in ENCRYPTION if k in content}
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy.write_text(text + ("\n" + yaml.safe_dump(kept) if kept else ""), encoding="utf-8")
         return str(copy)

@@ -204,11 +204,11 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     """
     on_event(life.summary())
     if life.stopping.is_set():
-        there = [r.name for r in life.state.records.values() if r.custom]
-        if not there:
+        names = [r.name for r in life.state.records.values() if r.custom]
+        if not names:
             raise UserError("interrupted; nothing of the stack is there.", EXIT_INTERRUPTED)
         raise UserError(
-            f"interrupted; of the stack there is {', '.join(there)}. {how_to_go_on}.", EXIT_INTERRUPTED
+            f"interrupted; of the stack there is {', '.join(names)}. {how_to_go_on}.", EXIT_INTERRUPTED
         )
     if life.failures:
         raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]))

@@ -59,9 +59,9 @@ class Registration:
     @property
     def edges(self) -> set[str]:
         """URNs of the resources that must exist before this one."""
-        own = {self.parent, *self.dependencies}
-        own.update(urn for urns in self.property_dependencies.values() for urn in urns)
-        return own - {""}
+        edges = {self.parent, *self.dependencies}
+        edges.update(urn for urns in self.property_dependencies.values() for urn in urns)
+        return edges - {""}
 
 
 class Lifecycle:

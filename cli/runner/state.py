@@ -54,9 +54,9 @@ class Record:
     @property
     def edges(self) -> set[str]:
         """URNs of the resources that must be deleted after this one."""
-        own = {self.parent, self.deleted_with, *self.dependencies}
-        own.update(urn for urns in self.property_dependencies.values() for urn in urns)
-        return own - {"", self.urn}
+        edges = {self.parent, self.deleted_with, *self.dependencies}
+        edges.update(urn for urns in self.property_dependencies.values() for urn in urns)
+        return edges - {"", self.urn}
 
 
 class DamagedStateError(UserError):

@@ -259,7 +259,7 @@ class Sweep:
         for title, lines in table.summary_tables(kept, self._stack.name):
             show_summary(title, lines, output())
         provider = self._config.cluster.provider
-        beside = shared_cores.after(self._stack, provider, [one.record for one in kept])
+        beside = shared_cores.after(self._stack, provider, [result.record for result in kept])
         if beside is not None:
             self._console.say(beside, "yellow")
         failures = _failures(progress)
@@ -267,12 +267,12 @@ class Sweep:
             from cli import report
 
             try:
-                made = report.make([self._stack.name], project=self._stack.project)
+                files = report.make([self._stack.name], project=self._stack.project)
             except UserError as error:
                 failures.insert(0, str(error))
             else:
-                print(made.page)
-                print(made.table)
+                print(files.page)
+                print(files.table)
         if failures:
             raise UserError("\n".join(failures))
 
@@ -403,14 +403,14 @@ class Benchmark:
         return plans.parse_request(nodes, repeat, limits, partitions=given, gpus=gpus)
 
     def _names(self, text: str) -> tuple[str, ...]:
-        there = [partition.name for partition in self.cluster.partitions]
+        partitions = [partition.name for partition in self.cluster.partitions]
         names = [name.strip() for name in text.split(",")]
-        wrong = [f"{name[:40]!r} is none of them" for name in names if name not in there]
-        wrong += [f"{name} is given twice" for name in there if names.count(name) > 1]
+        wrong = [f"{name[:40]!r} is none of them" for name in names if name not in partitions]
+        wrong += [f"{name} is given twice" for name in partitions if names.count(name) > 1]
         if wrong:
             raise UserError(
                 f"--partition {text[:60]}: {'; '.join(dict.fromkeys(wrong))}. "
-                f"The partitions of stack {self.stack.name}: {', '.join(there)}",
+                f"The partitions of stack {self.stack.name}: {', '.join(partitions)}",
                 EXIT_USAGE,
             )
         return tuple(names)

@@ -301,8 +301,8 @@ class Store:
 
     def has(self, plan: Plan) -> bool:
         """Return whether that sweep is still under way."""
-        there = self.load()
-        return there is not None and there.id == plan.id
+        stored = self.load()
+        return stored is not None and stored.id == plan.id
 
     def forget(self, plan: Plan) -> None:
         """Remove the plan of a sweep that is over. The caller must hold the lock."""

@@ -247,7 +247,7 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
     time = _time(any(line.whole for line in lines))
     for name in ("nodes", "runs", time, "images/s", "accuracy", "speed-up"):
         table.add_column(name, justify="right", header_style="dim")
-    if told := any(line.cores for line in lines):
+    if show_cores := any(line.cores for line in lines):
         table.add_column("cores", header_style="dim")
     for line in lines:
         table.add_row(
@@ -257,7 +257,7 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
             _or_dash(line.images_per_second, "{:.0f}"),
             _or_dash(line.accuracy, "{:.4f}"),
             _or_dash(line.speed_up, "{:.2f}"),
-            *([line.cores or "–"] if told else []),
+            *([line.cores or "–"] if show_cores else []),
         )
     console.print(table)
 
@@ -278,17 +278,17 @@ def summary_tables(kept: Iterable[Kept], stack: str) -> list[tuple[str, list[Lin
     """
     kept = list(kept)
     trained = series.group(runs.of(result, stack) for result in kept if not result.program)
-    own = programs.group(programs.of(result, stack) for result in kept if result.program)
+    user_programs = programs.group(programs.of(result, stack) for result in kept if result.program)
     return [
-        *((_title(one), _lines(one)) for one in trained),
+        *((_title(item), _lines(item)) for item in trained),
         *(
-            (f"Medians of {one.name} on {one.key.partition} ({one.key.machine})", _own_lines(one))
-            for one in own
+            (f"Medians of {item.name} on {item.key.partition} ({item.key.machine})", _own_lines(item))
+            for item in user_programs
         ),
     ]
 
 
-def _own_lines(one: programs.ProgramSeries) -> list[Line]:
+def _own_lines(program: programs.ProgramSeries) -> list[Line]:
     return [
         Line(
             nodes=point.nodes,
@@ -296,22 +296,22 @@ def _own_lines(one: programs.ProgramSeries) -> list[Line]:
             seconds=point.seconds.median,
             images_per_second=None,
             accuracy=None,
-            speed_up=_median(one.speed_up(point)),
-            whole=not one.key.timed,
+            speed_up=_median(program.speed_up(point)),
+            whole=not program.key.timed,
         )
-        for point in one.points
+        for point in program.points
     ]
 
 
-def _title(one: series.Series) -> str:
-    key = one.key
+def _title(trainings: series.Series) -> str:
+    key = trainings.key
     data = key.data if key.data == runs.MNIST else f"{key.data} (not MNIST)"
     epochs = plurals.count(key.epochs, "epoch")
-    how = words.how_cores(one)
+    how = words.how_cores(trainings)
     return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}{how and f', {how}'}"
 
 
-def _lines(one: series.Series) -> list[Line]:
+def _lines(trainings: series.Series) -> list[Line]:
     return [
         Line(
             nodes=point.nodes,
@@ -319,10 +319,10 @@ def _lines(one: series.Series) -> list[Line]:
             seconds=_median(point.spread(lambda run: run.seconds_train)),
             images_per_second=_median(point.spread(lambda run: run.images_per_second)),
             accuracy=_median(point.spread(lambda run: run.accuracy)),
-            speed_up=_median(one.speed_up(point)),
+            speed_up=_median(trainings.speed_up(point)),
             cores=_cores(point),
         )
-        for point in one.points
+        for point in trainings.points
     ]
 
 
@@ -356,7 +356,7 @@ def cost(
     if price_hour == 0:
         return None
     longest: dict[int, float] = {}
-    for record in (one.record for one in earlier):
+    for record in (kept.record for kept in earlier):
         if all(record.get(key) == value for key, value in like.items()):
             nodes = record["nodes"]
             longest[nodes] = max(longest.get(nodes, 0.0), record["seconds_total"])

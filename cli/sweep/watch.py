@@ -79,12 +79,12 @@ class Progress:
     _ended: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        there = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
+        stored = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
         for run in self.plan.runs:
             if run.refused is not None:
                 self.failed[run.number] = Failure(f"Slurm did not take it: {run.refused}")
-            elif run.kept in there:
-                self.kept[run.number] = there[run.kept]
+            elif run.kept in stored:
+                self.kept[run.number] = stored[run.kept]
 
     @property
     def open(self) -> list[PlannedRun]:
@@ -107,16 +107,16 @@ class Progress:
         if gone(looked_at, seen):
             raise SweepGoneError
         before = self.plan
-        for run, one in zip(looked_at, seen, strict=True):
-            self.seen[run.number] = one
-            if one.get("owner") is not None:
-                self.failed[run.number] = Failure(_theirs(one))
-            elif one["result"] is not None:
-                self._keep(run, one["result"])
-            elif one["job"] is None or not one["job"]["alive"]:
+        for run, state in zip(looked_at, seen, strict=True):
+            self.seen[run.number] = state
+            if state.get("owner") is not None:
+                self.failed[run.number] = Failure(_theirs(state))
+            elif state["result"] is not None:
+                self._keep(run, state["result"])
+            elif state["job"] is None or not state["job"]["alive"]:
                 self._ended[run.number] += 1
                 if self._ended[run.number] >= LOOKS_AFTER_THE_END:
-                    self.failed[run.number] = _failure(one)
+                    self.failed[run.number] = _failure(state)
             else:
                 self._ended[run.number] = 0
         return self.plan is not before
@@ -129,7 +129,7 @@ class Progress:
             return
         path = results.keep(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
-        found = next((one for one in kept if one.path == path), None)
+        found = next((result for result in kept if result.path == path), None)
         if found is None:
             why = next((line for line in wrong if line.startswith(str(path))), str(path))
             self.failed[run.number] = Failure(f"its result file is not valid: {why}")
@@ -145,9 +145,9 @@ class Progress:
         if run.number in self.kept:
             record = self.kept[run.number].record
             if self.kept[run.number].program:
-                said = values(record["values"])
+                figures = values(record["values"])
                 seconds, whole = programs.seconds(record)
-                text = f"done: {seconds:.1f} s{said and f', {said}'}"
+                text = f"done: {seconds:.1f} s{figures and f', {figures}'}"
                 return Row(*base, "done", "done", text, run.job, seconds, whole=whole)
             return Row(
                 *base,
@@ -215,8 +215,8 @@ def _failure(seen: Seen) -> Failure:
 
 def gone(looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
     """Return whether the cluster that answers is not the one to which the runs were submitted."""
-    submitted = [one for run, one in zip(looked_at, seen, strict=True) if run.job is not None]
-    return bool(submitted) and all(one["job"] is None and one["result"] is None for one in submitted)
+    submitted = [state for run, state in zip(looked_at, seen, strict=True) if run.job is not None]
+    return bool(submitted) and all(state["job"] is None and state["result"] is None for state in submitted)
 
 
 def watch(
@@ -274,11 +274,11 @@ def watch(
 
 
 def _cannot_keep(error: UserError | OSError, store: Store, stack: str) -> UserError:
-    said = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
+    reason = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
     return UserError(
-        f"{said}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
+        f"{reason}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
         "collects them.",
-        said.exit_code,
+        reason.exit_code,
     )
 
 
