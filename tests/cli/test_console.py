@@ -424,7 +424,7 @@ def test_the_way_in_is_whole_however_narrow_the_terminal_is(
     }  # fmt: skip
     file = io.StringIO()
     narrow = RichConsole(file=file, width=80, force_terminal=terminal, highlight=False)
-    monkeypatch.setattr(tables, "output", lambda: narrow)
+    monkeypatch.setattr(plan, "output", lambda: narrow)
     shown = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
     plan.show_plan(shown)
     assert [line for line in file.getvalue().splitlines() if line.startswith("log in")] == [f"log in  {ssh}"]
