@@ -202,7 +202,7 @@ def cluster_status(
         "reservations": [],
         "machines": {"running": 0, "pending": 0},
         "jobs": [],
-        "cost": {"node_hours": 0.0, "usd": 0.0, "by_partition": {}, "damaged": []},
+        "cost": {"node_hours": 0.0, "usd": 0.0, "by_partition": {}, "damaged": [], "budget": None},
         **changes,
     }
 
