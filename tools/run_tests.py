@@ -87,7 +87,7 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         trainer: The folder of the training environment.
         cores: The machine's number of CPU cores.
     """
-    waiting = ("tests/cluster", "tests/engine", "tests/localcloud", "tests/remote")
+    waiting = ("tests/bench", "tests/cluster", "tests/engine", "tests/localcloud", "tests/remote")
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [

@@ -1,7 +1,7 @@
 """The elastic daemon on the controller: launches and terminates machines for Slurm, and reconciles.
 
-It keeps no state of its own: Slurm knows the nodes, the cloud knows the machines, and after a restart the
-next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
+It keeps no state of its own but the ledger: Slurm knows the nodes, the cloud knows the machines, and after a
+restart the next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
+from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
@@ -74,7 +75,7 @@ class Elastic:
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.renewal = Renewal(settings.design, control, lib)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
-        self.launcher = Launcher(settings.design, control, driver, pools, budget)
+        self.launcher = Launcher(settings.design, control, driver, pools, budget, self._ledger)
         self.capacity_limiter = CapacityLimiter(
             settings.design, control, driver, pools, budget, self.launcher, changed
         )
@@ -83,6 +84,7 @@ class Elastic:
             settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
         )
         self._reconfiguration = Reconfiguration(control, lib)
+        self._requeue_cleanup = RequeueCleanup(settings.design, control, self._reconfiguration, lib)
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
@@ -190,6 +192,7 @@ class Elastic:
             self.renewal.once,
             self._budget_enforcer.enforce,
             self._reconfiguration.once,
+            self._requeue_cleanup.once,
             self._topology.once,
         ):
             try:

@@ -18,6 +18,7 @@ from node.elastic.driver import Driver, LaunchGroup, LaunchResult
 from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 from node.elastic.failed_boots import FailedBoots
 from node.elastic.launch_groups import groups
+from node.elastic.ledger import Ledger
 from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
 from node.elastic.replacements import Replacements, sentence, utc
 from node.elastic.surplus_nodes import SurplusNodes
@@ -49,17 +50,18 @@ class Launcher:
         driver: Driver,
         pools: Pools,
         budget: Budget,
+        ledger: Ledger,
     ) -> None:
         self._design = design
         self._control = control
         self._driver = driver
         self._pools = pools
         self._budget = budget
+        self._ledger = ledger
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._busy: dict[str, int] = {}
         self._launched: dict[str, tuple[str, float]] = {}
-        self._own: dict[str, str] = {}
         self._powered_down: set[str] = set()
         self.boots = FailedBoots()
         self._replacements = Replacements()
@@ -71,18 +73,12 @@ class Launcher:
         with self._lock:
             return set(self._busy)
 
-    def own(self) -> dict[str, str]:
-        """Return node -> id of the machine that this daemon launched since the node was last powered down."""
-        with self._lock:
-            return dict(self._own)
-
     def given_back(self, nodes: Iterable[str]) -> None:
         """Record that Slurm has powered nodes down: their machines say nothing about the next ones."""
+        names = list(nodes)
         with self._lock:
-            for node in nodes:
-                self._own.pop(node, None)
-                if node in self._busy:
-                    self._powered_down.add(node)
+            self._powered_down.update(node for node in names if node in self._busy)
+        self._ledger.forget(names)
 
     def unlisted(self, listed: Iterable[str]) -> dict[str, str]:
         """Return node -> machine id of machines that were launched but are in no listing yet.
@@ -207,13 +203,15 @@ class Launcher:
         now = time.monotonic()
         with self._lock:
             self._launched.update({node: (machine_id, now) for node, machine_id in result.launched.items()})
-            self._own.update({n: i for n, i in result.launched.items() if n not in self._powered_down})
+            powered_down = self._powered_down & result.launched.keys()
+        self._ledger.forget(powered_down)
         self._pools.launched(pool, len(result.launched), whole=not result.failures)
         if result.failures:
             self._fail(pool, result.failures[0], len(part.nodes) if part.all_or_nothing else 1)
 
     def _call(self, group: LaunchGroup) -> LaunchResult:
         """Make one launch call. If the cloud is busy, repeat it a little later with the same token."""
+        self._ledger.forget(group.nodes)
         for pause in (*RETRY_PAUSES, None):
             result = self._driver.launch(group)
             retry = [f for f in result.failures if f.kind in API_FAILURES]

@@ -1,4 +1,7 @@
-"""The ledger: how long machines ran and what they cost. It is the only data that the daemon keeps on disk."""
+"""The ledger: how long machines ran, what they cost, and which machine is each node's newest.
+
+It is the only record of machines that outlives the daemon.
+"""
 
 from __future__ import annotations
 
@@ -121,6 +124,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._closed: dict[str, _Total] = {}
         self._open: dict[str, _RunningMachine] = {}
+        self._newest: dict[str, str] = {}
         # Machine id -> a machine that ended recently, the seconds counted for it, and when it was counted.
         self._ended: dict[str, tuple[_RunningMachine, float, float]] = {}
         self._written: dict[str, Any] = self._content()
@@ -151,6 +155,22 @@ class Ledger:
             self._ended = {i: one for i, one in self._ended.items() if now - one[2] < FORGET_SECONDS}
             self._write()
 
+    def newest(self) -> dict[str, str]:
+        """Return node -> id of the machine that was launched last for it, unless that was forgotten."""
+        with self._lock:
+            return dict(self._newest)
+
+    def forget(self, nodes: Iterable[str]) -> None:
+        """Forget the newest machines of nodes, on the disk too: they say nothing about the next ones.
+
+        This must be called when Slurm has powered nodes down, and before each launch. Otherwise a daemon that
+        is killed in the middle of a launch would take the end of the earlier machine for that of the new one.
+        """
+        with self._lock:
+            if known := self._newest.keys() & set(nodes):
+                self._newest = {node: i for node, i in self._newest.items() if node not in known}
+                self._write()
+
     def launched(self, machines: dict[str, str], now: float) -> None:
         """Count machines from their launch on, and not only from the next listing.
 
@@ -162,6 +182,7 @@ class Ledger:
             self._follow(now)
             for node, machine_id in machines.items():
                 self._begin(machine_id, node, now, listed=False)
+            self._newest |= machines
             self._write()
 
     def account(self, now: float) -> Account:
@@ -227,6 +248,7 @@ class Ledger:
         return {
             "closed": {name: asdict(total) for name, total in self._closed.items()},
             "open": {machine_id: asdict(machine) for machine_id, machine in self._open.items()},
+            "newest": dict(self._newest),
         }
 
     def _write(self) -> None:
@@ -247,6 +269,11 @@ class Ledger:
             self._open = {
                 str(machine_id): _running_machine(value) for machine_id, value in content["open"].items()
             }
+            self._newest = {
+                str(node): str(machine_id)
+                for node, machine_id in content["newest"].items()
+                if self._design.partition_of(str(node)) is not None
+            }
             self._written = self._content()
         except FileNotFoundError:
             return
@@ -254,7 +281,7 @@ class Ledger:
             self._set_aside(error)
 
     def _set_aside(self, error: Exception) -> None:
-        self._closed, self._open = {}, {}
+        self._closed, self._open, self._newest = {}, {}, {}
         aside = self._file.with_name(f"{self._file.name}.{DAMAGED}{time.time_ns()}")
         with contextlib.suppress(OSError):
             self._file.replace(aside)

@@ -108,7 +108,8 @@ class Observation:
         machines: The cloud's machines.
         busy: Nodes with a launch or a termination under way. No rule applies to them.
         launched: Node -> the machine that this daemon launched for it, if no list shows the machine yet.
-        own: Node -> the newest machine that this daemon launched for it, listed or not. It counts as seen.
+        newest: Node -> the machine that was launched last for it since it was last powered down, listed or
+            not. It counts as seen.
         utc: When this was read, in seconds since the epoch. Announcements are compared with it. By default
             everything that will be taken is taken now.
     """
@@ -117,7 +118,7 @@ class Observation:
     machines: tuple[Machine, ...]
     busy: frozenset[str] = frozenset()
     launched: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, str] = field(default_factory=dict)
+    newest: Mapping[str, str] = field(default_factory=dict)
     utc: float = math.inf
 
 
@@ -199,8 +200,8 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
     nodes: dict[str, NodeMemory] = {}
     for name, view in views.items():
         mine = machines.get(name, [])
-        launched, own = observation.launched.get(name), observation.own.get(name)
-        remembered = _look(view, mine, memory.nodes.get(name), launched, own, passed, observation.utc)
+        launched, newest = observation.launched.get(name), observation.newest.get(name)
+        remembered = _look(view, mine, memory.nodes.get(name), launched, newest, passed, observation.utc)
         nodes[name] = remembered
         if remembered.admin_reason is not None and not view.drained:
             actions.append(Action(Verb.KEEP_OUT, name, None, remembered.admin_reason))
@@ -274,7 +275,7 @@ def _look(
     machines: list[Machine],
     before: NodeMemory | None,
     launched: str | None,
-    own: str | None,
+    newest: str | None,
     passed: float,
     utc: float,
 ) -> NodeMemory:
@@ -289,7 +290,7 @@ def _look(
         alive = living[0].id
     elif alive is None and lives:
         # The machine may have ended before any listing showed it.
-        alive = own
+        alive = newest
     phase = _phase(machines, living, alive, launched, utc)
     pair = (view.phase, phase)
     machine = living[0].id if living else None

@@ -99,7 +99,7 @@ class Reconciler:
             SlurmError: slurmctld does not answer. The next pass reads everything again.
             RpcError, RpcUnavailableError: The cloud refuses, or does not answer.
         """
-        busy = self._launcher.busy()
+        busy, before = self._launcher.busy(), self._ledger.newest()
         nodes = self._control.nodes()
         machines = self.seen = self._driver.list()
         busy |= self._launcher.busy()
@@ -110,8 +110,11 @@ class Reconciler:
         views = tuple(self._view(state, outdated_nodes) for _, state in sorted(nodes.items()))
         # A node gets its new line in slurm.conf only after its old machine is gone.
         machines = [replace(m, outdated=True) if m.node in outdated_nodes else m for m in machines]
-        own = self._launcher.own()
-        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own, time.time())
+        newest = self._ledger.newest()
+        # An earlier daemon may have been killed before it heard that Slurm had powered these nodes down.
+        off = [n for n, _ in before.items() & newest.items() if n in nodes and nodes[n].is_powered_down]
+        self._ledger.forget(node for node in off if node not in busy)
+        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, newest, time.time())
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
         self._requeue.watch(views)
         self.apply(actions, nodes)

@@ -45,6 +45,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
 
 # Free text: the operating system's name as the node tells it, and what people and programs say of a node.
 _OWN_WORDS = " OS="
+_USED = re.compile(r":(\d+)(?:\(|,|$)")
 _TEXTS = (" Comment=", " Extra=", " Reason=")
 
 
@@ -82,6 +83,7 @@ def _node(line: str) -> NodeState | None:
         address=fields.get("NodeAddr", ""),
         hostname=fields.get("NodeHostName", ""),
         gres=_text(fields.get("Gres")),
+        gres_used=sum(map(int, _USED.findall(fields.get("GresUsed", "")))),
         version=_text(fields.get("Version")),
     )
 

@@ -99,6 +99,10 @@ class Slurm(Protocol):
         """Returns all nodes, by name."""
         ...
 
+    def detailed_nodes(self) -> dict[str, NodeState]:
+        """Returns what `nodes` returns, with the number of generic resources that are in use."""
+        ...
+
     def jobs(self) -> dict[int, JobState]:
         """Returns all jobs that slurmctld knows, by id. It knows ended ones for MinJobAge (5 minutes).
 
@@ -288,6 +292,9 @@ class Control(Slurm):
 
     def nodes(self) -> dict[str, NodeState]:
         return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+
+    def detailed_nodes(self) -> dict[str, NodeState]:
+        return parse_nodes(self.run("scontrol", "show", "nodes", "--details", "--oneliner"))
 
     def jobs(self) -> dict[int, JobState]:
         # Without --array, squeue shows a requeued task as one of the tasks that have not started, with their

@@ -33,6 +33,8 @@ class NodeState:
         boot_time: the start time of the node's machine, as its slurmd reported at registration.
         slurmd_start_time: the start time of that slurmd.
         cpus_alloc: the number of allocated CPUs, also by a job that waits for the node.
+        gres_used: the number of generic resources in use; 0 unless it was asked for by
+            `Slurm.detailed_nodes`.
     """
 
     name: str
@@ -50,6 +52,7 @@ class NodeState:
     address: str = ""
     hostname: str = ""
     gres: str | None = None
+    gres_used: int = 0
     version: str | None = None
 
     @property

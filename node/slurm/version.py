@@ -54,6 +54,16 @@ def reconfigure_survives_scripts(text: str) -> bool:
     return not (23, 11, 0) <= (int(match[1]), int(match[2]), int(match[3] or 0)) < (23, 11, 8)
 
 
+def cleans_up_requeued_jobs(text: str) -> bool:
+    """Whether slurmctld cleans up a requeued job whose node is given up before it has ended (24.11).
+
+    Args:
+        text: the release, as Slurm's programs print it. If it names none, the answer is no.
+    """
+    match = _VERSION.search(text)
+    return match is not None and (int(match[1]), int(match[2])) >= (24, 11)
+
+
 def spell(version: Version) -> str:
     """Returns a release as text: (22, 5) -> `22.05`."""
     return f"{version[0]}.{version[1]:02d}"

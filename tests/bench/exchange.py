@@ -1,7 +1,9 @@
 """What a step of the synchronous training costs by each way of adding the workers' gradients:
 
-    PYTHONPATH=. <environment>/bin/python tests/bench/exchange.py --cycles 6
-    PYTHONPATH=. <environment>/bin/python tests/bench/exchange.py --mpi    # where OpenMPI and mpi4py are
+    .venv/bin/python -m tests.bench.exchange --cycles 6
+    .venv/bin/python -m tests.bench.exchange --mpi
+
+With `--mpi`, mpirun must be on PATH, and PYTHONPATH must name a folder with mpi4py.
 
 Each worker is a process on a core of its own. All ways run in the same processes, some steps of each in
 turns, every second cycle backwards, so that other load on the host affects all of them alike. The output is
@@ -28,7 +30,6 @@ import importlib
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.bench.figures import ROOT, parser, ratios, spread, trainer
+
+PRINTS = r"^ring +\d+\.\d .* \d+\.\d\d \(.*\) +\d+\.\d\d \(.*\)$"
 PLAIN = ("one", "alone", "tensorflow", "tensorflow-fp16", "ring", "ring-fp16", "ring-overlap")
 MPI = ("mpi", "mpi-fp16")
 Way = Callable[[Any], Any]
@@ -259,65 +262,52 @@ def _exchange_halves(joined: Any, flat: Any) -> Any:
 def report(measured: dict[str, Any], workers: int) -> None:
     found: dict[str, list[list[float]]] = measured["found"]
 
-    def words(values: list[float], digits: int) -> str:
-        return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
     print(f"\n{'way':<17}{'ms a step':<25}{'CPU ms a step':<25}{'times as fast as one':<25}by CPU time")
+    base = [list(column) for column in zip(*found["one"], strict=True)]
     for way, blocks in found.items():
-        base = found["one"]
+        columns = [list(column) for column in zip(*blocks, strict=True)]
         many = 1 if way == "one" else workers
-        by_clock = [many * b[0] / w[0] for b, w in zip(base, blocks, strict=True)]
-        by_cpu = [many * b[1] / w[1] for b, w in zip(base, blocks, strict=True)]
-        times = [words([1000 * block[kind] for block in blocks], 1) for kind in (0, 1)]
-        print(f"{way:<17}{times[0]:<25}{times[1]:<25}{words(by_clock, 2):<25}{words(by_cpu, 2)}")
+        times = [spread([1000 * seconds for seconds in column]) for column in columns]
+        faster = [
+            spread([many * ratio for ratio in ratios(first, column)], 2)
+            for first, column in zip(base, columns, strict=True)
+        ]
+        print(f"{way:<17}{times[0]:<25}{times[1]:<25}{faster[0]:<25}{faster[1]}")
+
+
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, steps=2, cycles=2, ways=["one", "ring"])
+    arguments.add_argument("--workers", type=int, default=2)
+    arguments.add_argument("--batch", type=int, default=64)
+    arguments.add_argument("--steps", type=int, default=10, help="of a block")
+    arguments.add_argument("--cycles", type=int, default=6, help="even: as often in either order")
+    arguments.add_argument("--mpi", action="store_true", help="start by mpirun, and measure MPI too")
+    arguments.add_argument("--ways", nargs="+", help="these only; `one` is always among them")
+    arguments.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    arguments.add_argument("--out", help=argparse.SUPPRESS)
+    return arguments
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=10, help="of a block")
-    parser.add_argument("--cycles", type=int, default=6, help="even: as often in either order")
-    parser.add_argument("--mpi", action="store_true", help="start by mpirun, and measure MPI too")
-    parser.add_argument("--ways", nargs="+", help="these only; `one` is always among them")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    options.ways = options.ways or [*PLAIN, *(MPI if options.mpi else ())]
-    if "one" not in options.ways:
-        options.ways.insert(0, "one")
-    if options.out:
-        worker(options)
-    if len(os.sched_getaffinity(0)) < options.workers:
+    chosen = options().parse_args()
+    chosen.ways = chosen.ways or [*PLAIN, *(MPI if chosen.mpi else ())]
+    if "one" not in chosen.ways:
+        chosen.ways.insert(0, "one")
+    if chosen.out:
+        worker(chosen)
+    if len(os.sched_getaffinity(0)) < chosen.workers:
         raise SystemExit("there are fewer cores than workers: nothing can be compared")
     with tempfile.TemporaryDirectory(prefix="slurm-stacks-exchange-") as folder:
-        given = [arg for arg in sys.argv[1:] if arg != "--"]
-        command = [sys.executable, __file__, *given, "--out", folder]
+        command = [trainer(), "-m", "tests.bench.exchange", *sys.argv[1:], "--out", folder]
         env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        if options.mpi:
+        if chosen.mpi:
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             # OpenMPI waits by asking again and again; so it lets others of the same core run.
-            started = [
-                subprocess.Popen(
-                    [
-                        "mpirun",
-                        "-n",
-                        str(options.workers),
-                        "--bind-to",
-                        "none",
-                        "--oversubscribe",
-                        "--mca",
-                        "mpi_yield_when_idle",
-                        "1",
-                        *command,
-                    ],
-                    env=env,
-                )
-            ]
+            mpirun = ["mpirun", "-n", str(chosen.workers), "--bind-to", "none", "--oversubscribe"]
+            commands = [[*mpirun, "--mca", "mpi_yield_when_idle", "1", *command]]
         else:
-            started = [
-                subprocess.Popen([*command, "--rank", str(rank)], env=env) for rank in range(options.workers)
-            ]
+            commands = [[*command, "--rank", str(rank)] for rank in range(chosen.workers)]
+        started = [subprocess.Popen(words, env=env) for words in commands]
         try:
             statuses = [process.wait() for process in started]
         finally:
@@ -325,7 +315,7 @@ def main() -> int:
                 process.kill()
         if any(statuses):
             raise SystemExit(f"exit statuses {statuses}")
-        report(json.loads(Path(folder, "measured.json").read_text()), options.workers)
+        report(json.loads(Path(folder, "measured.json").read_text()), chosen.workers)
     return 0
 
 

@@ -1,12 +1,12 @@
-"""From `sbatch` to the script on a node that boots, and where that time goes.
+"""From `sbatch` to the script on a node that boots, and where that time goes:
 
-`.venv/bin/python tests/bench/node_boot.py [--boots 4] [--against OTHER-CHECKOUT] [--units]`
+    .venv/bin/python -m tests.bench.node_boot --boots 4 --against ../other --units
 
-It brings up the stack of container machines from this checkout, and with `--against` a second one from
-another checkout, boots a node of each in turn, so that both meet the same load, and removes them. It prints a
-line for each boot: the moments in seconds after `sbatch`, the CPU seconds that the node's processes have
-taken by the script's start, and the machine's load. `--units` adds the slowest parts of each boot, as systemd
-and cloud-init report them.
+It needs root. It brings up the stack of container machines from this checkout, and with `--against` a second
+one from another checkout, boots a node of each in turn, so that both meet the same load, and removes them. It
+prints a line for each boot: the moments in seconds after `sbatch`, the CPU seconds that the node's processes
+have taken by the script's start, and the machine's load. `--units` adds the slowest parts of each boot, as
+systemd and cloud-init report them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from cli.local.run_directory import RunDirectory  # noqa: E402
-from localcloud import nspawn  # noqa: E402
-from node.processes import ProcessId, descendants  # noqa: E402
-from tests.support.checkout import Checkout, until  # noqa: E402
+from cli.local.run_directory import RunDirectory
+from localcloud import nspawn
+from node.processes import ProcessId, descendants
+from tests.bench.figures import ROOT, in_turns, parser
+from tests.support.checkout import Checkout, until
 
 MOST = 16
+PRINTS = r"^this, median of \d+: .*script \d+\.\d\d.*(?s:.)*^left behind: nothing$"
 STACK = f"""
 config:
   slurm-stacks:cluster:
@@ -46,12 +45,16 @@ TICKS = os.sysconf("SC_CLK_TCK")
 NOTICED_SECONDS = 0.05
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--boots", type=int, default=4)
-    options.add_argument("--against", type=Path)
-    options.add_argument("--units", action="store_true")
-    chosen = options.parse_args()
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, boots=1)
+    arguments.add_argument("--boots", type=int, default=4, choices=range(1, MOST + 1), metavar="N")
+    arguments.add_argument("--against", type=Path, help="another checkout")
+    arguments.add_argument("--units", action="store_true", help="the slowest parts too")
+    return arguments
+
+
+def main() -> int:
+    chosen = options().parse_args()
     sources = {"this": ROOT} | ({"other": chosen.against.resolve()} if chosen.against else {})
     with tempfile.TemporaryDirectory() as folder:
         checkouts = {n: Checkout(Path(folder) / n, STACK, source=source) for n, source in sources.items()}
@@ -61,19 +64,18 @@ def main() -> None:
                 began = time.monotonic()
                 checkout.cluster("up", check=True, timeout=1500)
                 print(f"{name}: up after {time.monotonic() - began:.1f} s", flush=True)
-            for number in range(min(chosen.boots, MOST)):
-                for name, checkout in checkouts.items():
-                    moments = boot(checkout, number, units=chosen.units)
-                    found[name].append(moments)
-                    print(f"{name} {number}: {shown(moments)}; load {os.getloadavg()[0]:.1f}", flush=True)
+            for number, name in in_turns(list(checkouts), chosen.boots):
+                moments = boot(checkouts[name], number, units=chosen.units)
+                found[name].append(moments)
+                print(f"{name} {number}: {shown(moments)}; load {os.getloadavg()[0]:.1f}", flush=True)
         finally:
             left = [line for checkout in checkouts.values() for line in checkout.close()]
         for name, boots in found.items():
-            if boots:
-                parts = [what for what in boots[0] if all(what in one for one in boots)]
-                middle = {what: statistics.median(one[what] for one in boots) for what in parts}
-                print(f"{name}, median of {len(boots)}: {shown(middle)}")
+            parts = [what for what in boots[0] if all(what in moments for moments in boots)]
+            middle = {what: statistics.median(moments[what] for moments in boots) for what in parts}
+            print(f"{name}, median of {len(boots)}: {shown(middle)}")
         print(f"left behind: {left or 'nothing'}")
+    return 1 if left else 0
 
 
 def shown(moments: dict[str, float]) -> str:
@@ -137,4 +139,4 @@ def began(launcher: ProcessId, unit: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

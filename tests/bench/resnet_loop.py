@@ -1,7 +1,7 @@
 """The speed of ResNet's own training loop beside Keras's `fit`, on the same network and random images:
 
-    TF_USE_LEGACY_KERAS=1 PYTHONPATH=. <environment>/bin/python tests/bench/resnet_loop.py --cycles 5
-    TF_USE_LEGACY_KERAS=1 PYTHONPATH=. <environment>/bin/python tests/bench/resnet_loop.py --network resnet50
+    .venv/bin/python -m tests.bench.resnet_loop --cycles 5
+    .venv/bin/python -m tests.bench.resnet_loop --network resnet50
 
 Both ways run in one process, some steps of each in turns, every second cycle backwards, so that other load on
 the host affects both alike. `fit` gets what Keras has for the same training: SGD with momentum, a loss
@@ -13,22 +13,27 @@ with the least and the most, of fit's time divided by the loop's: more than 1 me
 from __future__ import annotations
 
 import argparse
-import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+from tests.bench.figures import enter_training_environment, in_turns, parser, ratios, spread
 
-from workload.resnet import images, network
-from workload.resnet.descent import MOMENTUM, SMOOTHING
-from workload.resnet.options import Options
-from workload.resnet.training import CALL_STEPS, Training, Watch
+if TYPE_CHECKING:
+    from workload.resnet.options import Options
+
+PRINTS = r"^loop: \d+\.\d.* images/s\nfit: \d+\.\d.* images/s\nfit / loop: \d+\.\d{3}"
 
 
 def own_loop(options: Options, mixed: bool) -> Any:
     """Return a function that trains some calls of CALL_STEPS steps by `workload.resnet.training`."""
+    import tensorflow as tf
+
+    from workload.resnet import images
+    from workload.resnet.training import CALL_STEPS, Training, Watch
+
     watch = Watch(lambda _epoch: None, print, lambda: False)
     data = images.find(options)
     strategy = tf.distribute.get_strategy()
@@ -45,6 +50,12 @@ def own_loop(options: Options, mixed: bool) -> Any:
 
 def keras_fit(options: Options, mixed: bool) -> Any:
     """Return a function that trains as many steps by one call of Keras's `fit`."""
+    import tensorflow as tf
+
+    from workload.resnet import images, network
+    from workload.resnet.descent import MOMENTUM, SMOOTHING
+    from workload.resnet.training import CALL_STEPS
+
     tf.keras.mixed_precision.set_global_policy("mixed_float16" if mixed else "float32")
     found = images.find(options)
     model = network.build(options.network, found.classes, options.image_size)
@@ -64,35 +75,44 @@ def keras_fit(options: Options, mixed: bool) -> Any:
     return run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--network", choices=("tiny", "resnet50"), default="tiny")
-    parser.add_argument("--cycles", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=20, help=f"calls of {CALL_STEPS} steps in each turn")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--image-size", type=int, default=64)
-    chosen = parser.parse_args()
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, cycles=1, calls=1, batch=2, image_size=32)
+    arguments.add_argument("--network", choices=("tiny", "resnet50"), default="tiny")
+    arguments.add_argument("--cycles", type=int, default=5)
+    arguments.add_argument("--calls", type=int, default=20, help="calls of several steps each in a turn")
+    arguments.add_argument("--batch", type=int, default=8)
+    arguments.add_argument("--image-size", type=int, default=64)
+    return arguments
+
+
+def main() -> int:
+    chosen = options().parse_args()
+    enter_training_environment("resnet_loop")
+    import tensorflow as tf
+
+    from workload.resnet.options import Options
+    from workload.resnet.training import CALL_STEPS
+
     mixed = bool(tf.config.list_physical_devices("GPU"))
-    with tempfile.TemporaryDirectory() as folder:
-        options = Options(
-            Path(folder), Path(folder), data="synthetic", network=chosen.network, batch=chosen.batch,
-            image_size=chosen.image_size,
-        )  # fmt: skip
-        ways = {"loop": own_loop(options, mixed), "fit": keras_fit(options, mixed)}
+    with tempfile.TemporaryDirectory() as name:
+        folder, size = Path(name), chosen.image_size
+        training = Options(
+            folder, folder, data="synthetic", network=chosen.network, batch=chosen.batch, image_size=size
+        )
+        ways = {"loop": own_loop(training, mixed), "fit": keras_fit(training, mixed)}
         for run in ways.values():  # the first call makes the graph
             run(1)
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for cycle in range(chosen.cycles):
-            for name, run in list(ways.items())[:: -1 if cycle % 2 else 1]:
-                began = time.monotonic()
-                run(chosen.calls)
-                seconds[name].append(time.monotonic() - began)
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _, way in in_turns(list(ways), chosen.cycles):
+            began = time.monotonic()
+            ways[way](chosen.calls)
+            seconds[way].append(time.monotonic() - began)
     count = chosen.calls * CALL_STEPS * chosen.batch
-    for name, taken in seconds.items():
-        print(f"{name}: {count / statistics.median(taken):.1f} images/s")
-    ratios = [fit / loop for loop, fit in zip(seconds["loop"], seconds["fit"], strict=True)]
-    print(f"fit / loop: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    for way, taken in seconds.items():
+        print(f"{way}: {spread([count / each for each in taken])} images/s")
+    print(f"fit / loop: {spread(ratios(seconds['fit'], seconds['loop']), 3)}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
-"""What 5,000 declared nodes cost the elastic daemon and slurmctld, and a launch of 1,000 of them.
+"""What 5,000 declared nodes cost the elastic daemon and slurmctld, and a launch of 1,000 of them:
 
-`.venv/bin/python tests/bench/scale.py [--nodes 5000] [--launch 1000] [--repeat 7]`
+    .venv/bin/python -m tests.bench.scale --nodes 5000 --launch 1000
 
 Nothing boots: slurmctld is real and has all the nodes, the elastic daemon is real, and the cloud behind it
 answers at once. There are four parts, each also measured with a tenth of its size:
@@ -19,30 +19,23 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.sites import LocalSite
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from node import rpc  # noqa: E402
-from node.codec import to_json  # noqa: E402
-from node.elastic import programs  # noqa: E402
-from node.elastic.daemon import Elastic  # noqa: E402
-from node.elastic.driver import (  # noqa: E402
+from cli.local.run_directory import FIRST_PORT
+from node import rpc
+from node.codec import to_json
+from node.elastic import programs
+from node.elastic.daemon import Elastic
+from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     LaunchGroup,
@@ -50,39 +43,28 @@ from node.elastic.driver import (  # noqa: E402
     Machine,
     MachineState,
 )
-from node.elastic.launch_groups import groups  # noqa: E402
-from node.folders import Folders  # noqa: E402
-from node.model import ClusterDesign, Partition, Settings, SlurmSettings  # noqa: E402
-from node.slurm.answers import parse_nodes  # noqa: E402
-from node.slurm.hostlist import fold  # noqa: E402
-from node.slurm.topology import Place  # noqa: E402
-from node.slurm.version import parse_resume  # noqa: E402
-from tests.node.slurm_cluster import SlurmCluster, design  # noqa: E402
-from tests.support.checkout import until  # noqa: E402
-from tests.support.doubles import FakeControl, settings  # noqa: E402
+from node.elastic.launch_groups import groups
+from node.folders import Folders
+from node.model import ClusterDesign, Partition, Settings, SlurmSettings
+from node.sites import LocalSite
+from node.slurm.answers import parse_nodes
+from node.slurm.hostlist import fold
+from node.slurm.topology import Place
+from node.slurm.version import parse_resume
+from tests.bench.figures import ROOT, Targets, median_ms, parser
+from tests.node.slurm_cluster import SlurmCluster, design
+from tests.support.checkout import until
+from tests.support.doubles import FakeControl, settings
 
 RUNNING = MachineState.RUNNING
 PARTITIONS = 5
 PLANNED_MS = 500.0
 PASS_MS = 1000.0
 MEMORY_MIB = 100.0
+PORTS = range(4000, FIRST_PORT)
+"""More than other tests' clusters may use, because each declared node has a port. No node listens there."""
+PRINTS = r"^  a pass, \d+ nodes, \d+ machines, all well: [\d.]+ ms(?s:.)*^missed: nothing$"
 TIMERS = SlurmSettings(suspend_time=3600, resume_timeout=900, reconcile_interval=2.0)
-
-
-@dataclass
-class Figures:
-    """What was measured, and which targets were missed."""
-
-    missed: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def target(self, what: str, value: float, most: float, unit: str) -> None:
-        good = value < most
-        self.say(f"  {what}: {value:.1f} {unit} (target: below {most:g}){'' if good else '  MISSED'}")
-        if not good:
-            self.missed.append(what)
 
 
 class InstantCloud:
@@ -150,16 +132,6 @@ class CloudServer:
         return {"machines": self.machines}
 
 
-def median_ms(work: Callable[[], object], repeat: int) -> float:
-    """The median of `repeat` runs, in milliseconds."""
-    seconds = []
-    for _ in range(repeat):
-        begun = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds) * 1000
-
-
 def wide(nodes: int) -> ClusterDesign:
     """A local design whose nodes are spread over some partitions."""
     each = nodes // PARTITIONS
@@ -177,7 +149,7 @@ def resume_file(made: ClusterDesign, launch: int) -> str:
     return json.dumps({"all_nodes": fold(n for nodes in wishes for n in nodes), "jobs": jobs})
 
 
-def planning(figures: Figures, made: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
+def planning(targets: Targets, made: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
     """Part 1. Returns the milliseconds of a whole request, from the file's text to the last launch call."""
     text = resume_file(made, launch)
     pure = median_ms(lambda: groups(parse_resume(text), made, "r"), repeat)
@@ -196,12 +168,11 @@ def planning(figures: Figures, made: ClusterDesign, launch: int, repeat: int, fo
         whole = median_ms(request, repeat)
         until(lambda: not elastic.launcher.busy(), 60, "the launches' ends", 0.01)
     asked = {name: number / repeat for name, number in cloud.calls.items()}
-    figures.say(
+    print(
         f"  {launch:5d} nodes in {len(calls)} groups: parsed and grouped {pure:.1f} ms, to the last launch "
         f"call {whole:.1f} ms ({whole / launch * 1000:.1f} us a node); calls a request: {asked}"
     )
-    if asked["launch"] != len(calls):
-        figures.missed.append("one launch call a group")
+    targets.exactly("launch calls a request", round(asked["launch"]), len(calls))
     return whole
 
 
@@ -289,28 +260,28 @@ def bare_interpreter() -> float:
             child.kill()
 
 
-def daemon(figures: Figures, scale: Scale, launch: int, seconds: float) -> None:
+def daemon(targets: Targets, scale: Scale, launch: int, seconds: float) -> None:
     """Parts 3 and 4: the real programs and the real daemon."""
     controller = scale.start_of_controller()
-    figures.say(f"  slurmctld's start until it has told all nodes: {controller * 1000:.0f} ms")
+    print(f"  slurmctld's start until it has told all nodes: {controller * 1000:.0f} ms")
     small = scale.launch(launch // 10, "wide1")
     large = scale.launch(launch, "wide0")
     for count, (scheduled, launched) in ((launch // 10, small), (launch, large)):
-        figures.say(
+        print(
             f"  {count:5d} nodes: sbatch to ResumeProgram {scheduled * 1000:.0f} ms, "
             f"ResumeProgram to the launch call {launched * 1000:.0f} ms"
         )
     before, begun = cpu_seconds(scale.daemon.pid), time.monotonic()
     time.sleep(seconds)
     share = (cpu_seconds(scale.daemon.pid) - before) / (time.monotonic() - begun)
-    figures.say(f"  CPU of the daemon while {launch} nodes boot and a prolog waits: {share:.0%} of one core")
+    print(f"  CPU of the daemon while {launch} nodes boot and a prolog waits: {share:.0%} of one core")
     bare = bare_interpreter()
     now, most = memory(scale.daemon.pid), memory(scale.daemon.pid, "VmHWM")
-    figures.say(f"  bare interpreter {bare:.1f} MiB, daemon {now:.1f} MiB, at most {most:.1f} MiB")
-    figures.target("daemon's memory above the interpreter, at most", most - bare, MEMORY_MIB, "MiB")
+    print(f"  bare interpreter {bare:.1f} MiB, daemon {now:.1f} MiB, at most {most:.1f} MiB")
+    targets.below("daemon's memory above the interpreter, at most", most - bare, MEMORY_MIB, "MiB")
 
 
-def reconciling(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
+def reconciling(targets: Targets, scale: Scale, launch: int, repeat: int) -> None:
     """Part 2, against the slurmctld whose nodes are on their way up."""
     control = scale.slurm.control
     text = control.run("scontrol", "show", "nodes", "--oneliner")
@@ -319,15 +290,15 @@ def reconciling(figures: Figures, scale: Scale, launch: int, repeat: int) -> Non
     small, large = (median_ms(lambda t=t: parse_nodes(t), repeat) for t in (tenth, text))  # type: ignore[misc]
     ratio = (large / len(lines)) / (small / (len(lines) // 10))
     asked = median_ms(lambda: control.run("scontrol", "show", "nodes", "--oneliner"), repeat)
-    figures.say(
+    print(
         f"  scontrol {asked:.0f} ms, its text parsed {large:.0f} ms for {len(lines)} nodes, {small:.1f} ms "
         f"for a tenth: a node costs {ratio:.2f} times as much; squeue and its text "
         f"{median_ms(control.jobs, repeat):.0f} ms"
     )
-    passes(figures, scale, launch, repeat)
+    passes(targets, scale, launch, repeat)
 
 
-def passes(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
+def passes(targets: Targets, scale: Scale, launch: int, repeat: int) -> None:
     """Time whole passes: with nothing to do, with machines to end, with nodes to power down."""
     lib = scale.slurm.root / "own"
     lib.mkdir()
@@ -338,7 +309,7 @@ def passes(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
     cloud.machines = [Machine(m["id"], m["node"], RUNNING, time.time()) for m in scale.cloud.machines]
     with quiet():
         well = median_ms(reconciler.once, repeat)
-    figures.target(f"a pass, {declared} nodes, {len(cloud.machines)} machines, all well", well, PASS_MS, "ms")
+    targets.below(f"a pass, {declared} nodes, {len(cloud.machines)} machines, all well", well, PASS_MS, "ms")
     # Everything counts as seen for long enough: every pass has something to do about each of these.
     reconciler.policy = dataclasses.replace(reconciler.policy, settle=0.0)
     mine = cloud.machines
@@ -347,45 +318,44 @@ def passes(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
     with quiet():
         ending = median_ms(reconciler.once, repeat)
     calls = cloud.calls["terminate"] / repeat
-    figures.target(f"a pass that ends {launch} orphans in {calls:g} call", ending, PASS_MS, "ms")
+    targets.below(f"a pass that ends {launch} orphans in {calls:g} call", ending, PASS_MS, "ms")
     cloud.machines = [dataclasses.replace(m, failure="step mounts: timed out") for m in mine]
     with quiet():
         back = median_ms(reconciler.once, 1)
-    figures.target(f"a pass that gives {len(mine)} failed boots back", back, PASS_MS, "ms")
+    targets.below(f"a pass that gives {len(mine)} failed boots back", back, PASS_MS, "ms")
+
+
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, nodes=100, launch=20, repeat=1, seconds=1.0)
+    arguments.add_argument("--nodes", type=int, default=5000, help="declared, in five partitions")
+    arguments.add_argument("--launch", type=int, default=1000, help="at most a partition's nodes")
+    arguments.add_argument("--repeat", type=int, default=7)
+    arguments.add_argument("--seconds", type=float, default=8.0, help="of the daemon's CPU time")
+    return arguments
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--nodes", type=int, default=5000, help="declared, in five partitions")
-    options.add_argument("--launch", type=int, default=1000, help="at most a partition's nodes")
-    options.add_argument("--repeat", type=int, default=7)
-    chosen = options.parse_args()
+    chosen = options().parse_args()
     if not 10 <= chosen.launch <= chosen.nodes // PARTITIONS:
-        options.error(f"--launch: 10 to {chosen.nodes // PARTITIONS}, the nodes of one of five partitions")
-    figures = Figures()
+        options().error(f"--launch: 10 to {chosen.nodes // PARTITIONS}, the nodes of one of five partitions")
+    targets = Targets(timed=not chosen.quick)
     made = wide(chosen.nodes)
-    figures.say(f"planning, {chosen.nodes} declared nodes")
-    folder = Path(tempfile.mkdtemp())
-    try:
-        small = planning(figures, made, chosen.launch // 10, chosen.repeat, folder)
-        large = planning(figures, made, chosen.launch, chosen.repeat, folder)
-    finally:
-        shutil.rmtree(folder)
-    figures.say(f"  a node of the large launch costs {large / 10 / small:.2f} times one of the small")
-    figures.target(f"a launch of {chosen.launch} nodes, planned", large, PLANNED_MS, "ms")
-    with SlurmCluster(made) as slurm:
+    print(f"planning, {chosen.nodes} declared nodes")
+    with tempfile.TemporaryDirectory() as folder:
+        small = planning(targets, made, chosen.launch // 10, chosen.repeat, Path(folder))
+        large = planning(targets, made, chosen.launch, chosen.repeat, Path(folder))
+    print(f"  a node of the large launch costs {large / 10 / small:.2f} times one of the small")
+    targets.below(f"a launch of {chosen.launch} nodes, planned", large, PLANNED_MS, "ms")
+    with SlurmCluster(made, ports=PORTS) as slurm:
         scale = Scale(slurm)
         try:
-            figures.say("the real slurmctld, programs and daemon")
-            daemon(figures, scale, chosen.launch, seconds=8)
+            print("the real slurmctld, programs and daemon", flush=True)
+            daemon(targets, scale, chosen.launch, chosen.seconds)
         finally:
             scale.close()
-        figures.say("reconciling")
-        reconciling(figures, scale, chosen.launch, chosen.repeat)
-    figures.say(f"missed: {', '.join(figures.missed) or 'nothing'}")
-    return 1 if figures.missed else 0
+        print("reconciling")
+        reconciling(targets, scale, chosen.launch, chosen.repeat)
+    return targets.status()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""A network link of a given rate and delay between two network namespaces of this program's own; needs root.
+"""A network link of a given rate and delay between two network namespaces of this program's own:
+
+    .venv/bin/python -m tests.bench.shaped_link --link 1000,0.3
+
+It needs root. Run as a program, it measures what the link gives; `speed_up` trains over it.
 
 Not every kernel has netem, so packets go through this process: each namespace has a TUN interface, and a
 thread passes packets from one to the other as a wire would, one after another at the link's rate, each after
 the delay. Packets are large (60,000 bytes), because a process passes fewer than 20,000 a second; network
 cards give the kernel such large pieces, too. The process takes some percent of a core from the workers.
-
-    python -m tests.bench.shaped_link        # measures what the link gives
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import fcntl
 import os
@@ -21,6 +24,9 @@ import threading
 import time
 from types import TracebackType
 
+from tests.bench.figures import parser
+
+PRINTS = r"^\d+ Mbit/s, \d+\.\d\d ms there and back$"
 MTU = 60_000
 BACKLOG = 4 << 20
 """The most bytes that wait for the link in one direction. More bytes wait in the kernel's queue."""
@@ -156,6 +162,23 @@ def measured(link: Link) -> str:
             end.wait()
 
 
+def from_text(text: str) -> Link:
+    """Return the link of an option's value, `MBIT,MS`."""
+    megabits, _, milliseconds = text.partition(",")
+    return Link(float(megabits), float(milliseconds))
+
+
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__)
+    arguments.add_argument("--link", type=from_text, metavar="MBIT,MS", default="1000,0.3")
+    return arguments
+
+
+def main() -> int:
+    with options().parse_args().link as link:
+        print(measured(link))
+    return 0
+
+
 if __name__ == "__main__":
-    with Link(1000, 0.3) as made:
-        print(measured(made))
+    sys.exit(main())

@@ -1,6 +1,7 @@
-"""Random jobs, faults and restarts on a real local cluster, and an audit of what became of them.
+"""Random jobs, faults and restarts on a real local cluster, and an audit of what became of them:
 
-`.venv/bin/python tests/bench/soak.py [--minutes 30] [--seed N] [--machines container] [--faults kill,freeze]`
+    .venv/bin/python -m tests.bench.soak --minutes 30
+    .venv/bin/python -m tests.bench.soak --minutes 30 --machines container --faults kill,freeze --seed 5
 
 It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
@@ -15,21 +16,52 @@ It prints the seed and, every 10 s, what is going on. It exits 1 with the findin
 
 from __future__ import annotations
 
+import argparse
+import random
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.bench.figures import parser
+from tests.support.soak.faults import ALL_KINDS, KINDS
+from tests.support.soak.harness import Options, soak
 
-from tests.support.soak.harness import parse, soak  # noqa: E402
+PRINTS = r"^jobs: \d+; .*\nfaults: [1-9].*(?s:.)*^findings: 0$"
+
+
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, minutes=0.1, faults="elastic")
+    arguments.add_argument(
+        "--minutes", type=float, default=2.0, help="of jobs and faults, before the queue empties"
+    )
+    arguments.add_argument("--seed", type=int, help="the same choices again; times still differ")
+    arguments.add_argument("--machines", choices=("process", "container"), default="process")
+    arguments.add_argument(
+        "--faults",
+        default="all",
+        help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: container only",
+    )
+    arguments.add_argument(
+        "--drain", type=float, default=300.0, help="seconds that the queue may take to empty"
+    )
+    arguments.add_argument("--logs", type=Path, help="where the logs are kept; else a new folder in /tmp")
+    return arguments
 
 
 def main() -> int:
+    chosen = options().parse_args()
+    every = ALL_KINDS if chosen.machines == "container" else KINDS
+    kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
+    if unknown := [kind for kind in kinds if kind not in every]:
+        options().error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")
+    if chosen.logs is not None and chosen.logs.exists():
+        options().error(f"--logs: {chosen.logs} exists already: name a new folder")
+    seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
     try:
-        return 1 if soak(parse(str(__doc__))).findings else 0
+        found = soak(Options(chosen.minutes * 60, seed, chosen.drain, chosen.machines, kinds, chosen.logs))
     except KeyboardInterrupt:
         print("interrupted: the cluster is gone, the logs are kept", file=sys.stderr)
         return 130
+    return 1 if found.findings else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""How much faster two local nodes of one core each train than one; by the training environment's Python:
+"""How much faster two local nodes of one core each train than one:
 
-    PYTHONPATH=. <environment>/bin/python tests/bench/speed_up.py --epochs 8 --repeat 2
+    .venv/bin/python -m tests.bench.speed_up --epochs 8 --repeat 2
 
 A worker is a process on a core of its own, as a process machine's jobs are, without Slurm. All runs belong
 to one measurement: each repetition runs every case once, and the next one in the opposite order, so that
@@ -19,6 +19,8 @@ Exits 1 if a bound of --least is missed. `--least local-sgd:2=1.7` means: `local
 least 1.7 times the images a second of `sync` on one worker.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
@@ -33,14 +35,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench import shaped_link
 from tests.bench.core_share import shares
+from tests.bench.figures import ROOT, in_turns, parser, ratios, spread, trainer
 from tests.bench.shaped_link import Link
-from tests.bench.shaped_link import measured as measured_link
 from workload import scaling
 
-ROOT = Path(__file__).resolve().parents[2]
 CASES = ("sync:1", "published:1", "published:2", "sync:2", "local-sgd:2")
 BASE = "sync:1"
+PRINTS = r"^sync:1 +\d+\.\d +1\.00 .*\n(?s:.*)^sync:2 +\d+\.\d +\d+\.\d\d .* MB +0\.\d{4}"
 
 
 @dataclass
@@ -105,7 +108,7 @@ def train(
             "SLURM_PROCID": str(rank),
             "SLURMD_NODENAME": f"{network}.{rank + 1}",
         }
-        command = [*before[rank], sys.executable, "-m", "workload.train"]
+        command = [*before[rank], trainer(), "-m", "workload.train"]
         with (folder / f"out-{rank}.txt").open("wb") as out:
             processes.append(
                 subprocess.Popen(
@@ -135,11 +138,6 @@ def peak(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_maxrss * 1024 / 1e6
 
 
-def spread(values: list[float], digits: int) -> str:
-    middle = f"{statistics.median(values):.{digits}f}"
-    return middle + (f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else "")
-
-
 def print_times(one: Measured, base: Measured) -> None:
     """Print the times that predictions come from, and the speed-up that they mean: without the start."""
     steps = one.step or [t.step for t in one.times]
@@ -162,81 +160,91 @@ def print_forecast(case: str, measured: dict[str, Measured]) -> None:
     print(f"{'':<14}from two workers: {spread([t.speed_up(int(workers), alone) for t in two.times], 2)}")
 
 
-def both(text: str) -> Link:
-    megabits, _, milliseconds = text.partition(",")
-    return Link(float(megabits), float(milliseconds))
-
-
 def bound(text: str) -> tuple[str, float]:
     case, _, least = text.partition("=")
     return case, float(least)
 
 
+def add(measured: dict[str, Measured], case: str, record: dict[str, Any]) -> None:
+    """Add a run's record to its case's results."""
+    results = measured[case]
+    results.seconds.append(record["seconds_train"])
+    results.images.append(record["images_per_second"])
+    results.megabytes.append(record["megabytes"])
+    results.accuracy.append(record["test_accuracy"])
+    results.steady += [epoch["seconds"] for epoch in record["history"][1:]]
+    results.every.append(record["average_every"])
+    results.start.append(sum(record["phases"][name] for name in ("data", "import", "meet")))
+    step, exchange, every = (record[f] for f in ("step_seconds", "exchange_seconds", "average_every"))
+    if exchange is not None:
+        found = scaling.Measured(step, exchange, record["workers"], every or 1)
+        bases = measured[BASE].step
+        alone = statistics.median(bases) if bases else None
+        results.predicted.append(found.speed_up(record["workers"], alone))
+        results.times.append(found)
+    elif step is not None:
+        results.step.append(step)
+
+
+def report(measured: dict[str, Measured], least: list[tuple[str, float]]) -> bool:
+    """Print the table, and return whether the bounds are kept."""
+    head = f"{'case':<14}{'seconds of training':<26}{'times as fast as ' + BASE:<28}"
+    print(f"\n{head}{'predicted':<12}{'to 1st step':<14}{'memory':<9}held out")
+    missed = []
+    for case, results in measured.items():
+        faster = ratios(results.images, measured[BASE].images)
+        every = results.every
+        rounds = "" if every[0] is None else f"  rounds of {', '.join(map(str, every))} steps"
+        print(
+            f"{case:<14}{spread(results.seconds):<26}{spread(faster, 2):<28}"
+            f"{f'{statistics.median(results.predicted):.2f}' if results.predicted else '-':<12}"
+            f"{f'{statistics.median(results.start):.1f} s':<14}{f'{max(results.megabytes):.0f} MB':<9}"
+            f"{spread(results.accuracy, 4)}{rounds}"
+        )
+        print_times(results, measured[BASE])
+        print_forecast(case, measured)
+        missed += [name for name, bound in least if name == case and statistics.median(faster) < bound]
+    return not missed
+
+
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, cases=["sync:1", "sync:2"], epochs=1, steps_per_epoch=20, repeat=1)
+    arguments.add_argument("--cases", nargs="+", default=list(CASES), metavar="PROFILE:WORKERS")
+    arguments.add_argument("--epochs", type=int, default=2)
+    arguments.add_argument("--steps-per-epoch", type=int, help="fewer than an epoch has")
+    arguments.add_argument("--repeat", type=int, default=2, help="even: as often in either order")
+    arguments.add_argument(
+        "--link", type=shaped_link.from_text, metavar="MBIT,MS", help="between the two workers"
+    )
+    arguments.add_argument("--share", type=float, default=1.0, help="of a core, for each worker")
+    arguments.add_argument("--least", nargs="*", type=bound, default=[], metavar="CASE=RATIO")
+    arguments.add_argument("arguments", nargs="*", help="of workload.train, behind --")
+    return arguments
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="PROFILE:WORKERS")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=2, help="even: as often in either order")
-    parser.add_argument("--link", type=both, metavar="MBIT,MS", help="between the two workers")
-    parser.add_argument("--share", type=float, default=1.0, help="of a core, for each worker")
-    parser.add_argument("--least", nargs="*", type=bound, default=[], metavar="CASE=RATIO")
-    parser.add_argument("arguments", nargs="*", help="of workload.train, behind --")
-    options = parser.parse_args()
+    chosen = options().parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < options.share * max(int(case.partition(":")[2]) for case in options.cases):
+    if len(cores) < chosen.share * max(int(case.partition(":")[2]) for case in chosen.cases):
         raise SystemExit(f"this host has {len(cores)} cores, fewer than workers: nothing can be compared")
-    measured = {case: Measured() for case in options.cases}
-    link: Link | None = options.link
+    measured = {case: Measured() for case in chosen.cases}
+    link: Link | None = chosen.link
+    steps = [] if chosen.steps_per_epoch is None else ["--steps-per-epoch", str(chosen.steps_per_epoch)]
+    arguments = ["--data", "synthetic", "--epochs", str(chosen.epochs), *steps, *chosen.arguments]
     with (
         tempfile.TemporaryDirectory(prefix="slurm-stacks-speed-up-") as name,
         link or contextlib.nullcontext(),
     ):
         if link is not None:
-            print(f"the link: {measured_link(link)}", flush=True)
-        for repetition in range(options.repeat):
-            for case in options.cases[:: -1 if repetition % 2 else 1]:
-                load = os.getloadavg()[0]
-                arguments = ["--data", "synthetic", "--epochs", str(options.epochs), *options.arguments]
-                folder = Path(name) / f"{case.replace(':', '-')}-{repetition}"
-                record = run(case, folder, arguments, cores, options.share, link)
-                one, seconds = measured[case], record["seconds_train"]
-                one.seconds.append(seconds)
-                one.images.append(record["images_per_second"])
-                one.megabytes.append(record["megabytes"])
-                one.accuracy.append(record["test_accuracy"])
-                one.steady += [epoch["seconds"] for epoch in record["history"][1:]]
-                one.every.append(record["average_every"])
-                one.start.append(sum(record["phases"][name] for name in ("data", "import", "meet")))
-                if record["exchange_seconds"] is not None:
-                    found = scaling.Measured(
-                        record["step_seconds"],
-                        record["exchange_seconds"],
-                        record["workers"],
-                        record["average_every"] or 1,
-                    )
-                    bases = measured[BASE].step
-                    alone = statistics.median(bases) if bases else None
-                    one.predicted.append(found.speed_up(record["workers"], alone))
-                    one.times.append(found)
-                elif record["step_seconds"] is not None:
-                    one.step.append(record["step_seconds"])
-                print(f"{time.strftime('%H:%M:%S')} {case}: {seconds:.1f} s, load {load:.1f}", flush=True)
-    head = f"{'case':<14}{'seconds of training':<26}{'times as fast as ' + BASE:<28}"
-    print(f"\n{head}{'predicted':<12}{'to 1st step':<14}{'memory':<9}held out")
-    missed = []
-    for case, one in measured.items():
-        ratios = [mine / base for base, mine in zip(measured[BASE].images, one.images, strict=True)]
-        rounds = "" if one.every[0] is None else f"  rounds of {', '.join(map(str, one.every))} steps"
-        print(
-            f"{case:<14}{spread(one.seconds, 1):<26}{spread(ratios, 2):<28}"
-            f"{f'{statistics.median(one.predicted):.2f}' if one.predicted else '-':<12}"
-            f"{f'{statistics.median(one.start):.1f} s':<14}{f'{max(one.megabytes):.0f} MB':<9}"
-            f"{spread(one.accuracy, 4)}{rounds}"
-        )
-        print_times(one, measured[BASE])
-        print_forecast(case, measured)
-        missed += [c for c, least in options.least if c == case and statistics.median(ratios) < least]
-    return 1 if missed else 0
+            print(f"the link: {shaped_link.measured(link)}", flush=True)
+        for repetition, case in in_turns(chosen.cases, chosen.repeat):
+            load = os.getloadavg()[0]
+            folder = Path(name) / f"{case.replace(':', '-')}-{repetition}"
+            record = run(case, folder, arguments, cores, chosen.share, link)
+            add(measured, case, record)
+            seconds = record["seconds_train"]
+            print(f"{time.strftime('%H:%M:%S')} {case}: {seconds:.1f} s, load {load:.1f}", flush=True)
+    return 0 if report(measured, chosen.least) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""From `sbatch` to the script running on nodes that were off, and from the last job's end to zero nodes.
+"""From `sbatch` to the script running on nodes that were off, and from the last job's end to zero nodes:
 
-`.venv/bin/python tests/bench/start_latency.py [--submissions 20] [--wide 50]`
+    .venv/bin/python -m tests.bench.start_latency --submissions 20 --wide 50
 
 Brings up a cluster of its own on this machine and removes it. All jobs write the time (of one clock) at which
 their script starts. Times are seconds.
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.support.checkout import Checkout, until  # noqa: E402
+from tests.bench.figures import parser, spread
+from tests.support.checkout import Checkout, until
 
 SUSPEND_SECONDS = 3
 STACK = """
@@ -30,16 +28,28 @@ config:
       - {{name: debug, instance_type: local.small, nodes: {{max: 8}}, default: true}}
       - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}}}
     slurm: {{suspend_time: {suspend}}}
+  slurm-stacks:benchmark: {{enabled: false}}
 """
+PRINTS = (
+    r"^sbatch to script, nodes off: \d+\.\d\d .* s\n"
+    r"last job's end to zero nodes: \d+\.\d .* s .*\n"
+    r"\d+ one-node jobs at once: \d+\.\d\d .* s"
+)
 SCRIPT = "#!/bin/sh\ndate +%s.%N > start-$SLURM_JOB_ID\nsrun hostname >/dev/null\n"
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--submissions", type=int, default=20)
-    options.add_argument("--wide", type=int, default=50)
-    options.add_argument("--seed", type=int, default=1)
-    chosen = options.parse_args()
+def options() -> argparse.ArgumentParser:
+    arguments = parser(__doc__, submissions=3, wide=4)
+    arguments.add_argument("--submissions", type=int, default=20, help="of jobs of 1, 2 and 8 nodes")
+    arguments.add_argument(
+        "--wide", type=int, default=50, help="the number of jobs that are submitted at once"
+    )
+    arguments.add_argument("--seed", type=int, default=1)
+    return arguments
+
+
+def main() -> int:
+    chosen = options().parse_args()
     random.seed(chosen.seed)
     with tempfile.TemporaryDirectory() as folder:
         checkout = Checkout(Path(folder) / "a b", STACK.format(wide=chosen.wide, suspend=SUSPEND_SECONDS))
@@ -53,13 +63,12 @@ def main() -> None:
         finally:
             left = checkout.close()
     print(f"left behind: {left or 'nothing'}")
+    return 1 if left else 0
 
 
 def submit(checkout: Checkout, work: Path, *arguments: str) -> tuple[int, float]:
     """Submit a job at once; its id, and when sbatch was started."""
     environment = {"SLURM_CONF": str(checkout.run_directory / "etc" / "slurm.conf")}
-    import subprocess
-
     begun = time.time()
     command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={work}", *arguments, str(work / "job")]
     done = subprocess.run(
@@ -95,15 +104,12 @@ def starts(checkout: Checkout, work: Path, count: int) -> None:
         until(lambda: all_off(checkout), 60, "all nodes off", 0.2)
         downs.append(time.time() - ended)
         print(f"  job {job}, {nodes} nodes: start {seconds[nodes][-1]:.2f}, off {downs[-1]:.1f}", flush=True)
-    every = [value for values in seconds.values() for value in values]
     for nodes, values in seconds.items():
-        middle = statistics.median(values)
-        print(f"{nodes} nodes: median {middle:.2f} s, worst {max(values):.2f} s, of {len(values)}")
-    print(f"sbatch to script, nodes off: median {statistics.median(every):.2f} s, worst {max(every):.2f} s")
-    print(
-        f"last job's end to zero nodes: median {statistics.median(downs):.1f} s, worst {max(downs):.1f} s "
-        f"(SuspendTime {SUSPEND_SECONDS} s)"
-    )
+        if values:
+            print(f"{nodes} nodes: {spread(values, 2)} s, of {len(values)}")
+    every = [value for values in seconds.values() for value in values]
+    print(f"sbatch to script, nodes off: {spread(every, 2)} s")
+    print(f"last job's end to zero nodes: {spread(downs)} s (SuspendTime {SUSPEND_SECONDS} s)")
 
 
 def wide(checkout: Checkout, work: Path, count: int) -> None:
@@ -111,11 +117,8 @@ def wide(checkout: Checkout, work: Path, count: int) -> None:
     marks = [work / f"start-{job}" for job, _ in jobs]
     until(lambda: all(mark.exists() and mark.stat().st_size for mark in marks), 120, "all jobs", 0.05)
     waits = [float(mark.read_text()) - begun for mark, (_, begun) in zip(marks, jobs, strict=True)]
-    print(
-        f"{count} one-node jobs at once: median {statistics.median(waits):.2f} s, last {max(waits):.2f} s "
-        "after its own sbatch"
-    )
+    print(f"{count} one-node jobs at once: {spread(waits, 2)} s, each after its own sbatch")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -210,11 +210,9 @@ def test_a_run_still_under_way_counts_until_now(journal: Journal, task: Callable
 
 
 def test_gpus_that_are_counted_as_used_without_a_job_are_a_finding() -> None:
-    line = (
-        "NodeName=gpu-{} CPUAlloc={} CPUTot=2 Gres=gpu:v100:4 GresDrain=N/A GresUsed=gpu:v100:{} State=IDLE"
-    )
-    used, free = "2(IDX:0-1)", "0(IDX:N/A)"
-    lines = [line.format(0, 0, free), line.format(1, 2, used), line.format(2, 0, used)]
-    assert audit.leaked("\n".join([*lines, "NodeName=debug-0 CPUAlloc=0 GresUsed=gpu:0"])) == [
-        "gpu-2 GresUsed=gpu:v100:2("
+    nodes = [
+        NodeState("gpu-0", "IDLE"),
+        NodeState("gpu-1", "ALLOCATED", cpus_alloc=2, gres_used=2),
+        NodeState("gpu-2", "IDLE", gres_used=2),
     ]
+    assert audit.leaked({node.name: node for node in nodes}) == ["gpu-2 uses 2"]

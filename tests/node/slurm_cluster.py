@@ -59,7 +59,7 @@ mv $f.part $f
 """
 
 
-def reserved_range(count: int, seed: int) -> tuple[int, list[socket.socket]]:
+def reserved_range(count: int, seed: int, within: range = OWN_PORTS) -> tuple[int, list[socket.socket]]:
     """Return the first of `count` ports in a row that no other test's cluster has, and what reserves them.
 
     Nodes that are off have no listener, so ports that look free may be another cluster's. UDP sockets, one
@@ -67,7 +67,7 @@ def reserved_range(count: int, seed: int) -> tuple[int, list[socket.socket]]:
     """
     taken: list[range] = []
     while True:
-        first, held = free_range(count, seed, taken, within=OWN_PORTS), []
+        first, held = free_range(count, seed, taken, within=within), []
         for slot in range(first // SLOT * SLOT, first + count, SLOT):
             held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             try:
@@ -119,12 +119,13 @@ class SlurmCluster:
         prolog: str = "exit 0",
         edit: Callable[[str], str] = lambda text: text,
         sbin: str = "/usr/sbin",
+        ports: range = OWN_PORTS,
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
         self.root.chmod(0o711)
         count = ports_needed(plan)
         # The ports are not in the range of stacks' clusters: most of theirs have no listener to be found.
-        first, self._reserved = reserved_range(count + 1, zlib.crc32(self.root.name.encode()))
+        first, self._reserved = reserved_range(count + 1, zlib.crc32(self.root.name.encode()), ports)
         self.site = Site(
             root=str(self.root),
             user=pwd.getpwuid(os.getuid()).pw_name,

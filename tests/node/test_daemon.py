@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,9 @@ def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(made: Daemon) 
 def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(made: Daemon) -> None:
     """Otherwise a pass between Slurm's decision and its request sees an ended machine, and launches again."""
     made.resume("debug-[0-1]")
-    assert set(made.elastic.launcher.own()) == {"debug-0", "debug-1"}
+    assert set(made.elastic._ledger.newest()) == {"debug-0", "debug-1"}
     made.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
-    assert set(made.elastic.launcher.own()) == {"debug-1"}
+    assert set(made.elastic._ledger.newest()) == {"debug-1"}
 
 
 def test_nor_is_one_whose_node_goes_while_it_is_launched(
@@ -181,10 +182,55 @@ def test_nor_is_one_whose_node_goes_while_it_is_launched(
 
     monkeypatch.setattr(made.driver, "launch", late)
     made.resume("debug-[0-1]")
-    assert set(made.elastic.launcher.own()) == {"debug-1"}
+    assert set(made.elastic._ledger.newest()) == {"debug-1"}
     monkeypatch.setattr(made.driver, "launch", launch)
     made.resume("debug-0", identity="r2")
-    assert set(made.elastic.launcher.own()) == {"debug-0", "debug-1"}, "of its next life"
+    assert set(made.elastic._ledger.newest()) == {"debug-0", "debug-1"}, "of its next life"
+
+
+def passes(daemon: Daemon) -> list[Any]:
+    """What a few passes over a node that is up decided."""
+    daemon.control.state["debug-0"] = node("debug-0", "ALLOCATED", "CLOUD")
+    daemon.elastic.reconciler.policy = replace(daemon.elastic.reconciler.policy, settle=0.0)
+    daemon.elastic.reconciler.once()
+    return daemon.told("down")
+
+
+def test_a_daemon_that_was_killed_knows_which_machine_it_had_launched(made: Daemon, tmp_path: Path) -> None:
+    """The machine ends before the next daemon has seen it alive."""
+    made.resume("debug-0")
+    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
+    restarted = Daemon(tmp_path)
+    restarted.driver.machines = [ended]
+    assert passes(restarted) == [(("debug-0",), "slurm-stacks preempted: the machine is gone")]
+
+
+def test_it_takes_no_earlier_machine_for_the_one_that_it_was_launching(
+    made: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new machine is up, and no list shows it yet."""
+    made.resume("debug-0")
+    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
+    monkeypatch.setattr(made.elastic._budget_enforcer._budget, "launched", killed)
+    made.resume("debug-0", identity="r2")
+    restarted = Daemon(tmp_path)
+    restarted.driver.machines = [ended]
+    assert passes(restarted) == []
+
+
+def killed(_: object) -> None:
+    raise RuntimeError
+
+
+def test_nor_one_of_a_node_that_was_off_meanwhile(made: Daemon, tmp_path: Path) -> None:
+    """A daemon was killed before it heard that Slurm had powered the node down."""
+    made.resume("debug-0")
+    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
+    restarted = Daemon(tmp_path)
+    restarted.driver.machines = [ended]
+    restarted.control.state["debug-0"] = node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")
+    restarted.elastic.reconciler.once()
+    assert passes(restarted) == []
 
 
 def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:

@@ -191,17 +191,31 @@ def test_a_cloud_bills_the_first_minute(tmp_path: Path) -> None:
     assert ledger.account(9 * HOUR).node_hours == pytest.approx(60 / 3600)
 
 
+def test_the_newest_machine_of_a_node_is_known_until_it_is_forgotten(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.json"
+    first = Ledger(file, DESIGN)
+    first.launched({"cheap-0": "m-1", "cheap-1": "m-2", "dear-0": "m-3"}, 0.0)
+    first.launched({"cheap-0": "m-4"}, 1.0)
+    first.see([], 900.0)
+    again = Ledger(file, DESIGN)
+    assert again.newest() == {"cheap-0": "m-4", "cheap-1": "m-2", "dear-0": "m-3"}
+    again.forget(["cheap-0", "cheap-9"])
+    assert Ledger(file, DESIGN).newest() == {"cheap-1": "m-2", "dear-0": "m-3"}
+    assert Ledger(file, design(CHEAP)).newest() == {"cheap-1": "m-2"}, "a node that the design has no more"
+
+
 # --- files that cannot be read or written ----------------------------------------------------------------
 
-GOOD = {"closed": {"cheap": {"seconds": HOUR, "usd": 1.0, "unpriced": 0.0}}, "open": {}}
+GOOD = {"closed": {"cheap": {"seconds": HOUR, "usd": 1.0, "unpriced": 0.0}}, "open": {}, "newest": {}}
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_text(""),
     "half": lambda file: file.write_text(json.dumps(GOOD)[:30]),
     "binary": lambda file: file.write_bytes(b"\xff\xfe\x00"),
     "a list": lambda file: file.write_text("[]"),
     "a part is missing": lambda file: file.write_text('{"closed": {}}'),
-    "a part is another": lambda file: file.write_text('{"closed": [], "open": {}}'),
-    "another version": lambda file: file.write_text('{"closed": {"cheap": 3600.0}, "open": {}}'),
+    "a part is another": lambda file: file.write_text('{"closed": [], "open": {}, "newest": {}}'),
+    "no machines": lambda file: file.write_text(json.dumps({**GOOD, "newest": ["m-1"]})),
+    "another version": lambda file: file.write_text(json.dumps({**GOOD, "closed": {"cheap": 3600.0}})),
     "no number": lambda file: file.write_text(json.dumps(GOOD).replace("3600.0", "NaN")),
     "less than nothing": lambda file: file.write_text(json.dumps(GOOD).replace("3600.0", "-3600.0")),
     "a folder": lambda file: file.mkdir(),

@@ -407,8 +407,8 @@ def test_what_ended_in_an_earlier_life_of_the_node_says_nothing_of_this_one() ->
 def test_a_machine_of_ours_that_ended_before_anybody_looked_is_known_to_be_gone() -> None:
     ended = (machine("debug-0", MachineState.TERMINATED),)
     node = NodeView("debug-0", N.UP, boot=5.0)
-    for own, expected in (({"debug-0": "m-1"}, M.GONE), ({"debug-0": "m-2"}, M.NONE), ({}, M.NONE)):
-        _, memory = plan(Observation((OTHER, node), ended, own=own), Memory(), 0.0, POLICY)
+    for newest, expected in (({"debug-0": "m-1"}, M.GONE), ({"debug-0": "m-2"}, M.NONE), ({}, M.NONE)):
+        _, memory = plan(Observation((OTHER, node), ended, newest=newest), Memory(), 0.0, POLICY)
         assert memory.nodes["debug-0"].pair == (N.UP, expected)
 
 

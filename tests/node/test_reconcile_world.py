@@ -37,6 +37,15 @@ def test_a_machine_that_dies_is_replaced_and_its_job_runs_again(world: World) ->
     assert job.state == "COMPLETED"
 
 
+def test_a_machine_that_dies_while_the_daemon_is_dead_is_replaced_as_soon(world: World) -> None:
+    job = run(world)
+    world.kill()
+    world.cloud.kill(machine(world, job))
+    assert seconds_until(world, lambda: job.restarts, 12) <= 12, "long before Slurm loses its patience"
+    rest(world)
+    assert job.state == "COMPLETED"
+
+
 def test_a_job_whose_script_could_not_be_delivered_loses_no_later_run_to_that(world: World) -> None:
     """Slurm gives a job to a node whose machine has just died, and tries for 11 s to start it there."""
     first = run(world, 1, 10)

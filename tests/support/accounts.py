@@ -9,7 +9,7 @@ import pytest
 
 WIDE = "wide"
 FIRST = (
-    "tests/cluster/test_container_cluster.py", "tests/cluster/test_faults.py",
+    "tests/bench/", "tests/cluster/test_container_cluster.py", "tests/cluster/test_faults.py",
     "tests/cluster/test_elastic_life.py", "tests/cluster/test_accounting.py",
     "tests/cluster/test_diagnosis.py", "tests/cluster/test_aws_machines.py",
     "tests/cluster/test_live_changes.py", "tests/cluster/test_benchmark_training.py",

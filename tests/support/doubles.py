@@ -108,6 +108,9 @@ class FakeControl(Slurm):
             raise self.error
         return dict(self.state)
 
+    def detailed_nodes(self) -> dict[str, NodeState]:
+        return self.nodes()
+
     def jobs(self) -> dict[int, JobState]:
         return dict(self.queue)
 

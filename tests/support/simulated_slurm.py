@@ -221,6 +221,9 @@ class SimulatedSlurm(Slurm):
         self._answer()
         return {name: self._state(node) for name, node in self.members.items()}
 
+    def detailed_nodes(self) -> dict[str, NodeState]:
+        return self.nodes()
+
     def jobs(self) -> dict[int, JobState]:
         self._answer()
         return {one.id: self._job_state(one) for one in self.queue.values()}

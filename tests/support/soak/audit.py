@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from itertools import pairwise
@@ -181,19 +180,13 @@ def stuck(nodes: dict[str, NodeState]) -> list[str]:
     return [f"{n.name} {'+'.join([n.base, *sorted(n.flags)])} reason={n.reason!r}" for n in bad]
 
 
-def leaked(nodes: str) -> list[str]:
+def leaked(nodes: dict[str, NodeState]) -> list[str]:
     """Return idle nodes whose GPUs Slurm counts as used. Jobs for whole nodes would wait for them forever.
 
     Args:
-        nodes: `scontrol show nodes --details --oneliner`.
+        nodes: The answer of `Slurm.detailed_nodes`.
     """
-    found = []
-    for line in nodes.splitlines():
-        name = re.search(r"NodeName=(\S+)", line)
-        used = re.search(r"GresUsed=\S*?:(\d+)\(", line)
-        if name and used and int(used[1]) and "CPUAlloc=0" in line:
-            found.append(f"{name[1]} {used[0]}")
-    return found
+    return [f"{n.name} uses {n.gres_used}" for n in nodes.values() if n.gres_used and not n.cpus_alloc]
 
 
 def describe(task: Task, runs: list[Run]) -> str:

@@ -1,8 +1,7 @@
-"""A soak from `up` to `down`: its options, its clock, its report."""
+"""A soak from `up` to `down`: its clock, its report."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import shutil
@@ -18,7 +17,7 @@ from node.slurm.control import SlurmError
 from tests.support.checkout import until
 from tests.support.soak import audit
 from tests.support.soak.cluster import PARTITIONS, SoakCluster
-from tests.support.soak.faults import ALL_KINDS, KINDS, Faults
+from tests.support.soak.faults import KINDS, Faults
 from tests.support.soak.journal import Journal
 from tests.support.soak.load import Load
 
@@ -171,7 +170,7 @@ class Soak:
         self._answers()
         for line in audit.stuck(self._cluster.control.nodes()):
             self.journal.finding(f"node stuck: {line}")
-        for line in audit.leaked(self._cluster.control.run("scontrol", "show", "nodes", "-d", "--oneliner")):
+        for line in audit.leaked(self._cluster.control.detailed_nodes()):
             self.journal.finding(f"GPUs counted as used without a job: {line}")
         for machine in self._cluster.machines():
             self.journal.finding(f"orphan: machine {machine['id']} of {machine['node']}, {machine['state']}")
@@ -238,31 +237,3 @@ def soak(options: Options) -> Result:
         made = Soak(Path(folder), options)
         findings = made.run()
         return Result(findings, made.logs, audit.outcomes(made.journal), made.journal.kinds())
-
-
-def parse(description: str, arguments: list[str] | None = None) -> Options:
-    """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=2.0, help="of jobs and faults, before the queue empties"
-    )
-    parser.add_argument("--seed", type=int, help="the same choices again; times still differ")
-    parser.add_argument("--machines", choices=("process", "container"), default="process")
-    parser.add_argument(
-        "--faults",
-        default="all",
-        help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: container only",
-    )
-    parser.add_argument("--drain", type=float, default=300.0, help="seconds that the queue may take to empty")
-    parser.add_argument("--logs", type=Path, help="where the logs are kept; else a new folder in /tmp")
-    chosen = parser.parse_args(arguments)
-    every = ALL_KINDS if chosen.machines == "container" else KINDS
-    kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
-    if unknown := [kind for kind in kinds if kind not in every]:
-        parser.error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")
-    if chosen.logs is not None and chosen.logs.exists():
-        parser.error(f"--logs: {chosen.logs} exists already: name a new folder")
-    seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
-    return Options(chosen.minutes * 60, seed, chosen.drain, chosen.machines, kinds, chosen.logs)
