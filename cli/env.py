@@ -13,7 +13,7 @@ from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from operations.access import StackUp
 
 
 app = typer.Typer(
@@ -58,18 +58,18 @@ def make(
     stack: StackOption = UNNAMED,
 ) -> None:
     """Make an environment from a requirements file, if it is not there yet."""
-    from cli import providers
+    from cli import provider
     from cli.console.progress import Console
 
     if not requirements.is_file():
         raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
-    environment = providers.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
+    environment = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
-    """Return the cluster's environments (`node.environments.found`), each with its `source`: a file, or null.
+    """Return the cluster's environments (`training.environments`), each with its `source`: a file, or null.
 
     Raises:
         UserError: The cluster is not up or does not answer.

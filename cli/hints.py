@@ -7,15 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-PULUMI_PAGE = "https://www.pulumi.com/docs/install/"
-GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
-AWS_CLI_PAGE = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
-SESSION_MANAGER_PAGE = "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
-DOCKER_PAGE = "https://docs.docker.com/engine/install/"
-SLURM_PAGE = "https://slurm.schedmd.com/quickstart_admin.html"
-OPENSSH_PAGE = "https://www.openssh.com/portable.html"
-PYTHON_PAGE = "https://www.python.org/downloads/"
-HOW_TO_INSTALL = f"Install the Pulumi CLI ({PULUMI_PAGE}), put `pulumi` on PATH, and run the command again."
+from operations import pages
+
+HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."
 
 
 def hint(command: str, stack: str, rest: str = "") -> str:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli import hints
+from operations import pages
 from tests.support.checkout import ROOT, sources
 
 TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! --)")
-PLACES = ("_PAGE}", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command}", "{command(wanted)}")
+PLACES = ("pages.", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command}", "{command(wanted)}")
 
 
 def texts(file: Path) -> Iterator[tuple[int, str]]:
@@ -52,15 +52,15 @@ def test_every_hint_to_install_something_has_its_page() -> None:
 
 
 def test_the_pages_are_official() -> None:
-    found = {name: value for name, value in vars(hints).items() if name.endswith("_PAGE")}
+    found = {name: value for name, value in vars(pages).items() if name.isupper()}
     hosts = {name: re.fullmatch(r"https://([a-z.]+)/\S*", value) for name, value in found.items()}
-    assert {name: host and host[1] for name, host in hosts.items()} == {
-        "PULUMI_PAGE": "www.pulumi.com",
-        "GCLOUD_PAGE": "cloud.google.com",
-        "AWS_CLI_PAGE": "docs.aws.amazon.com",
-        "SESSION_MANAGER_PAGE": "docs.aws.amazon.com",
-        "DOCKER_PAGE": "docs.docker.com",
-        "SLURM_PAGE": "slurm.schedmd.com",
-        "OPENSSH_PAGE": "www.openssh.com",
-        "PYTHON_PAGE": "www.python.org",
+    assert {name: host[1] for name, host in hosts.items() if host} == {
+        "PULUMI": "www.pulumi.com",
+        "GCLOUD": "cloud.google.com",
+        "AWS_CLI": "docs.aws.amazon.com",
+        "SESSION_MANAGER": "docs.aws.amazon.com",
+        "DOCKER": "docs.docker.com",
+        "SLURM": "slurm.schedmd.com",
+        "OPENSSH": "www.openssh.com",
+        "PYTHON": "www.python.org",
     }

@@ -12,9 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli.changes.jobs import Job, listed
-from node.local_cloud import LocalCloud
-from node.model import ClusterDesign, Mount
-from node.storage import BUCKETS
+from node.model import BUCKETS, ClusterDesign, LocalCloud, Mount
 
 
 class Kind(StrEnum):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from cli import providers
+from cli import provider as providers
 from cli.console.tables import put
 from cli.doctor import general
 from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_message, warns

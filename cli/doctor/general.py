@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import hints, runner
+from cli import runner
 from cli.changes import runs, table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
@@ -26,6 +26,7 @@ from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import plurals
 from node.slurm.environment import defaults
+from operations import pages
 
 if TYPE_CHECKING:
     from cli.provider import Provider
@@ -126,7 +127,7 @@ def python(project: Path) -> Iterable[Finding]:
         yield stops(
             "python.version",
             f"Python {version}; 3.11, 3.12 or 3.13 is needed",
-            f"Install one ({hints.PYTHON_PAGE}), remove {venv} and run ./cluster again: it makes a new "
+            f"Install one ({pages.PYTHON}), remove {venv} and run ./cluster again: it makes a new "
             "environment.",
         )
     missing = [str(venv / "bin" / name) for name in ("python", "uv") if not (venv / "bin" / name).exists()]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import process
 from cli.runner.events import (
     Message,
     OnEvent,
@@ -34,6 +33,7 @@ from cli.runner.state import Record, State, Status
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from node.processes import CALLER_VARIABLE, ProcessId, caller
+from operations import processes
 
 WORKERS = 16
 """The most resources that are deleted at the same time."""
@@ -71,7 +71,7 @@ class Lifecycle:
         self.project = project
         self.state = state
         self.preview = preview
-        self.processes = process.Processes()
+        self.processes = processes.Processes()
         self.stopping = threading.Event()
         """Set by an interrupt; no operation begins after it."""
         self.failures: list[str] = []
@@ -248,7 +248,7 @@ class Lifecycle:
         """End the command that a killed run left behind: it must not run beside the new one."""
         if record.process is not None:
             pid, started = record.process
-            if process.end_leftover(ProcessId(pid, int(started))):
+            if processes.end_leftover(ProcessId(pid, int(started))):
                 self._on_event(Message(f"{record.name}: ended the command that a killed run left behind"))
             record.process = None
 
@@ -347,11 +347,11 @@ class Commands:
     """
 
     def __init__(
-        self, directory: Path, on_event: OnEvent, processes: process.Processes, stopping: threading.Event
+        self, directory: Path, on_event: OnEvent, running: processes.Processes, stopping: threading.Event
     ) -> None:
         self._directory = directory
         self._on_event = on_event
-        self._processes = processes
+        self._processes = running
         self._stopping = stopping
 
     def run(
@@ -373,7 +373,7 @@ class Commands:
         env = {**os.environ, CALLER_VARIABLE: caller(os.getpid())}
         env |= {key: str(value) for key, value in (inputs.get("environment") or {}).items()}
         try:
-            finished = process.run(
+            finished = processes.run(
                 ["/bin/sh", "-c", text],
                 cwd=self._directory,
                 env=env,
@@ -418,6 +418,6 @@ def _status(returncode: int) -> str:
         return f"killed by signal {-returncode}"
 
 
-def _tail(finished: process.Finished) -> str:
+def _tail(finished: processes.Finished) -> str:
     lines = (finished.stderr.strip() or finished.stdout.strip()).splitlines()[-TAIL_LINES:]
     return ":\n" + "\n".join(lines) if lines else ", and it printed nothing"

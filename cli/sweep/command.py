@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli import providers, results, shared_cores
+from cli import provider, results, shared_cores
 from cli.console.progress import Console
 from cli.console.tables import output
-from cli.provider import StackUp
 from cli.runner import interrupt
 from cli.sweep import plan as plans
 from cli.sweep import table
@@ -27,6 +26,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, NotUpError,
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node import plurals
+from operations.access import StackUp
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -59,7 +59,7 @@ def run(
     Raises:
         UserError: See `Sweep.run`.
     """
-    if (scheduler := providers.scheduler(stack, config)) is not None:
+    if (scheduler := provider.scheduler(stack, config)) is not None:
         if partitions is not None or gpus is not None:
             raise UserError("--partition and --gpus are of Slurm: AWS Batch has one queue", EXIT_USAGE)
         scheduler.run(console, nodes, repeat)
@@ -73,7 +73,7 @@ def cancel(stack: Stack, config: StackConfig, console: Console) -> None:
     Raises:
         UserError: The cluster does not answer.
     """
-    if (scheduler := providers.scheduler(stack, config)) is not None:
+    if (scheduler := provider.scheduler(stack, config)) is not None:
         scheduler.cancel(console)
         return
     Sweep(stack, config, console).cancel()
@@ -428,7 +428,7 @@ class Benchmark:
     def plan(self, wanted: SweepRequest) -> Plan:
         """Return a new plan. No other plan uses the folders of its runs."""
         name = secrets.token_hex(4)
-        layout = providers.load(self.cluster.provider).layout(self.cluster)
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
         runs = {case: self._run(case) for case, _ in plans.order(wanted)}
         staged = next(iter(runs.values())).staged
         return Plan(
@@ -501,5 +501,5 @@ class Benchmark:
         )
 
     def _run(self, case: Case) -> BenchmarkRun:
-        layout = providers.load(self.cluster.provider).layout(self.cluster)
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
         return BenchmarkRun.of(self.cluster, self._training(case), layout, self.stack.project)

@@ -23,7 +23,7 @@ from infra.errors import NotUpError, UserError
 from node import foreign, plurals
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from operations.access import StackUp
 
 
 POLL_SECONDS = 2.0
