@@ -42,7 +42,7 @@ INSTEAD: dict[str, Row | None] = {
     "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,
 }
-"""Rows that differ from the clouds' rows."""
+"""Rows that differ from the clouds' table."""
 OWN: dict[str, Row] = {
     **table.without_effect(_CLOUDS, "access.mode", "access.key", "controller.image"),
     **table.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
