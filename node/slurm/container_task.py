@@ -20,11 +20,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.slurm.hostlist import expand
-
 if __name__ == "__main__":  # Slurm starts this file, and Python then does not know the folder of the package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from node.slurm.hostlist import expand
 
 MOUNTS = "CONTAINER_MOUNTS"
 """The variable with further mounts: `SOURCE[:TARGET[:ro]]`, separated by commas."""

@@ -8,6 +8,7 @@ import itertools
 import os
 import pty
 import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -486,11 +487,18 @@ def at_a_terminal(project: Path, keys: list[bytes]) -> tuple[int, str]:
     output, answered = b"", 0
     # The other end is closed when the process has ended: Linux then answers with EIO.
     with contextlib.suppress(OSError), contextlib.closing(os.fdopen(ours, "rb+", buffering=0)) as terminal:
-        while piece := terminal.read(65536):
+        key = b""
+        while True:
+            # Python may get a Ctrl-C just before it begins to wait for a key. A person presses it again.
+            while not select.select([terminal], [], [], 5.0)[0]:
+                if key == b"\x03":
+                    terminal.write(key)
+            if not (piece := terminal.read(65536)):
+                break
             output += piece
             if re.search(rb"\]: $", output[answered:]):
-                answered = len(output)
-                terminal.write(keys.pop(0) if keys else b"\n")
+                answered, key = len(output), keys.pop(0) if keys else b"\n"
+                terminal.write(key)
     return process.wait(timeout=60), output.decode().replace("\r\n", "\n")
 
 

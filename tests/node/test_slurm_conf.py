@@ -319,7 +319,7 @@ def test_addresses_are_each_ones_own_and_as_rendered() -> None:
 @pytest.mark.parametrize(
     ("site", "error"),
     [
-        ({"slurmd_port": 65530}, "do not fit"),
+        ({"slurmd_port": 65530}, "do not end at 65535"),
         ({"slurmd_port": 16810}, "lies among"),
         ({"root": "/tmp/with space"}, "cannot hold"),
         ({"root": "/tmp/per%cent"}, "cannot hold"),

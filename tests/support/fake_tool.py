@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,7 +32,7 @@ class Queue:
 
 def main(folder: Path, arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    from node import benchmark, command_line, foreign
+    from node import command_line, foreign, subprocesses
     from tests.support.doubles import FakeControl, job
 
     queue = Queue(folder)
@@ -51,16 +50,16 @@ def main(folder: Path, arguments: list[str]) -> int:
             have = queue.read()
             queue.write({**have, **{int(number): ("CANCELLED", have[int(number)][1]) for number in jobs}})
 
-    def sbatch(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+    def sbatch(command: list[str], *_arguments: Any, **_options: Any) -> subprocesses.Ran:
         assert command[0].endswith("sbatch")
         jobs = queue.read()
         number = 41 + len(jobs)
         comment = next((w.partition("=")[2] for w in command if w.startswith("--comment=")), "")
         queue.write({**jobs, number: ("PENDING", comment)})
-        return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
+        return subprocesses.Ran(0, f"{number}\n")
 
     command_line.Control = Control  # type: ignore[attr-defined, assignment]
-    benchmark.subprocess.run = sbatch  # type: ignore[attr-defined]
+    subprocesses.run = sbatch  # type: ignore[assignment]
     return command_line.main(str(folder / "settings.json"), arguments)
 
 

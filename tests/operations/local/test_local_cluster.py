@@ -274,7 +274,7 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
     (folder / "run").mkdir()
     assert local.do("stage") == staged
     assert (folder / "run").is_dir(), "runs below it are kept"
-    shutil.copy(local.project / "workload" / "model.py", local.project / "workload" / "another.py")
+    shutil.copy(local.project / "workload" / "loop.py", local.project / "workload" / "another.py")
     assert local.do("stage")["folder"] != staged["folder"]
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []
 
