@@ -1,0 +1,97 @@
+"""What a refused change says of the files that it would delete: which, how many, and how to keep them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cli.aws.changes import RULES
+from cli.changes import table
+from cli.changes.table import Kind
+from node.model import Mount, SlurmSettings
+from tests.support.aws_mocks import LUSTRE, NFS, aws_design
+
+PERSISTENT = dataclasses.replace(LUSTRE, deployment="PERSISTENT_1")
+SAVE = "add `snapshot: true`, put the old values back, run `up` and then `down`, which makes"
+FILESTORE = Mount("/scratch", "filestore", size_gib=1024, deployment="ZONAL")
+
+
+@pytest.mark.parametrize(
+    ("mount", "said"),
+    [
+        (NFS[0], f"{SAVE} a snapshot"),
+        (dataclasses.replace(NFS[0], snapshot=True), "run `down`, which makes a snapshot"),
+        (dataclasses.replace(NFS[0], keep=True), "it stays, because of `keep: true`"),
+        (Mount("/e", "efs"), "add `keep: true`"),
+        (PERSISTENT, f"{SAVE} a backup"),
+        (dataclasses.replace(PERSISTENT, s3_export="s3://lab/out"), "what is exported to s3://lab/out stays"),
+        (dataclasses.replace(PERSISTENT, s3_import="s3://lab/in"), "this kind has no backup"),
+        (dataclasses.replace(LUSTRE, deployment="SCRATCH_2", s3_export=None), "this kind has no backup"),
+        (FILESTORE, "make a backup with `gcloud filestore backups create`"),
+    ],
+)  # fmt: skip
+def test_the_way_that_keeps_files_is_one_that_the_kind_has(mount: Mount, said: str) -> None:
+    assert table.way_to_keep(mount).startswith(said)
+
+
+def up(**values: Any) -> Any:
+    return aws_design(**{"mounts": (*NFS, PERSISTENT), **values})
+
+
+def lost(**values: Any) -> list[str]:
+    """The directories that the refusal of these values names."""
+    why = str(table.refusal(table.compare(up(), up(**values), RULES), []))
+    _, found, below = why.partition("what is lost, and how to keep it:\n")
+    assert found
+    return [line.strip().partition(" ")[0] for line in below.splitlines()]
+
+
+def test_another_network_is_refused_with_what_it_deletes_and_no_more() -> None:
+    network = dataclasses.replace(up().network, cidr="10.1.0.0/16")
+    why = str(table.refusal(table.compare(up(), up(network=network), RULES), []))
+    assert why.splitlines() == [
+        "this deletes files. Save them first. `up --replace` makes the change anyway:",
+        "  /fsx: network.cidr 10.0.0.0/16 → 10.1.0.0/16: is recreated: its contents are lost "
+        "(its security groups are of the old network)",
+        "what is lost, and how to keep it:",
+        f"  /fsx (fsx_lustre, {PERSISTENT.size_gib} GiB): {table.way_to_keep(PERSISTENT)}",
+    ]  # fmt: skip
+
+
+def test_a_change_names_what_of_the_cluster_it_makes_anew() -> None:
+    assert lost(name="other") == ["/home", "/apps", "/fsx"]
+    assert lost(kms_key="arn:aws:kms:eu-west-1:1:key/2") == ["/home", "/apps"], "Lustre has a key of FSx's"
+    assert lost(mounts=NFS) == ["/fsx"]
+    moved = dataclasses.replace(
+        up().network, vpc="vpc-1", public_subnet="subnet-1", private_subnets=("subnet-2",)
+    )
+    assert lost(network=moved) == ["/home", "/apps", "/fsx"], "the head may be in another zone"
+
+
+def test_what_is_not_the_clusters_own_is_not_lost() -> None:
+    theirs = dataclasses.replace(NFS[0], existing="vol-1")
+    old = aws_design(mounts=(theirs, NFS[1]))
+    (change,) = table.compare(old, aws_design(name="other", mounts=(theirs, NFS[1])), RULES)
+    assert [line.partition(" ")[0] for line in change.lost] == ["/apps"]
+
+
+def test_a_lustre_that_cannot_leave_its_subnet_keeps_the_subnet() -> None:
+    network = dataclasses.replace(up().network, private_cidr="10.0.192.0/18")
+    found = table.compare(up(), up(network=network), RULES)
+    # The last one is because the new subnet would share addresses with the one that is up.
+    never = [("/fsx", Kind.NEVER), ("", Kind.NEVER)]
+    assert [(change.part, change.kind) for change in found] == [("", Kind.HEAD), *never]
+    assert "this is not possible: put the old value back" in str(table.refusal(found, []))
+
+
+def test_accounting_on_the_heads_own_disk_is_lost_with_it() -> None:
+    old = aws_design(slurm=SlurmSettings(accounting=True))
+    new = dataclasses.replace(old, access=dataclasses.replace(old.access, key="other"))
+    assert "the accounting that `sacct` shows" in str(table.refusal(table.compare(old, new, RULES), []))
+    without = dataclasses.replace(old, slurm=SlurmSettings())
+    assert (
+        table.refusal(table.compare(without, dataclasses.replace(new, slurm=SlurmSettings()), RULES), [])
+        is None
+    )
