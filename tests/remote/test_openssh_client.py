@@ -305,7 +305,7 @@ def test_a_users_program_is_staged_with_its_modes(
     project = tmp_path / "a project"
     (project / "code").mkdir(parents=True)
     (project / "workload").mkdir()
-    (project / "workload" / "program.py").write_text("launcher\n")
+    (project / "workload" / "launcher.py").write_text("launcher\n")
     (project / "workload" / "train.py").write_text("the built-in training\n")
     (project / "code" / "train.py").write_text("print(1)\n")
     (project / "code" / "it's a tool").write_text("#!/bin/sh\n")
@@ -321,7 +321,7 @@ def test_a_users_program_is_staged_with_its_modes(
         "x": {
             "files/code/train.py": b"print(1)\n",
             "files/code/it's a tool": b"#!/bin/sh\n",
-            "program.py": b"launcher\n",
+            "launcher.py": b"launcher\n",
         }
     }
     staged = machine.shared / "bench" / "x" / "workload" / "files" / "code"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workload import program, rendezvous, result
+from workload import launcher, program, rendezvous, result
 from workload.slurm import Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,11 +58,11 @@ def test_no_two_tasks_get_a_port_and_no_task_one_that_is_used() -> None:
 def test_a_task_knows_its_place() -> None:
     step = Step(2, ("a", "a", "b", "b"), "b", "7.0.0")
     addresses = ["a:10001", "a:10002", "b:10003", "b:10004"]
-    found = program.variables(step, addresses, 10005)
+    found = launcher.variables(step, addresses, 10005)
     tf_config = json.loads(found.pop("TF_CONFIG"))
     assert tf_config == {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 2}}
     assert found == {"MASTER_ADDR": "a", "MASTER_PORT": "10005", "RANK": "2", "WORLD_SIZE": "4"}
-    local = program.local_variables({"SLURM_LOCALID": "0", "SLURM_NODEID": "1"}, step)
+    local = launcher.local_variables({"SLURM_LOCALID": "0", "SLURM_NODEID": "1"}, step)
     assert local == {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
 
 
@@ -70,9 +70,9 @@ def test_python_runs_python_and_linux_the_rest(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    assert program.command("a b.py", ["-x"], "/env/python") == ["/env/python", "a b.py", "-x"]
-    assert program.command("folder", [], "/env/python") == ["/env/python", "folder"]
-    assert program.command("run.sh", ["1"], "/env/python") == [str(tmp_path / "run.sh"), "1"]
+    assert launcher.command("a b.py", ["-x"], "/env/python") == ["/env/python", "a b.py", "-x"]
+    assert launcher.command("folder", [], "/env/python") == ["/env/python", "folder"]
+    assert launcher.command("run.sh", ["1"], "/env/python") == [str(tmp_path / "run.sh"), "1"]
     assert os.access("run.sh", os.X_OK)
 
 
@@ -101,7 +101,7 @@ def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: P
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "SLURM_STACKS_FOLDER": str(run)}
     env["SLURM_LAUNCH_NODE_IPADDR"] = "127.0.0.1"
     done = subprocess.run(
-        [sys.executable, "-S", "-P", "-m", "workload.program", "launch", "show.py", "--lr", "two words"],
+        [sys.executable, "-S", "-P", "-m", "workload.launcher", "launch", "show.py", "--lr", "two words"],
         cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.splitlines()[0].startswith("['--lr', 'two words'] 0 1 ")
@@ -109,7 +109,7 @@ def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: P
     assert (done.returncode, done.stderr) == (9, "")
     options = ["--status=9", "--began=5.5", "--ended=8.0", "--"]
     ended = subprocess.run(
-        [sys.executable, "-S", "-P", "-m", "workload.program", "conclude", *options, "show.py", "--", "-x"],
+        [sys.executable, "-S", "-P", "-m", "workload.launcher", "conclude", *options, "show.py", "--", "-x"],
         cwd=run, env={**env, **ENV}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "show.py ended with status 9 after 2.5 s\n")
@@ -129,7 +129,7 @@ def concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) 
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
     words = [f"--status={status}", "--began=1", "--ended=11", "--tasks-per-node=2", "--", "train.py", "--lr"]
-    assert program.conclude([*words, "0.1"]) == 0
+    assert launcher.conclude([*words, "0.1"]) == 0
     record: dict[str, Any] = json.loads((tmp_path / "result.json").read_text())
     assert result.program_mistakes(record) == []
     return record
