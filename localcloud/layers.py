@@ -156,5 +156,7 @@ def check_free_space(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+    """Remove a folder whole, also while a process that was interrupted removes it, too."""
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
