@@ -94,9 +94,11 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     elif (own := providers.scheduler(up.stack, up.config)) is not None:
         own.show_status(found)
     else:
-        from cli.console.tables import show_status
+        from cli import slurm_release
+        from cli.console.tables import show_release, show_status
 
         show_status(found, up.stack.name, here=up.provider == "local")
+        show_release(*slurm_release.running(up.config, found))
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:

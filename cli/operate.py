@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores
+from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores, slurm_release
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -385,8 +385,11 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     training = benchmark_design(config, cluster)
     found = warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
+    release, advisories = slurm_release.planned(cluster)
+    found += advisories
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
+    made["slurm"] = release or None
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     if made["changes"] is not None:

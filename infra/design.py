@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infra import batch_design
-from infra.config import ClusterConfig, StackConfig
+from infra.config import ClusterConfig, StackConfig, distributions
 from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.local_cloud import LocalConfig
@@ -66,9 +66,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             mode=cluster.access.mode or ACCESS_MODE[cluster.provider],
             ssh_cidrs=tuple(cluster.access.ssh_cidrs),
             key=cluster.access.key,
+            user=distributions.chosen_row(cluster, facts).aws.user if cluster.provider == "aws" else None,
         ),
         network=_network(cluster),
-        image=_image(cluster),
+        image=_image(cluster, facts),
         local=local_cloud(local),
         batch=batch,
         kms_key=(cluster.aws or AwsConfig()).kms_key,
@@ -276,7 +277,7 @@ def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSett
     else:
         longest = max(limits.boot(made, partition) for partition in made.partitions)
         chosen = model.SlurmSettings(resume_timeout=longest)
-    own = cluster.slurm.model_dump(exclude_none=True)
+    own = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
     return codec.from_json(model.SlurmSettings, codec.to_json(chosen) | own)
 
 
@@ -305,11 +306,11 @@ def _network(cluster: ClusterConfig) -> model.Network:
     )
 
 
-def _image(cluster: ClusterConfig) -> model.Image:
+def _image(cluster: ClusterConfig, facts: Catalog) -> model.Image:
     if cluster.provider == "local":
         return model.Image(source=cluster.local.suite if cluster.local else None)
     image = cluster.image
-    return model.Image(source=None if image.id else image.source, id=image.id, bake=image.bake)
+    return model.Image(source=distributions.chosen(cluster, facts), id=image.id, bake=image.bake)
 
 
 def _image_id(image: OwnImageConfig | None) -> str | None:

@@ -170,6 +170,8 @@ class Access:
     """The networks from which port 22 can be reached."""
     key: str | None = None
     """The name of an EC2 key pair."""
+    user: str | None = None
+    """AWS: the user of the image, as whom everybody logs in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Image:
     """The image from which machines boot."""
 
     source: str | None = None
-    """The name of a distribution: ubuntu-24.04."""
+    """The name of a distribution (ubuntu-24.04), or of its suite on the local stack (trixie)."""
     id: str | None = None
     """Id of an existing image, used instead of `source`."""
     bake: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 from node import rpc
 from node.bootstrap.report import failure
 from node.folders import Folders
+from node.slurm import packaged
 from node.slurm.control import Control, SlurmError
 
 STATUS_SECONDS = 10.0
@@ -31,7 +32,7 @@ def status(folders: Folders) -> dict[str, Any]:
         raise SilentError(_boot(folders) or _slurmctld(folders) or _daemon(folders, error)) from error
     except rpc.RpcError as error:
         raise SilentError(_behind(error)) from error
-    return found
+    return {**found, "slurm": packaged.status()}
 
 
 def _boot(folders: Folders) -> str | None:

@@ -11,7 +11,7 @@ from cli.aws.account import explained
 from cli.clouds import operations
 from cli.clouds.cloud import Machine
 from cli.clouds.kept_storage import KeptStorage
-from infra.aws.access import USER, ssh_proxy
+from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
 from node.model import Access
 
@@ -97,8 +97,8 @@ class AwsCloud:
         seconds: float = head["LastModified"].timestamp()
         return seconds
 
-    def user(self) -> str:
-        return USER
+    def user(self, access: Access) -> str:
+        return str(access.user)
 
     def proxy(self, access: Access, python: str) -> str | None:
         return ssh_proxy(self.place.region, access.mode, access.key, python)

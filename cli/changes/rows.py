@@ -9,6 +9,7 @@ from cli.changes.table import Kind, Row
 from node.local_cloud import LocalCloud
 
 OTHER = "another cluster; the one that is up is destroyed"
+OTHER_RELEASE = "another release of Slurm is another cluster"
 
 SHARED: dict[str, Row] = {
     "name": Row(Kind.DATA, ("cluster.name",), OTHER),

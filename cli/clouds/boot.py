@@ -18,7 +18,6 @@ from cli.waiting import attempts
 from infra.clouds import userdata
 from infra.clouds.commands import PYTHON, WaitRequest
 from infra.errors import UserError
-from node.model import Access
 
 WAIT_SECONDS = 2700.0
 """How long one host may take. At its first boot the controller installs Slurm and builds the training
@@ -57,7 +56,7 @@ class Waiter:
         Raises:
             UserError: A boot failed (the message has its last lines) or took too long.
         """
-        user = self.cloud.user()
+        user = self.cloud.user(self.request.access)
         reports = {host: self.host(host) for host in self.request.hosts}
         return {
             "host_keys": reports[self.request.login]["host_keys"],
@@ -107,8 +106,7 @@ class Waiter:
         )
 
     def _apply(self, machine: Machine, report: dict[str, Any]) -> None:
-        access = Access(self.request.mode, key=self.request.key)
-        target = ssh_access.target(self.cloud, access, machine, report["host_keys"], PYTHON)
+        target = ssh_access.target(self.cloud, self.request.access, machine, report["host_keys"], PYTHON)
         openssh.run(target, APPLY, seconds=APPLY_SECONDS)
 
     def _progress(self, host: str, report: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ class Cloud(Protocol):
         """When an object was last written, in seconds since the epoch (UTC)."""
         ...
 
-    def user(self) -> str:
+    def user(self, access: Access) -> str:
         """The user name for `ssh`."""
         ...
 

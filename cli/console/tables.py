@@ -82,6 +82,14 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     _show_spent(status)
 
 
+def show_release(name: str, advisories: Iterable[str]) -> None:
+    """Print which Slurm a cluster runs, and what is open in it."""
+    if name:
+        put(f"\n{cell(name)}")
+    for line in advisories:
+        put(f"[yellow]warning:[/yellow] {cell(line)}")
+
+
 def _show_spent(status: Mapping[str, Any]) -> None:
     cost: Mapping[str, Any] = status["cost"]
     put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")
@@ -291,6 +299,8 @@ def show_plan(plan: Mapping[str, Any]) -> None:
     console.print(tree)
     console.print(plurals.count(len(branches), "resource"))
     show_cost(plan["cost"], console)
+    if plan.get("slurm"):
+        console.print(escape(plan["slurm"]))
     for warning in plan["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
     show_changes(plan, console)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from cli import providers
+from cli import providers, slurm_release
 from cli.doctor import project as general
 from cli.doctor import show
 from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_message, warns
@@ -48,6 +48,7 @@ def findings_of(stack: Stack) -> list[Finding]:
     if design is not None:
         # This runs before the parallel checks, because the program changes the current folder.
         known += general.planned(stack)
+        checks.append(Check("slurm", functools.partial(slurm_release.findings, design)))
     if provider is None:
         cure = "Fix the stack file first, and run doctor again."
         known.append(warns("provider", "the stack file does not say where the cluster will be", cure))

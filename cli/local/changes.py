@@ -50,7 +50,7 @@ OWN: dict[str, Row] = {
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
     "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
-    "local.suite": Row(Kind.DATA, ("image.source",), "another release is another cluster"),
+    "local.suite": Row(Kind.DATA, ("image.source",), rows.OTHER_RELEASE),
     "local.price_hour": Row(Kind.LIVE),
     **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
     "batch": Row(Kind.NOTHING, (), _CLOUDS),

@@ -1,4 +1,4 @@
-"""The image that machines boot from: Ubuntu's own, by its public parameter, or one that the stack file
+"""The image that machines boot from: the distribution's, by its public parameter, or one that the stack file
 names."""
 
 from __future__ import annotations
@@ -6,14 +6,8 @@ from __future__ import annotations
 import pulumi
 import pulumi_aws as aws
 
+from infra.config import distributions
 from node.model import Image
-
-# Canonical publishes the newest image's id here. Every machine of the catalog is x86_64.
-PARAMETERS = {
-    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
-}
-ROOT_DEVICE = "/dev/sda1"
-"""The name of the root disk in Ubuntu's images."""
 
 
 def image_id(image: Image) -> pulumi.Input[str]:
@@ -23,21 +17,22 @@ def image_id(image: Image) -> pulumi.Input[str]:
     """
     if image.id is not None:
         return image.id
-    name = PARAMETERS[image.source or "ubuntu-24.04"]
+    name = distributions.of(image.source).aws.parameter
     # `value` would be a secret, and so would every launch template with it.
     return aws.ssm.get_parameter_output(name=name).insecure_value
 
 
-def root_device(image: str | None) -> pulumi.Input[str]:
+def root_device(image: Image, own: str | None = None) -> pulumi.Input[str]:
     """The name of the root disk in an image.
 
     Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
     encryption that the image's maker gave it.
 
     Args:
-        image: The id of an image that the stack file names. `None` means Ubuntu's.
+        image: The cluster's image.
+        own: The id of the machine's own image, which wins over the cluster's.
     """
-    if image is None:
-        return ROOT_DEVICE
-    filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[image])]
+    if (identity := own or image.id) is None:
+        return distributions.of(image.source).aws.root_device
+    filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[identity])]
     return aws.ec2.get_ami_output(filters=filters).root_device_name

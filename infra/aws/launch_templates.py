@@ -82,7 +82,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=images.root_device(partition.image or design.image.id),
+                    device_name=images.root_device(design.image, partition.image),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",

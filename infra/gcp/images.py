@@ -1,17 +1,13 @@
-"""The image that machines boot from: Ubuntu's own, by its family, or one that the stack file names."""
+"""The image that machines boot from: the distribution's, by its family, or one that the stack file names."""
 
 from __future__ import annotations
 
 import pulumi
 from pulumi_gcp import compute
 
+from infra.config import distributions
 from node.model import Image
 
-PROJECT = "ubuntu-os-cloud"
-"""The project in which Canonical publishes images."""
-FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
-"""Distribution -> the family of its images, of which the newest is used. Every machine of the catalog is
-x86_64."""
 DISK_TYPE = "pd-balanced"
 """The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""
 
@@ -24,5 +20,5 @@ def image_id(image: Image) -> pulumi.Input[str]:
     """
     if image.id is not None:
         return image.id
-    family = FAMILIES[image.source or "ubuntu-24.04"]
-    return compute.get_image_output(project=PROJECT, family=family).self_link
+    row = distributions.of(image.source).google
+    return compute.get_image_output(project=row.project, family=row.family).self_link

@@ -6,6 +6,7 @@ import pulumi
 
 from infra import bundle
 from infra.clouds.userdata import HOOK, BootScript
+from infra.config import distributions
 from infra.gcp.role_resources import RoleResources
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import BUCKET
@@ -15,8 +16,7 @@ STARTUP = "startup-script"
 """The key of the script that Google's guest agent runs late in each boot. It never changes while a machine
 lives."""
 USER_DATA = "user-data"
-"""The key of the script that cloud-init runs early. Images without cloud-init use the other key. It never
-changes while a machine lives."""
+"""The key of the script that cloud-init runs early. It never changes while a machine lives."""
 BOOT_SCRIPT = BootScript(
     start=bundle.ROOT / "node" / "gcp" / "start.py",
     # A value in the metadata has 256 KiB at most, and cloud-init's copy begins with `HOOK`.
@@ -26,7 +26,8 @@ BOOT_SCRIPT = BootScript(
     after=("cloud-config.service", "google-guest-agent.service"),
 )
 """The script of every machine. Google's guest agent runs it at each boot as the startup script. On Ubuntu
-that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`)."""
+that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`).
+Debian's images have no cloud-init."""
 ALWAYS = {
     # The project's IAM defines the users, their ids and who may use sudo: the same on every machine.
     "enable-oslogin": "TRUE",
@@ -54,9 +55,12 @@ def metadata(
     script = bucket.apply(lambda name: BOOT_SCRIPT.render(design, name, role, host))
     # On a node this would change its template, and nobody asks for a node's bucket.
     named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
-    scripts: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(HOOK.__add__)}
-    if role != IMAGE:
-        # On a machine that becomes an image this script would run late, and make the unit again after
-        # cleanup.
+    scripts: dict[str, pulumi.Input[str]] = {}
+    cloud_init = distributions.of(design.image.source).google.cloud_init
+    if cloud_init:
+        scripts[USER_DATA] = script.apply(HOOK.__add__)
+    if role != IMAGE or not cloud_init:
+        # Where cloud-init has run the other key on a machine that becomes an image, this script would run
+        # late, and make the unit again after cleanup.
         scripts[STARTUP] = script
     return {**ALWAYS, **named, **scripts}

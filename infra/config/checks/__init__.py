@@ -14,6 +14,7 @@ from infra.config.checks.batch import check_batch
 from infra.config.checks.budget import check_budget
 from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
+from infra.config.checks.distribution import check_distribution
 from infra.config.checks.google import check_google
 from infra.config.checks.health import check_health
 from infra.config.checks.instance_types import check_instance_types
@@ -82,4 +83,5 @@ def check(
         check_amazon(context)
         check_google(context)
         check_topology(context)
+        check_distribution(context)
     return context.mistakes

@@ -50,7 +50,7 @@ def install(context: Context) -> list[str]:
             _mountpoint(context)
             made.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
-        repositories.add(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
+        repositories.add(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-{apt.suite(context)} main")
         made += apt.install(context, [GCSFUSE])
     return made
 

@@ -103,7 +103,7 @@ def test_ssh_access_follows_the_access_mode() -> None:
 
 def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
     cloud = AwsCloud(ClusterRef("c", REGION))
-    assert cloud.user() == "ubuntu"
+    assert cloud.user(Access("ssh", user="admin")) == "admin"
     with pytest.raises(UserError, match="there are no credentials") as caught:
         cloud.machines()
     assert caught.value.exit_code == EXIT_REFUSED
