@@ -383,10 +383,9 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
 
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
-    found = warnings(config, cluster, catalog(), shared_cores.own_cores())
+    release, found = slurm_release.planned(cluster)
+    found += warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
-    release, advisories = slurm_release.planned(cluster)
-    found += advisories
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
     made["slurm"] = release or None

@@ -2,8 +2,8 @@
 
 A row has no defaults: a distribution comes with all of its facts, or not at all. `offers` says for each need
 of a stack whether its vendor supports it on the distribution, and why. So a combination that no vendor
-supports is refused before anything is made, and a stack that names no distribution gets the first one that has
-all it needs.
+supports is refused before anything is made, and a stack that names no distribution gets the first one that
+has all it needs.
 """
 
 from __future__ import annotations

@@ -215,8 +215,8 @@ def _distribution(value: object) -> object:
         raise refusal(
             f"one of {', '.join(SOURCES)}",
             f"machines get Slurm, drivers and Lustre's client from their packages, so {value} does not come "
-            "up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); leave the key out, and the stack gets the one "
-            "that has what it needs",
+            "up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); leave the key out, and the stack gets the "
+            "one that has what it needs",
         )
     return value
 

@@ -83,7 +83,7 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "image.source",
         ["alinux2 does not come up", "Amazon Linux 2 in 2026"],
     ),
-    ("aws", {"image.source": "plan9"}, "image.source", ["one of ubuntu-24.04"]),
+    ("aws", {"image.source": "plan9"}, "image.source", ["one of debian-13, ubuntu-24.04"]),
     ("local", {"budget.max_usd": 0}, "budget.max_usd", ["more than 0", "USD"]),
     ("local", {"budget.max_hours": -3}, "budget.max_hours", ["more than 0"]),
     ("local", {"budget.running_jobs": "kill"}, "budget.running_jobs", ["keep", "cancel"]),

@@ -166,7 +166,7 @@ def test_nobody_relies_on_a_slurm_without_maintainer_unless_the_stack_accepts_it
         text = refusal("aws-cpu", **changes, image=image)
         assert f"slurm-stacks:cluster.{path}" in text
         assert cve in text
-        assert f"accept_unmaintained: {TODAY}" in text
+        assert f'accept_unmaintained: "{TODAY}"' in text
         accepted = {**changes.get("slurm", {}), "accept_unmaintained": TODAY}
         assert stack("aws-cpu", **{**changes, "image": image, "slurm": accepted})
     assert stack("aws-cpu", **changes), "Debian 13's is maintained"

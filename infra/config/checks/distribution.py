@@ -78,7 +78,7 @@ def _accepted(c: Context) -> None:
             f"no {slurm_releases.FEATURES[feature]} with {table.described(package)}: "
             f"{_ids(table, package, feature)} would be open",
             f"{_maintained(c, table)}; or accept it for this stack by slurm: {{accept_unmaintained: "
-            f"{table.date}}} (docs/versions.md says what users can then do)",
+            f'"{table.date}"}} (docs/versions.md says what users can then do)',
         )
 
 
