@@ -11,15 +11,18 @@ from node.model import ClusterDesign
 
 
 class Addition(TypedDict):
-    """One line: plain data, in a plan's JSON."""
+    """One line: plain data, in a plan's JSON.
+
+    Attributes:
+        name: The key of the stack file.
+    """
 
     name: str
-    """The key of the stack file."""
     what: str
 
 
 def additions(design: ClusterDesign) -> list[Addition]:
-    """Containers and hooks, for example: docker.sh on all. Empty without both."""
+    """Return a line for containers and one for hooks, for example: docker.sh on all."""
     found = []
     if design.containers is not None:
         found.append(Addition(name="containers", what=_containers(design.containers)))

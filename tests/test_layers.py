@@ -25,16 +25,11 @@ IMPORTS = {
     "workload": {"workload"},
 }
 """The table: folder -> the folders that its code may import."""
-OF_NODE = {
-    "node.model", "node.sites", "node.batch", "node.local_cloud", "node.codec", "node.plurals", "node.names",
-    "node.accelerator", "node.health.model", "node.containers.model", "node.loader",  # the bucket's names
-    "node.slurm.addressing", "node.bootstrap.key_server", "node.bootstrap.report_server",
-    "node.bootstrap.limits",
-    "node.bootstrap.vm.images", "node.bootstrap.vm.cloud_client", "node.bootstrap.vm.cloudwatch",
-    "node.bootstrap.vm.training",
-    "node.elastic.drivers.ec2.names", "node.elastic.drivers.gce.names",
+ACTING = {
+    "asyncio", "fcntl", "http", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess",
+    "threading", "urllib", *CLOUD_SDKS,
 }  # fmt: skip
-"""The node modules that `infra/` may import: the design's types, and names that both sides need."""
+"""A module that imports one of these does something: it starts a process, asks over a network, waits."""
 
 
 @functools.cache
@@ -63,10 +58,11 @@ def _imports_of(text: str, path: str) -> Iterator[tuple[str, bool]]:
 
 
 def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
-    """Return the imports in a folder's files of anything below one of `wrong`."""
+    """Return the imports of anything below one of `wrong` in a folder, or in the module of that name."""
+    files = sorted((ROOT / folder).rglob("*.py")) or [(ROOT / folder).with_suffix(".py")]
     return [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for path in files
         for name, _ in imports(path)
         if any(name == w or name.startswith(f"{w}.") for w in wrong)
         and not any(name == a or name.startswith(f"{a}.") for a in allow)
@@ -95,14 +91,43 @@ def test_a_folders_code_imports_what_runs_where_it_runs() -> None:
 def test_the_table_finds_an_import_that_crosses() -> None:
     assert crossing("infra/aws/x.py", "def f():\n    from cli.aws import account\n") == {"cli"}
     assert crossing("node/x.py", "import infra.design\n") == {"infra"}
-    assert crossing("__main__.py", "from cli import providers\nfrom infra import clusters\n") == {"cli"}
+    assert crossing("__main__.py", "from cli import providers\nfrom infra import providers\n") == {"cli"}
     assert crossing("cli/x.py", "from localcloud import isolation\nfrom node import rpc\n") == set()
 
 
-def test_the_program_takes_of_the_node_code_types_and_names_alone() -> None:
-    taken = {line.rpartition(": ")[2] for line in found("infra", "node")} - {"node"}
-    modules_ = {name for name in taken if name in modules() and not (ROOT / name.replace(".", "/")).is_dir()}
-    assert modules_ == OF_NODE
+def acts(module: str) -> bool:
+    """Return whether a module of ours imports one of `ACTING` itself."""
+    return any(name in ACTING for name, _ in imports(modules()[module]))
+
+
+def taken(text: str, path: str = "x.py") -> Iterator[str]:
+    """Yield the functions that a file takes of modules of the node code that act."""
+    tree = ast.parse(text)
+    whole: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "node":
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                if module in modules():
+                    whole[alias.asname or alias.name] = module
+                elif alias.name.islower() and acts(node.module or ""):
+                    yield f"{path}: {module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = whole.get(node.value.id, "")
+            if module and node.attr.islower() and acts(module):
+                yield f"{path}: {module}.{node.attr}"
+
+
+def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
+    """Types, constants, and functions of modules that start no process, wait for none and ask nobody."""
+    assert [
+        line
+        for file in sorted((ROOT / "infra").rglob("*.py"))
+        for line in taken(file.read_text(), str(file.relative_to(ROOT)))
+    ] == []
+    assert [*taken("from node.rpc import call, Address")] == ["x.py: node.rpc.call"]
+    assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.rpc.call"]
 
 
 def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
@@ -247,6 +272,7 @@ def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
     assert strangers == []
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return every module of ours by its name."""
     found = {}
@@ -293,12 +319,12 @@ def test_a_circle_is_found() -> None:
 
 
 def test_providers_are_named_where_one_is_chosen_alone() -> None:
-    """`clusters` chooses a provider for the program, and `providers` for the commands. The other modules are
-    commands for the local stack or this machine."""
+    """`infra.providers` chooses one for the program, and `cli.providers` for the commands. The other modules
+    are commands for the local stack or this machine."""
     named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
     outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
     assert outside == {
-        "infra/clusters.py", "cli/providers.py", "cli/main.py", "cli/chaos.py",
+        "infra/providers.py", "cli/providers.py", "cli/main.py", "cli/chaos.py",
     }  # fmt: skip
 
 

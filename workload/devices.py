@@ -25,7 +25,9 @@ def check_gpus(visible: int, asked_for: int, tasks_on_node: int, node: str) -> N
     """
     share, rest = divmod(asked_for, tasks_on_node)
     if rest:
-        raise WorkloadError(f"GPUs a node, {asked_for}, cannot be shared evenly by {tasks_on_node} tasks")
+        raise WorkloadError(
+            f"GPUs a node, {asked_for}, cannot be shared evenly by its tasks, {tasks_on_node}"
+        )
     if visible != share:
         raise WorkloadError(
             f"{share} GPU(s) asked for, but TensorFlow sees {visible} on {node}: "

@@ -13,9 +13,9 @@ from cli.hints import hint
 from cli.local import agent_lifecycle, published_settings
 from cli.local.run_directory import RunDirectory
 from cli.provider import StackUp
-from infra.config.checks.local_cloud import pools
-from infra.config.local_cloud import LocalConfig
+from infra.config.cluster import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
+from infra.config.rules.local import pools
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
@@ -151,9 +151,9 @@ def parse(words: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         value = _value(text)
         if not equals:
-            mistakes.append(Mistake(key, "a word without =", "KEY=VALUE", f"write {key}=…"))
+            mistakes.append(Mistake("chaos.no-value", key, "a word without =", "KEY=VALUE", f"write {key}=…"))
         elif key in changes:
-            mistakes.append(Mistake(key, shown(value), "each key once", "remove one of the two"))
+            mistakes.append(Mistake("key.twice", key, shown(value), "each key once", "remove one of the two"))
         elif (mistake := _mistake(key, value, pools_known)) is not None:
             mistakes.append(mistake)
         else:
@@ -175,7 +175,7 @@ def _mistake(key: str, value: Any, known: list[str]) -> Mistake | None:
         names = [CAPACITY + name for name in known]
         meant = near(pool, known) if pool else None
         advice = f"did you mean {CAPACITY}{meant}?" if meant else ""
-        return Mistake(key, "no pool of this cluster", ", ".join(names), advice)
+        return Mistake("local.pool-unknown", key, "no pool of this cluster", ", ".join(names), advice)
     if key not in KEYS and section != "capacity":
         return unknown_key((key,), [name if name != "capacity" else "capacity.<pool>" for name in KEYS])[0]
     if value is None:

@@ -326,7 +326,7 @@ def free_range(
     """
     span = len(within) - count
     if span < 0:
-        raise UserError(f"{count} nodes need {count} ports, and {len(within)} may be used: lower nodes.max")
+        raise UserError(f"the nodes' ports are {count:,}, and {len(within):,} may be used: lower nodes.max")
     base = within.start + seed % (span + 1)
     tried = 0
     while tried <= span:

@@ -29,9 +29,7 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
     placed = blocks.lay_out(partitions, site.blocks)
     last = site.slurmd_port + blocks.needed(placed) - 1
     if last > 65535:
-        raise ValueError(
-            f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
-        )
+        raise ValueError(f"the nodes' ports, {site.slurmd_port} to {last}, do not end at 65535 or before")
     if site.slurmd_port <= site.slurmctld_port <= last:
         raise ValueError(
             f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cli.clouds.kept_storage import KeptStorage, Value, report
-from infra.config.checks.storage import THROUGHPUT
+from infra.config.rules.storage import THROUGHPUT
 from infra.config.storage import SharedStorage
 from tests.support.checkout import ROOT
 from tests.support.stack_values import CLUSTER, mistakes, values

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.config import load_file, parse
-from infra.config.health import Check
+from infra.config.cluster import Check
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.instance_types.catalog import catalog
 from node.bootstrap import limits

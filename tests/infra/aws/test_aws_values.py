@@ -11,9 +11,9 @@ from typing import Any
 import botocore.session
 import pytest
 
-from infra.config.checks.network import REGION
-from infra.config.checks.partitions import RESERVATION_GROUP
 from infra.config.fields import CLUSTER_NAME_LENGTH
+from infra.config.rules.network import REGION
+from infra.config.rules.partitions import RESERVATION_GROUP
 from infra.instance_types.catalog import catalog
 from node.bootstrap.vm import cloudwatch
 from node.elastic.drivers.ec2 import driver as ec2

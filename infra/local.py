@@ -1,0 +1,214 @@
+"""The local stack: the local cloud, the bundle in its bucket, the termination of nodes, and the head."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pulumi
+import pulumi_command as command
+
+from infra import bundle, environments
+from infra.benchmark import BenchmarkRun
+from infra.errors import UserError
+from infra.inventory import Inventory
+from infra.program import folders, owner
+from infra.program.stack import Stack
+from node.codec import to_json
+from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
+
+# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
+MODULE = "cli.local.operations"
+OPERATIONS = f".venv/bin/python -m {MODULE}"
+
+
+def operation(verb: str, stack: str, *rest: str) -> str:
+    """Return a command line of `cli.local.operations`."""
+    return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
+
+
+def create(design: ClusterDesign) -> LocalCluster:
+    """Declare the resources, and claim the cluster for the engine that runs the program.
+
+    Raises:
+        UserError: Exit 3. Another engine has the cluster, or this user may not install what it needs.
+    """
+    for text in warnings(design):
+        pulumi.warn(text)
+    owner.claim_in_program(Stack(bundle.ROOT, design.stack))
+    return LocalCluster(design.name, design)
+
+
+def warnings(design: ClusterDesign) -> list[str]:
+    """Return what on this machine hinders such a cluster, in one sentence each.
+
+    A command checks it, as commands do everything that the stack does on this machine.
+
+    Raises:
+        UserError: Exit 3. This user may not install what the cluster needs.
+    """
+    if design.isolation != CONTAINER and not design.slurm.accounting:
+        return []
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
+        input=json.dumps(to_json(design)),
+        cwd=bundle.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(done.stderr.strip(), done.returncode)
+    found: list[str] = json.loads(done.stdout)["warnings"]
+    return found
+
+
+class LocalCluster(pulumi.ComponentResource):
+    """A cluster on this machine.
+
+    A destroy has the same order as on a cloud. The head is deleted first, so that nothing launches nodes any
+    more. Then the nodes that the head has launched are ended, and the local cloud itself is deleted last.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:LocalCluster", name, None, opts)
+        self._name = name
+        self._design = design
+        cloud = self._command(
+            "cloud",
+            "cloud-up",
+            rest=["--isolation", design.isolation, "--cluster", name],
+            delete="cloud-down",
+            stdin=json.dumps(to_json(design.local), sort_keys=True),
+        )
+        published = self._command(
+            "bundle",
+            "publish",
+            stdin=json.dumps(to_json(design), sort_keys=True),
+            # The node code is not an input of the command. With its digest a change of the code changes the
+            # resource.
+            environment={"NODE_CODE": bundle.digest(bundle.node_archive(design))},
+            after=[cloud],
+        )
+        termination = self._command("termination", None, delete="terminate-nodes", after=[cloud])
+        self.head = self._command(
+            "head",
+            "head-up",
+            delete="head-down",
+            environment={"PUBLISHED": published.stdout},
+            after=[published, termination],
+        )
+        facts = self.head.stdout.apply(_facts)
+        login_command = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
+        self.inventory: Inventory = {
+            "id": cloud.id,
+            "login_address": facts["login"],
+            "controller_address": facts["controller"],
+            "login_ssh": pulumi.Output.from_input(login_command),
+            "scheduler_version": facts["scheduler_version"],
+            "host_keys": pulumi.Output.from_input([]),
+            "shared": facts["shared"],
+        }
+        self.register_outputs({"login": facts["login"]})
+
+    @property
+    def shell(self) -> LocalShell:
+        return LocalShell(self._design.stack, self._design.isolation, self._design.requirements)
+
+    def _command(
+        self,
+        part: str,
+        verb: str | None,
+        *,
+        rest: Sequence[str] = (),
+        delete: str | None = None,
+        stdin: str | None = None,
+        environment: Mapping[str, pulumi.Input[str]] | None = None,
+        after: Sequence[pulumi.Resource] = (),
+    ) -> command.local.Command:
+        """Declare a local command with one line to create and to update, because every verb can run again."""
+        # The cluster is named, because two names of one stack would share its run directory.
+        named = ["--cluster", self._name]
+        stack = self._design.stack
+        line = operation(verb, stack, *rest) if verb else "true"
+        return command.local.Command(
+            f"{self._name}-{part}",
+            create=line,
+            update=line,
+            delete=operation(delete, stack, *named) if delete else None,
+            stdin=stdin,
+            environment=environment,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
+        )
+
+
+def _facts(printed: str) -> dict[str, str]:
+    """Return what the head's command printed, as values.
+
+    A plan runs nothing and gets a placeholder for each value.
+    """
+    try:
+        facts: dict[str, str] = json.loads(printed)
+    except ValueError:
+        if not printed.startswith("<"):
+            raise
+        names = ("login", "controller", "scheduler_version", "shared")
+        facts = {name: f"{printed[:-1]}.{name}>" for name in names}
+    return facts
+
+
+class LocalShell:
+    """The way to the login machine, which is this machine or a container on it.
+
+    Args:
+        isolation: process | container.
+        requirements: A user's requirements file, relative to the project; `None` means the locked
+            environment.
+
+    Raises:
+        UserError: The requirements file is missing, or names what the cluster cannot install.
+    """
+
+    def __init__(self, stack: str, isolation: str = PROCESS, requirements: str | None = None) -> None:
+        self._stack = stack
+        self._requirements = requirements
+        run = folders.check_run_dir(Stack(bundle.ROOT, stack))
+        in_container = isolation == CONTAINER
+        self.apps = APPS if in_container else str(run / "apps")
+        self.shared = SHARED if in_container else str(run / "shared")
+        self.environment = environments.digest("cpu", requirements)
+
+    def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return command.local.Command(
+            name,
+            create=operation(
+                "environment",
+                self._stack,
+                *([] if self._requirements is None else ["--requirements", self._requirements]),
+            ),
+            triggers=[self.environment],
+            opts=opts,
+        )
+
+    def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return command.local.Command(
+            name, create=operation("stage", self._stack, *run.own), triggers=[run.workload_digest], opts=opts
+        )
+
+    def submit(
+        self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions
+    ) -> tuple[pulumi.Resource, pulumi.Output[str]]:
+        line = operation("tool", self._stack, "submit", "--run", run.folder)
+        job = command.local.Command(
+            name,
+            create=line,
+            update=line,
+            delete=operation("cancel", self._stack, "--run", run.folder),
+            stdin=run.script,
+            triggers=[run.workload_digest, run.folder],
+            opts=opts,
+        )
+        return job, job.stdout

@@ -1,0 +1,52 @@
+"""The cluster of a design, in a Pulumi program: a component of its provider."""
+
+from __future__ import annotations
+
+import platform
+
+from infra.errors import EXIT_REFUSED, UserError
+from infra.inventory import ClusterComponent
+from node.model import ClusterDesign
+
+
+def check_provider(name: str) -> None:
+    """Refuse a provider that this version does not know, or that does not work on this machine.
+
+    Raises:
+        UserError: With exit code 3.
+    """
+    if name == "local" and platform.system() != "Linux":
+        raise UserError(
+            f"the local stack needs Linux, and this machine's system is {platform.system()}: run it in a "
+            "Linux container or virtual machine, or plan one on a cloud: ./cluster plan --stack aws-cpu",
+            EXIT_REFUSED,
+        )
+    if name not in ("local", "aws", "gcp"):
+        raise UserError(
+            f"provider {name!r} is not available in this version; available: local, aws, gcp", EXIT_REFUSED
+        )
+
+
+def create_cluster(design: ClusterDesign) -> ClusterComponent:
+    """Declare the cluster's resources.
+
+    Raises:
+        UserError: With exit code 3; this version, or this machine, cannot make such a cluster.
+    """
+    check_provider(design.provider)
+    # Imported only when needed, because the SDK of each cloud takes seconds.
+    if design.provider == "local":
+        from infra.local import create
+
+        return create(design)
+    if design.scheduler == "batch":
+        from infra.aws.batch.cluster import BatchCluster
+
+        return BatchCluster(design.name, design)
+    if design.provider == "aws":
+        from infra.aws.cluster import AwsCluster
+
+        return AwsCluster(design.name, design)
+    from infra.gcp.cluster import GcpCluster
+
+    return GcpCluster(design.name, design)
