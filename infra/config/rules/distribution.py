@@ -32,26 +32,28 @@ def check_distribution(c: Context) -> None:
 
 def _offered(c: Context, source: str) -> None:
     row = distributions.DISTRIBUTIONS[source]
-    for need, at in distributions.needs(c.cluster, c.facts):
-        offer = row.offers[need]
-        if not offer.supported:
-            others = [
-                name for name, other in distributions.DISTRIBUTIONS.items() if other.offers[need].supported
-            ]
-            c.add(
-                "image.unsupported",
-                (*CLUSTER, "image", "source"),
-                source,
-                f"{' or '.join(others)} with {_named(need, at)}: {offer.why}",
-                _instead(need, others[0]),
-            )
-
-
-def _instead(need: str, other: str) -> str:
-    """Say what would do in place of the distribution or of the need."""
-    if need == "session_manager":
-        return f"write access: {{mode: ssh, ssh_cidrs: […], key: …}}, or source: {other}"
-    return f"write source: {other}, or remove what needs it"
+    lacking = {
+        need: f"{_named(need, at)}: {row.offers[need].why}"
+        for need, at in distributions.needs(c.cluster, c.facts)
+        if not row.offers[need].supported
+    }
+    if not lacking:
+        return
+    others = [
+        name
+        for name, other in distributions.DISTRIBUTIONS.items()
+        if all(other.offers[need].supported for need in lacking)
+    ]
+    advice = f"write source: {' or '.join(others)}, or remove what needs it"
+    if lacking.keys() == {"session_manager"}:
+        advice = f"write access: {{mode: ssh, ssh_cidrs: […], key: …}}, or source: {others[0]}"
+    c.add(
+        "image.unsupported",
+        (*CLUSTER, "image", "source"),
+        source,
+        f"{' or '.join(others)} with {'; '.join(lacking.values())}",
+        advice,
+    )
 
 
 def _accepted(c: Context) -> None:
@@ -62,7 +64,7 @@ def _accepted(c: Context) -> None:
     at = (*CLUSTER, "slurm", "accept_unmaintained")
     if accepted is not None and accepted > table.date.isoformat():
         c.add(
-            "slurm.accepted-too-late",
+            "slurm.accepted-late",
             at,
             accepted,
             f"a day up to {table.date}, on which the table of releases was made",
