@@ -48,7 +48,7 @@ OWN: dict[str, Row] = {
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),
     **rows.without_effect(_AWS, *rows.ON_AWS),
     "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
-    "image.source": Row(Kind.NEVER, ("image.source",), rows.OTHER_RELEASE),
+    "image.source": Row(Kind.NEVER, ("image.source", "access.user"), rows.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
     "network.public_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
