@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 from typing import TypedDict
 
 from node import plurals
-from node.containers.model import Containers
-from node.model import ClusterDesign
+from node.model import ClusterDesign, Containers
 
 
 class Addition(TypedDict):

@@ -1,9 +1,10 @@
-"""Which folder may import which, and that the code of machines needs nothing but Python."""
+"""Which folder may import which or name it in a command, and that machines need nothing but Python."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,14 @@ from tests.support.checkout import CODE, ROOT, sources
 
 FILES = sources()
 CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
-PROVIDERS = [f"{folder}.{name}" for folder in ("infra", "cli") for name in ("local", "aws", "gcp")]
-OF_CLOUDS = {(folder, name) for folder in ("infra", "cli") for name in ("aws", "gcp")}
+LAYERS = ("infra", "operations", "cli")
+PROVIDERS = [f"{folder}.{name}" for folder in LAYERS for name in ("local", "aws", "gcp")]
+OF_CLOUDS = {(folder, name) for folder in LAYERS for name in ("aws", "gcp")}
 IMPORTS = {
     "__main__.py": {"infra"},
     "infra": {"infra", "node", "workload"},
-    "cli": {"cli", "infra", "node", "localcloud", "workload"},
+    "operations": {"operations", "infra", "node", "localcloud", "workload"},
+    "cli": {"cli", "operations", "infra", "node", "localcloud", "workload"},
     "node": {"node"},
     "localcloud": {"localcloud", "node"},
     "workload": {"workload"},
@@ -92,6 +95,8 @@ def test_the_table_finds_an_import_that_crosses() -> None:
     assert crossing("infra/aws/x.py", "def f():\n    from cli.aws import account\n") == {"cli"}
     assert crossing("node/x.py", "import infra.design\n") == {"infra"}
     assert crossing("__main__.py", "from cli import providers\nfrom infra import providers\n") == {"cli"}
+    assert crossing("operations/x.py", "from cli import main\n") == {"cli"}
+    assert crossing("infra/x.py", "from operations import ssh\n") == {"operations"}
     assert crossing("cli/x.py", "from localcloud import isolation\nfrom node import rpc\n") == set()
 
 
@@ -128,6 +133,42 @@ def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
     ] == []
     assert [*taken("from node.rpc import call, Address")] == ["x.py: node.rpc.call"]
     assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.rpc.call"]
+
+
+ENTRY_POINTS = {"aws", "aws.batch", "gcp", "local", "ssh"}
+"""The modules of `operations/` that resources run, as `python -m operations.NAME`."""
+
+
+def named_modules(text: str) -> set[str]:
+    """Return the modules of other folders that a file's string constants name, alone or within a command.
+
+    Strings that are statements, such as docstrings, run nothing and are left out.
+    """
+    tree = ast.parse(text)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+    ]
+    pattern = rf"(?<![\w./])(?:{'|'.join(sorted(set(CODE) - {'infra'}))})(?:\.[a-z_]\w*)+(?![\w/])"
+    named = {name for text in texts for name in re.findall(pattern, text)}
+    return named & {*modules()}
+
+
+def test_the_program_names_no_module_but_the_operations_entry_points() -> None:
+    """A command line that a resource runs leads where an import may not: it is held to the same order."""
+    named = {name for path in (ROOT / "infra").rglob("*.py") for name in named_modules(path.read_text())}
+    assert named == {f"operations.{name}" for name in ENTRY_POINTS}
+    for name in ENTRY_POINTS:
+        folder = ROOT / "operations" / name.replace(".", "/")
+        file = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert 'if __name__ == "__main__":' in file.read_text(), name
+
+
+def test_a_module_that_a_command_names_is_found() -> None:
+    text = '"""cli.main"""\nX = ("-m", "cli.main")\nY = f"python -m cli.chaos {X}"\nZ = "node.example"'
+    assert named_modules(text) == {"cli.main", "cli.chaos"}
 
 
 def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
@@ -207,9 +248,9 @@ def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
 
 
 def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_of_scaling() -> None:
-    assert {line for folder in ("infra", "cli", "localcloud") for line in found(folder, "workload")} <= {
-        "cli/report/programs.py: workload.program_record",
-        "cli/report/programs.py: workload.program_record.SECONDS",
+    assert {line for folder in (*LAYERS, "localcloud") for line in found(folder, "workload")} <= {
+        "cli/report/programs.py: workload.result",
+        "cli/report/programs.py: workload.result.PROGRAM_SECONDS",
         "cli/report/runs.py: workload",
         "cli/report/runs.py: workload.result",
         "cli/report/runs.py: workload.result.Epoch",
@@ -218,7 +259,8 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
         "cli/report/runs.py: workload.scaling",
         "cli/report/runs.py: workload.scaling.Measured",
         "cli/results.py: workload",
-        "cli/results.py: workload.program_record",
+        "cli/results.py: workload.files",
+        "cli/results.py: workload.files.parse_json",
         "cli/results.py: workload.result",
         "infra/benchmark.py: workload.script",
         "infra/benchmark.py: workload.script.render",
@@ -227,7 +269,7 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
         "infra/workload_files.py: workload.program.FILES",
         "infra/workload_files.py: workload.program.LAUNCHER",
     }
-    for folder in ("infra", "cli", "node", "localcloud"):
+    for folder in (*LAYERS, "node", "localcloud"):
         assert found(folder, "tensorflow", "tf_keras", "keras", "numpy", "sklearn") == []
 
 
@@ -239,6 +281,7 @@ def test_shared_parts_know_no_provider(folder: str) -> None:
 
 def test_what_clouds_share_knows_none_of_them() -> None:
     assert found("infra/clouds", *PROVIDERS, *CLOUD_SDKS) == []
+    assert found("operations/clouds", *PROVIDERS, *CLOUD_SDKS) == []
     assert found("cli/clouds", *PROVIDERS, "cli.main", *CLOUD_SDKS) == []
 
 
@@ -254,8 +297,9 @@ def test_providers_do_not_know_each_other() -> None:
     for own in ("local", "aws", "gcp"):
         others = [name for name in PROVIDERS if not name.endswith(own)]
         assert found(f"infra/{own}", *others) == []
+        assert found(f"operations/{own}", *others) == []
         assert found(f"cli/{own}", *others, "cli.main", "cli.operate") == []
-    for folder in ("infra/local", "cli/local"):
+    for folder in ("infra/local", "operations/local", "cli/local"):
         assert found(folder, *CLOUD_SDKS) == []
     assert found("node/aws", "node.gcp") == []
     assert found("node/gcp", "node.aws") == []
@@ -319,12 +363,12 @@ def test_a_circle_is_found() -> None:
 
 
 def test_providers_are_named_where_one_is_chosen_alone() -> None:
-    """`infra.providers` chooses one for the program, and `cli.providers` for the commands. The other modules
+    """`infra.providers` chooses one for the program, and `cli.provider` for the commands. The other modules
     are commands for the local stack or this machine."""
-    named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
+    named = {file.partition(":")[0] for folder in LAYERS for file in found(folder, *PROVIDERS)}
     outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
     assert outside == {
-        "infra/providers.py", "cli/providers.py", "cli/main.py", "cli/chaos.py",
+        "infra/providers.py", "cli/provider.py", "cli/main.py", "cli/chaos.py",
     }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ ODD_WORDS = {
 """A word that nobody searches for -> words of the field."""
 RESOURCE_WORDS = {**ODD_WORDS, "end": "termination, cleanup", "seat": "address", "sweep": "termination"}
 """The same for the types and names of resources, where a sweep is no series of measurements."""
-FIELD_FOLDERS = ("infra", "cli", "node", "localcloud")
+FIELD_FOLDERS = ("infra", "operations", "cli", "node", "localcloud")
 """The folders whose names must have none of these words."""
 
 NOUNS = [

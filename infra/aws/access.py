@@ -6,7 +6,7 @@ import shlex
 
 from infra.clouds.commands import PYTHON
 
-OPERATIONS = "cli.aws.operations"
+OPERATIONS = "operations.aws"
 """The module that the stack's commands run."""
 
 

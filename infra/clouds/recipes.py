@@ -22,11 +22,8 @@ STEPS = (
     "drivers",
     "images",
     "lustre",
-    "neuron",
-    "nvidia",
     "openpgp",
     "packages",
-    "repositories",
 )
 """The modules below `node/bootstrap/vm` that decide what an image holds.
 

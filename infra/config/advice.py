@@ -9,7 +9,7 @@ from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
 from node import plurals
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.model import BenchmarkDesign, ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -219,7 +219,7 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     """Return what makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
     if design.isolation != "vm" or design.scheduler != "slurm":
         return []
-    found, longest = [], limits.boot(design, partition)
+    found, longest = [], time_limits.boot(design, partition)
     if design.slurm.resume_timeout < longest:
         found.append(
             f"{name}: cluster.slurm.resume_timeout is {design.slurm.resume_timeout} s, and the steps of a "
@@ -232,7 +232,7 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
         *(["a kernel with a Lustre client (and starts again)"] if "fsx_lustre" in kinds else []),
     ]
     ours = partition.image is None and design.image.id is None
-    if installs and ours and not limits.baked(design, partition):
+    if installs and ours and not time_limits.baked(design, partition):
         found.append(
             f"{name}: each node installs {' and '.join(installs)} at every start, for minutes that are paid "
             "for: image: {bake: true} has it in an image"

@@ -12,7 +12,7 @@ QUERY_SECONDS = 10.0
 
 
 def version() -> str | None:
-    """Returns the version of the installed package. `None` means that there is none."""
+    """Return the version of the installed package. `None` means that there is none."""
     query = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}\n", *PACKAGES)
     try:
         output = subprocesses.run(query, {"PATH": subprocesses.SEARCH}, QUERY_SECONDS).output
@@ -23,12 +23,12 @@ def version() -> str | None:
 
 
 def suite() -> str | None:
-    """Returns the name of the distribution's release in its archive. `None` means that it has none."""
+    """Return the name of the distribution's release in its archive. `None` means that it has none."""
     with suppress(OSError):
         return platform.freedesktop_os_release().get("VERSION_CODENAME")
     return None
 
 
 def status() -> dict[str, str | None]:
-    """Returns both, for the cluster's status."""
+    """Return both, for the cluster's status."""
     return {"version": version(), "suite": suite()}

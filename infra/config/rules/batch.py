@@ -12,7 +12,7 @@ from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.rules.partitions import check_instance_type
 from infra.instance_types.catalog import GRES, InstanceType
 from node import plurals
-from node.batch import CACHING_GIB
+from node.model import CACHING_GIB
 
 MOUNTED = ("fsx_lustre", "efs")
 """The kinds of storage that machines without a controller can mount."""

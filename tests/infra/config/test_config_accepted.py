@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cli.local import run_directory
 from infra.config.rules.local import MOST_LOCAL_PORTS
+from operations.local import run_directory
 from tests.support.stack_parts import (
     BLOCK,
     CLOSE,

@@ -185,7 +185,7 @@ def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project:
     assert training is not None
     script = BenchmarkRun.of(made, training, LocalShell("local"), project).script
     assert script.count("--container='/home/a bundle'") == 2, "of the step and of the record"
-    assert " python3 -P -m workload.launch" in script
+    assert " python3 -P -m workload.program launch" in script
     for path in ("bundle", "docker://pytorch/pytorch", "/home/../etc", "/"):
         with pytest.raises(ConfigError) as caught:
             with_containers({"script": "train.py", "container": path}, project)
@@ -245,7 +245,7 @@ def test_names_contents_and_modes_are_a_change_and_nothing_else(project: Path) -
     found.add(workload_files.read(project, own).digest)
     (project / "train.py").write_text("print(3)\n")
     found.add(workload_files.read(project, own).digest)
-    write(project, "workload/launch.py", "another launcher\n")
+    write(project, "workload/program.py", "another launcher\n")
     found.add(workload_files.read(project, own).digest)
     assert len(found) == 5
 
