@@ -61,7 +61,7 @@ OWN: dict[str, Row] = {
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
     **rows.without_effect(_CLOUDS, *rows.ON_AWS),
     "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
-    "image.source": Row(Kind.NOTHING, (), _CLOUDS),
+    "image.source": Row(Kind.NOTHING, ("access.user",), _CLOUDS),
     **rows.without_effect(_CLOUDS, "image.id", "image.bake"),
     **rows.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),

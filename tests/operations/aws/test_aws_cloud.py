@@ -78,7 +78,9 @@ def test_a_head_that_is_ready_is_found_by_its_tags_and_its_report(account: Accou
     account.bucket()
     account.head()
     account.report("controller", "ready")
-    wish = WaitRequest(ClusterRef("c", REGION), BUCKET_NAME, ["controller"], "controller", "ssm")
+    wish = WaitRequest(
+        ClusterRef("c", REGION), BUCKET_NAME, ["controller"], "controller", "ssm", user="ubuntu"
+    )
     assert Waiter(wish, account.cloud(), print).facts() == {
         "host_keys": [KEY], "login_user": "ubuntu", "scheduler_version": "slurm 23.11.4",
     }  # fmt: skip
