@@ -95,9 +95,11 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     elif (scheduler := provider.scheduler(up.stack, up.config)) is not None:
         scheduler.show_status(found)
     else:
-        from cli.console.status import show_status
+        from cli import slurm_release
+        from cli.console.status import show_release, show_status
 
         show_status(found, up.stack.name, here=up.provider == "local")
+        show_release(*slurm_release.running(up.config, found))
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:

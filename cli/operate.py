@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import login_machine, preview, provider, results, shared_cores
+from cli import login_machine, preview, provider, results, shared_cores, slurm_release
 from cli.changes import runs
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
@@ -512,10 +512,12 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
 
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
-    found = warnings(config, cluster, catalog(), shared_cores.own_cores())
+    release, found = slurm_release.planned(cluster)
+    found += warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
     result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     result["additions"] = additions(cluster)
+    result["slurm"] = release or None
     changes = provider.load(cluster.provider).changes(stack, cluster)
     result["changes"] = None if changes is None else table.described(*changes)
     if result["changes"] is not None:

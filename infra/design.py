@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from infra.config import StackConfig
+from infra.config import StackConfig, distributions
 from infra.config.cluster import (
     AwsConfig,
     AwsPartition,
@@ -81,9 +81,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             mode=cluster.access.mode or ACCESS_MODE[cluster.provider],
             ssh_cidrs=tuple(cluster.access.ssh_cidrs),
             key=cluster.access.key,
+            user=distributions.chosen_row(cluster, facts).aws.user if cluster.provider == "aws" else None,
         ),
         network=_network(cluster),
-        image=_image(cluster),
+        image=_image(cluster, facts),
         local=local_cloud(local),
         batch=batch,
         kms_key=(cluster.aws or AwsConfig()).kms_key,
@@ -286,7 +287,7 @@ def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSet
     else:
         longest = max(time_limits.boot(draft, partition) for partition in draft.partitions)
         timers = model.SlurmSettings(resume_timeout=longest)
-    overrides = cluster.slurm.model_dump(exclude_none=True)
+    overrides = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | overrides)
 
 
@@ -315,11 +316,11 @@ def _network(cluster: ClusterConfig) -> model.Network:
     )
 
 
-def _image(cluster: ClusterConfig) -> model.Image:
+def _image(cluster: ClusterConfig, facts: Catalog) -> model.Image:
     if cluster.provider == "local":
         return model.Image(source=cluster.local.suite if cluster.local else None)
     image = cluster.image
-    return model.Image(source=None if image.id else image.source, id=image.id, bake=image.bake)
+    return model.Image(source=distributions.chosen(cluster, facts), id=image.id, bake=image.bake)
 
 
 def _image_id(image: OwnImageConfig | None) -> str | None:

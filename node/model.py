@@ -425,11 +425,13 @@ class Access:
         mode: ssm | iap | ssh | local (this machine)
         ssh_cidrs: The networks from which port 22 can be reached.
         key: The name of an EC2 key pair.
+        user: The user of the image, as whom everybody logs in (AWS).
     """
 
     mode: str = "local"
     ssh_cidrs: tuple[str, ...] = ()
     key: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +459,7 @@ class Image:
     """The image from which machines boot.
 
     Attributes:
-        source: The name of a distribution: ubuntu-24.04.
+        source: The name of a distribution (ubuntu-24.04), or of its suite on the local stack (trixie).
         id: Id of an existing image, used instead of `source`.
         bake: Whether images are built from `source` or `id` first, by the steps of the bootstrap.
     """

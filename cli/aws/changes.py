@@ -55,7 +55,7 @@ OWN: dict[str, Row] = {
     "login.gp3": Row(Kind.LIVE, ("login.gp3",)),
     "partitions.aws.gp3": Row(Kind.RENEWED, ("partitions.gp3",)),
     "storage.local_scratch": Row(Kind.NODES),
-    "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
+    "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
     "network.public_cidr": Row(

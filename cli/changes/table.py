@@ -443,6 +443,7 @@ def _saved(mount: Mount, what: str, name: str) -> str:
 
 
 OTHER_CLUSTER = "another cluster; the one that is up is destroyed"
+OTHER_RELEASE = "another release of Slurm is another cluster"
 
 SHARED: dict[str, Row] = {
     "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),

@@ -48,7 +48,7 @@ OWN: dict[str, Row] = {
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),
     **table.without_effect(_AWS, *table.ON_AWS),
     "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
-    "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
+    "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
     "network.public_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),

@@ -226,7 +226,7 @@ class AwsImages(pulumi.ComponentResource):
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
-                    "device_name": root_device(design.image.id),
+                    "device_name": root_device(design.image),
                     "ebs": {
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",

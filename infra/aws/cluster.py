@@ -128,7 +128,7 @@ class AwsCluster(pulumi.ComponentResource):
         """The login machine: a public address, or an instance's id for Session Manager."""
         public = self._design.access.mode == "ssh"
         host = self.inventory["login_address"] if public else self._machine(self._login.name).id
-        return Endpoint(host, access.USER, self.inventory["host_keys"])
+        return Endpoint(host, str(self._design.access.user), self.inventory["host_keys"])
 
     @property
     def proxy_command(self) -> str | None:
@@ -180,7 +180,7 @@ class AwsCluster(pulumi.ComponentResource):
         sends a key along.
         """
         design = self._design
-        user = access.USER
+        user = design.access.user
         if design.access.mode == "ssh":
             return address.apply(lambda host: f"ssh {user}@{host}")
         if design.access.key is None:

@@ -19,14 +19,9 @@ from infra import bundle
 from infra.aws.tags import reservation_group, tags
 from infra.clouds.cluster import RoleResources
 from infra.clouds.userdata import BootScript
+from infra.config import distributions
 from node.model import ClusterDesign, Host, Image, Partition
 
-# Canonical publishes the newest image's id here. Every machine of the catalog is x86_64.
-IMAGE_PARAMETERS = {
-    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
-}
-ROOT_DEVICE = "/dev/sda1"
-"""The name of the root disk in Ubuntu's images."""
 METADATA: dict[str, Any] = {
     "http_endpoint": "enabled",
     "http_tokens": "required",
@@ -98,23 +93,24 @@ def image_id(image: Image) -> pulumi.Input[str]:
     """
     if image.id is not None:
         return image.id
-    name = IMAGE_PARAMETERS[image.source or "ubuntu-24.04"]
+    name = distributions.of(image.source).aws.parameter
     # `value` would be a secret, and so would every launch template with it.
     return aws.ssm.get_parameter_output(name=name).insecure_value
 
 
-def root_device(image: str | None) -> pulumi.Input[str]:
+def root_device(image: Image, own: str | None = None) -> pulumi.Input[str]:
     """Return the name of the root disk in an image.
 
     Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
     encryption that the image's maker gave it.
 
     Args:
-        image: The id of an image that the stack file names. `None` means Ubuntu's.
+        image: The cluster's image.
+        own: The id of the machine's own image, which wins over the cluster's.
     """
-    if image is None:
-        return ROOT_DEVICE
-    filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[image])]
+    if (identity := own or image.id) is None:
+        return distributions.of(image.source).aws.root_device
+    filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[identity])]
     return aws.ec2.get_ami_output(filters=filters).root_device_name
 
 
@@ -167,7 +163,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=root_device(partition.image or design.image.id),
+                    device_name=root_device(design.image, partition.image),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",

@@ -22,6 +22,7 @@ from infra.config.fields import (
     AcceleratorType,
     Cidr,
     ClusterName,
+    Day,
     Distribution,
     Name,
     Reservation,
@@ -266,7 +267,11 @@ class AccessConfig(Section):
 class ImageConfig(Section):
     """What machines boot from: a distribution, your own image, or images that are built first."""
 
-    source: Distribution = Field("ubuntu-24.04", description="The distribution.")
+    source: Distribution | None = Field(
+        None,
+        description="The distribution. Default: debian-13, whose Slurm is maintained, unless the stack needs "
+        "what only ubuntu-24.04 has (accelerators, EFA, FSx for Lustre, Session Manager, your own images).",
+    )
     id: str | None = Field(
         None,
         description="An existing image of Ubuntu 24.04, instead of the distribution's: ami-… on AWS, "
@@ -501,6 +506,11 @@ class SlurmConfig(Section):
         description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, and "
         "launchers that ask it work. Off by default. On the local stack it takes 90 MiB of memory and some "
         "seconds of the first `up`, which installs slurmdbd and MariaDB where they are missing.",
+    )
+    accept_unmaintained: Day | None = Field(
+        None,
+        description="You accept what is published until this day against a release of Slurm that nobody "
+        "maintains (docs/versions.md): without it such a stack has no accounting and no containers for jobs.",
     )
     prolog: JobScriptConfig | None = Field(
         None, description="Runs on each node of a job before it, after our own checks; null: none."

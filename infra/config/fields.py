@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import re
 from typing import Annotated, Any, Literal
@@ -54,7 +55,7 @@ IN_WORDS = {
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
 }
 LONGEST_NAME = 63
-UBUNTU = "ubuntu-24.04"
+SOURCES = ("debian-13", "ubuntu-24.04")
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
@@ -208,14 +209,28 @@ ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)
 def _distribution(value: object) -> object:
     """Explain why other distributions cannot be chosen: posts and templates name them."""
     others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
-    if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
+    if isinstance(value, str) and value not in SOURCES and value.lower().startswith(others):
         raise refusal(
             "image.source",
-            UBUNTU,
-            f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
-            "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
+            f"one of {', '.join(SOURCES)}",
+            f"machines get Slurm, drivers and Lustre's client from their packages, so {value} does not come "
+            "up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); leave the key out, and the stack gets the "
+            "one that has what it needs",
         )
     return value
+
+
+_DAY = r"\d{4}-\d\d-\d\d(T00:00:00Z)?"
+
+
+def _day(value: object) -> object:
+    """Take a day as YAML reads it, or as Pulumi passes it on: a text with a time of midnight."""
+    try:
+        if re.fullmatch(_DAY, str(value)) is None:
+            raise ValueError(value)
+        return datetime.date.fromisoformat(str(value)[:10]).isoformat()
+    except ValueError:
+        raise refusal("value.day", "a day, year-month-day", "for example 2026-11-26") from None
 
 
 def _reservation(value: Any) -> Any:
@@ -246,4 +261,7 @@ MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
-Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
+Distribution = Annotated[Literal["debian-13", "ubuntu-24.04"], BeforeValidator(_distribution)]
+Day = Annotated[
+    str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})
+]

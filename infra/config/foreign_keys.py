@@ -46,7 +46,7 @@ _USERS = _not(
 )
 _LABELS = _not("machines have the labels and tags that `down` finds them by, and no others so far")
 _ROLE = _not("each role of machines has an account with the least that works: leave it out")
-_OS = _to("image.source", "ubuntu-24.04 is the one distribution; image: {id: …} takes an image made of it")
+_OS = _to("image.source", "debian-13 or ubuntu-24.04; image: {id: …} takes an image made of Ubuntu 24.04")
 _HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login or all (docs/hooks.md)")
 _HOME = _to("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
 _IDLE = _to("slurm.suspend_time", "in seconds; ScaledownIdletime has minutes")

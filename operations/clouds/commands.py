@@ -19,7 +19,6 @@ from infra.clouds import userdata
 from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from node import plurals
-from node.model import Access
 from operations import openssh
 from operations.clouds import ssh_access
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
@@ -123,7 +122,7 @@ class Waiter:
         Raises:
             UserError: A boot failed (the message has its last lines) or took too long.
         """
-        user = self.cloud.user()
+        user = self.cloud.user(self.request.access)
         reports = {host: self.host(host) for host in self.request.hosts}
         return {
             "host_keys": reports[self.request.login]["host_keys"],
@@ -173,8 +172,7 @@ class Waiter:
         )
 
     def _apply(self, machine: Machine, report: dict[str, Any]) -> None:
-        access = Access(self.request.mode, key=self.request.key)
-        target = ssh_access.target(self.cloud, access, machine, report["host_keys"], PYTHON)
+        target = ssh_access.target(self.cloud, self.request.access, machine, report["host_keys"], PYTHON)
         openssh.run(target, APPLY, seconds=APPLY_SECONDS)
 
     def _progress(self, host: str, report: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def target(
     """
     return Target(
         host=machine.ssh_host(access),
-        user=cloud.user(),
+        user=cloud.user(access),
         host_keys=tuple(host_keys),
         proxy_command=cloud.proxy(access, python),
     )

@@ -196,7 +196,7 @@ class GcpCloud:
         path = f"b/{bucket}/o/{account.escaped(key)}"
         return machines.seconds(str(self.account.call("GET", "storage", path)["updated"]))
 
-    def user(self) -> str:
+    def user(self, access: Access) -> str:
         """Return the user's name at OS Login. This also gives OS Login one of the user's keys."""
         if self._user is None:
             self._user = bring_key(self.account, locations.home() / ".ssh")

@@ -73,7 +73,16 @@ def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
 
 
 def test_the_plans_outputs_fit_the_contract(planned: Any) -> None:
-    assert set(planned) == {"stack", "resources", "outputs", "additions", "cost", "warnings", "changes"}
+    assert set(planned) == {
+        "stack",
+        "resources",
+        "outputs",
+        "additions",
+        "slurm",
+        "cost",
+        "warnings",
+        "changes",
+    }
     assert set(planned["outputs"]) == {"cluster", "login_ssh", "benchmark_result"}
     contract = outputs.load(planned["outputs"]["cluster"])
     jsonschema.Draft202012Validator(outputs.schema()).validate(planned["outputs"]["cluster"])

@@ -113,7 +113,16 @@ def test_every_resource_is_listed_after_its_parent(clouds: Plan) -> None:
 
 def test_a_resource_has_the_keys_of_the_contract(clouds: Plan) -> None:
     assert clouds["stack"] == "t"
-    assert set(clouds) == {"stack", "resources", "outputs", "additions", "cost", "warnings", "changes"}
+    assert set(clouds) == {
+        "stack",
+        "resources",
+        "outputs",
+        "additions",
+        "slurm",
+        "cost",
+        "warnings",
+        "changes",
+    }
     assert named(clouds)["net-subnet"] == {
         "urn": f"{PREFIX}slurm-stacks:index:AwsNetwork$aws:ec2/subnet:Subnet::net-subnet",
         "type": "aws:ec2/subnet:Subnet",

@@ -14,6 +14,8 @@ BLOCK: dict[str, Any] = {
     "name": "block", "instance_type": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
     "zones": ["us-east-1a"], "aws": {"capacity_block": True},
 }  # fmt: skip
+UNMAINTAINED = {"slurm.accept_unmaintained": "2026-11-26"}
+"""The stacks of the tests have GPUs or Session Manager, so that they boot Ubuntu 24.04."""
 CLOSE: dict[str, Any] = {"name": "close", "instance_type": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
 ENROOT_DEB = "https://github.com/NVIDIA/enroot/releases/download/v4.1.2/enroot_4.1.2-1_amd64.deb"

@@ -15,6 +15,7 @@ from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
 from infra.config.rules.clouds import check_amazon, check_google
 from infra.config.rules.context import CLUSTER, CloudLocation, Context
+from infra.config.rules.distribution import check_distribution
 from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
 from infra.config.rules.partitions import (
@@ -82,6 +83,7 @@ def check(
         check_amazon(context)
         check_google(context)
         check_topology(context)
+        check_distribution(context)
     return context.mistakes
 
 

@@ -192,7 +192,9 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
     ready = made.inputs("c-ready")
     wish = WaitRequest.parse(ready["stdin"])
     place = ClusterRef("c", "eu-west-1")
-    assert wish == WaitRequest(place, "c-bucket-store-id", ["controller", "login-0"], "login-0", "ssh", "key")
+    assert wish == WaitRequest(
+        place, "c-bucket-store-id", ["controller", "login-0"], "login-0", "ssh", "key", "ubuntu"
+    )
     assert ready["update"] == ready["create"]
     assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
     assert ready["environment"] == {
@@ -232,7 +234,7 @@ def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
 
 
 def test_behind_session_manager_a_machine_is_its_id() -> None:
-    found = inventory(aws_design(access=Access("ssm", key="mine")))
+    found = inventory(aws_design(access=Access("ssm", key="mine", user="ubuntu")))
     assert (found["login_address"], found["host"]) == ("10.0.0.7", "c-head-controller-id")
     assert found["login_ssh"] == (
         "ssh -o ProxyCommand='aws ssm start-session --region eu-west-1 --target %h --document-name "

@@ -66,6 +66,14 @@ def test_what_a_machine_is_that_becomes_an_image() -> None:
     assert weaknesses(resources) == []
 
 
+def test_without_cloud_init_a_machine_becomes_an_image_by_the_agents_script() -> None:
+    """Debian's image has no cloud-init. The agent runs the script once, before the unit exists."""
+    made = bake(replace(BAKED, image=Image("debian-13", bake=True)))
+    metadata = made.inputs("b-compute-nvidia-closed-machine")["metadata"]
+    assert "user-data" not in metadata
+    assert "--role image --host image-compute-nvidia-closed" in metadata["startup-script"]
+
+
 def test_an_image_is_made_of_the_disk_in_the_clusters_region() -> None:
     made = bake(BAKED)
     image, disk = made.inputs("b-compute"), made.inputs("b-compute-disk")

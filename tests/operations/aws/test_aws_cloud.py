@@ -78,7 +78,9 @@ def test_a_head_that_is_ready_is_found_by_its_tags_and_its_report(account: Accou
     account.bucket()
     account.head()
     account.report("controller", "ready")
-    wish = WaitRequest(ClusterRef("c", REGION), BUCKET_NAME, ["controller"], "controller", "ssm")
+    wish = WaitRequest(
+        ClusterRef("c", REGION), BUCKET_NAME, ["controller"], "controller", "ssm", user="ubuntu"
+    )
     assert Waiter(wish, account.cloud(), print).facts() == {
         "host_keys": [KEY], "login_user": "ubuntu", "scheduler_version": "slurm 23.11.4",
     }  # fmt: skip
@@ -103,7 +105,7 @@ def test_ssh_access_follows_the_access_mode() -> None:
 
 def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
     cloud = AwsCloud(ClusterRef("c", REGION))
-    assert cloud.user() == "ubuntu"
+    assert cloud.user(Access("ssh", user="admin")) == "admin"
     with pytest.raises(UserError, match="there are no credentials") as caught:
         cloud.machines()
     assert caught.value.exit_code == EXIT_REFUSED
