@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from node.accelerator import Accelerator as Accelerator  # noqa: PLC0414  the design's types are here
 from node.batch import Batch
 from node.containers.model import Containers as Containers  # noqa: PLC0414
+from node.containers.model import Package
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
+from node.slurm.origin import Repository
 from node.storage import Gp3 as Gp3  # noqa: PLC0414
 from node.storage import Mount as Mount  # noqa: PLC0414
 
@@ -158,6 +160,12 @@ class SlurmSettings:
     accounting: bool = False
     prolog: JobScript | None = None
     epilog: JobScript | None = None
+    source: str | None = None
+    """The distribution whose source package of Slurm the images are built from: debian-13."""
+    packages: tuple[Package, ...] = ()
+    """Packages of Slurm, instead of the distribution's."""
+    repository: Repository | None = None
+    """An apt repository with packages of Slurm, instead of the distribution's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,7 @@ class ClusterDesign:
         """
         found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
         found += [package.source for package in self.containers.packages] if self.containers else []
+        found += [package.source for package in self.slurm.packages]
         return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:

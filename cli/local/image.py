@@ -22,15 +22,16 @@ from localcloud import cgroups, images, layers, nspawn
 from localcloud.container_machine import Bind, Machine
 from localcloud.containers import BootPlan
 from localcloud.layers import Say
+from node.bootstrap import limits
 from node.bootstrap.vm import images as kinds
 from node.bootstrap.vm.cloud_local import BUCKET
 from node.loader import IMAGE
 from node.model import ClusterDesign, Settings, Site
 from node.processes import ProcessId
 
-STEPS = ("apt", "baking", "packages", "pyxis")
+STEPS = ("apt", "baking", "packages", "pyxis", "slurm_packages", "slurm_source")
 """The modules below `node/bootstrap/vm` that decide what an image holds."""
-STEP_SECONDS = 1500.0
+STEP_SECONDS = float(limits.PACKAGES + limits.SOURCE)
 BOOT_SECONDS = 120.0
 OFF_SECONDS = 60.0
 USER_DATA_BYTES = 1 << 20

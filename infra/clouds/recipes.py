@@ -27,6 +27,8 @@ STEPS = (
     "openpgp",
     "packages",
     "repositories",
+    "slurm_packages",
+    "slurm_source",
 )
 """The modules below `node/bootstrap/vm` that decide what an image holds.
 

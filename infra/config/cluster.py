@@ -26,6 +26,7 @@ from infra.config.google import GcpPartition
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.local_cloud import LocalConfig
 from infra.config.network import NetworkConfig, Zones
+from infra.config.slurm_origin import SlurmOriginConfig
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
 
@@ -266,8 +267,8 @@ class AwsConfig(Section):
     )
 
 
-class SlurmConfig(Section):
-    """Slurm's timers in seconds, whose defaults depend on the provider, and your prolog and epilog."""
+class SlurmConfig(SlurmOriginConfig):
+    """Slurm's timers in seconds, whose defaults depend on the provider, your scripts, and Slurm's origin."""
 
     suspend_time: int | None = Field(
         None, ge=1, le=LONGEST_SUSPEND, description="Idle seconds after which a node is powered down."

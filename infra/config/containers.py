@@ -11,7 +11,7 @@ from node.containers.model import IMAGES
 
 
 class PackageConfig(Section):
-    """A Debian package that nodes and login machines install, known by its hash."""
+    """A Debian package that machines install, known by its hash."""
 
     source: str = Field(
         description="A path in this project, or an address: s3:// on AWS, gs:// on Google Cloud, https:// on "

@@ -21,6 +21,7 @@ from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.network import check_access, check_location, check_login, check_network
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
+from infra.config.checks.slurm_origin import check_slurm_origin
 from infra.config.checks.storage import check_storage
 from infra.config.checks.topology import check_topology
 from infra.config.checks.writable_sources import check_writable_sources
@@ -78,6 +79,7 @@ def check(
             step(context)
         check_writable_sources(context)
         check_containers(context)
+        check_slurm_origin(context)
         check_health(context)
         check_amazon(context)
         check_google(context)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.jobs import check_source
-from infra.config.containers import ContainersConfig
+from infra.config.containers import ContainersConfig, PackageConfig
+from infra.config.mistakes import Location
 
 PACKAGES = "the packages of Enroot and of Pyxis, each with source and sha256, or an image that has them"
 
@@ -39,8 +42,13 @@ def _pyxis(c: Context, containers: ContainersConfig) -> None:
     at = (*CLUSTER, "containers", "packages")
     if not containers.packages and c.sound(at) and not (c.cluster.image and c.cluster.image.id):
         c.add(at, MISSING, PACKAGES, "docs/containers.md says where they come from")
+    check_packages(c, containers.packages, at)
+
+
+def check_packages(c: Context, packages: Sequence[PackageConfig], at: Location) -> None:
+    """Report packages that are no Debian packages, that machines cannot fetch, or that are named twice."""
     seen: set[str] = set()
-    for index, package in enumerate(containers.packages):
+    for index, package in enumerate(packages):
         where = (*at, index, "source")
         if not package.source.endswith(".deb"):
             c.add(where, package.source, "a Debian package: a name that ends in .deb", "")

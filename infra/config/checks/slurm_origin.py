@@ -1,0 +1,40 @@
+"""Checks of where machines get Slurm from."""
+
+from __future__ import annotations
+
+from infra.config.checks.containers import check_packages
+from infra.config.checks.context import CLUSTER, Context
+
+KEYS = ("source", "packages", "repository")
+
+
+def check_slurm_origin(c: Context) -> None:
+    slurm, at = c.cluster.slurm, (*CLUSTER, "slurm")
+    # With scheduler batch the whole section is refused.
+    given = [key for key in KEYS if getattr(slurm, key)]
+    if c.cluster.scheduler == "batch" or not given:
+        return
+    if len(given) > 1:
+        advice = "a machine has one Slurm: remove the others"
+        c.add(at, " and ".join(given), f"one of {', '.join(KEYS)}", advice)
+    container = c.cluster.local is not None and c.cluster.local.isolation == "container"
+    if c.provider == "local" and not container:
+        for key in given:
+            c.add(
+                (*at, key),
+                "a value",
+                "nothing where machines are processes: they run this machine's own Slurm",
+                f"write local: {{isolation: container}}, or remove {key}:",
+            )
+        return
+    check_packages(c, slurm.packages, (*at, "packages"))
+    if slurm.source is not None and c.provider != "local" and not c.cluster.image.bake:
+        c.add(
+            (*at, "source"),
+            slurm.source,
+            "a source only with image: {bake: true}",
+            "Slurm is built for an image, once: write image: {bake: true}, or packages: that are built",
+        )
+    if slurm.source is not None and c.cluster.image.source == slurm.source:
+        advice = "remove it: the distribution's own packages are made from the same source"
+        c.add((*at, "source"), slurm.source, "a source of another distribution than image.source", advice)
