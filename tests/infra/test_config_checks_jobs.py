@@ -14,7 +14,7 @@ from tests.support.stack_parts import (
 )
 from tests.support.stack_values import CLUSTER, REMOVE, values
 
-SLURM_DEB = "s3://bucket/slurmd.deb"
+SLURM_DEBS = pyxis("s3://bucket/slurmd.deb")["packages"]
 MIRROR = {"url": "https://h/apt", "suite": "noble", "key": "https://h/key.asc", "fingerprint": "A" * 40}
 
 # stack, changes, path of the one mistake, words that its message must have
@@ -50,13 +50,33 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"slurm.source": "debian-12", "image.bake": True}, "slurm.source", ["debian-13"]),
     ("local", {"slurm.source": "debian-13"}, "slurm.source", ["isolation: container"]),
     ("local", {"slurm.repository": MIRROR}, "slurm.repository", ["isolation: container"]),
-    ("aws", {"slurm.repository": MIRROR, "slurm.packages": pyxis(SLURM_DEB)["packages"]}, "slurm", ["one of"]),
-    ("aws", {"slurm.packages": pyxis("http://h/e.deb")["packages"]}, "slurm.packages[0].source", ["https://"]),
+    (
+        "aws",
+        {"slurm.repository": MIRROR, "slurm.packages": SLURM_DEBS},
+        "slurm",
+        ["one of"],
+    ),
+    (
+        "aws",
+        {"slurm.packages": pyxis("http://h/e.deb")["packages"]},
+        "slurm.packages[0].source",
+        ["https://"],
+    ),
     ("aws", {"slurm.packages": pyxis("s3://b/e.rpm")["packages"]}, "slurm.packages[0].source", [".deb"]),
-    ("aws", {"slurm.packages": pyxis(SLURM_DEB)["packages"] * 2}, "slurm.packages[1].sha256", ["another hash"]),
+    (
+        "aws",
+        {"slurm.packages": SLURM_DEBS * 2},
+        "slurm.packages[1].sha256",
+        ["another hash"],
+    ),
     ("aws", {"slurm.repository": MIRROR | {"key": "http://h/k"}}, "slurm.repository.key", ["https://"]),
     ("aws", {"slurm.repository": MIRROR | {"suite": "a b"}}, "slurm.repository.suite", ["deb line"]),
-    ("gcp", {"slurm.repository": MIRROR | {"fingerprint": "A1"}}, "slurm.repository.fingerprint", ["40 or 64"]),
+    (
+        "gcp",
+        {"slurm.repository": MIRROR | {"fingerprint": "A1"}},
+        "slurm.repository.fingerprint",
+        ["40 or"],
+    ),
     ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
     (
         "local",
