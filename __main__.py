@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra import clusters, config
+from infra import config
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
 from infra.config import engine, placeholders
@@ -11,6 +11,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.outputs import publish
 from infra.program import mode
+from infra.providers import create_cluster
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
     cluster_design = design(stack, catalog())
-    cluster = clusters.create(cluster_design)
+    cluster = create_cluster(cluster_design)
     training = benchmark_design(stack, cluster_design)
     benchmark, kept = None, mode.kept_benchmark()
     if training is not None and kept is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.config import StackConfig
-    from infra.ssh.target import Target
+    from infra.ssh import Target
 
 
 TOOL = "slurm-stacks"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli.provider import Provider, Scheduler
-from infra import clusters
 from infra.program.stack import Stack
+from infra.providers import check_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def load(name: str) -> Provider:
     Raises:
         UserError: This version does not know the provider, or this machine cannot run it.
     """
-    clusters.check_provider(name)
+    check_provider(name)
     if name == "local":
         from cli.local.provider import LocalProvider
 

@@ -14,15 +14,18 @@ BUILD_MINUTES = "about 20 minutes more"
 
 
 class Addition(TypedDict):
-    """One line: plain data, in a plan's JSON."""
+    """One line: plain data, in a plan's JSON.
+
+    Attributes:
+        name: The key of the stack file.
+    """
 
     name: str
-    """The key of the stack file."""
     what: str
 
 
 def additions(design: ClusterDesign) -> list[Addition]:
-    """Slurm's origin, containers and hooks, for example: docker.sh on all. Empty without them."""
+    """Return a line for Slurm's origin, for containers and for hooks, for example: docker.sh on all."""
     found = []
     if (origin := _slurm(design.slurm)) is not None:
         found.append(Addition(name="slurm", what=origin))

@@ -53,12 +53,12 @@ class Shortage:
         return sum(need.nodes for need in self.needs)
 
     def partitions(self) -> str:
-        """The partitions with their nodes: `cpu (200) and gpu (100)`."""
+        """Return the partitions with their nodes: `cpu (200) and gpu (100)`."""
         return " and ".join(f"{need.partition} ({need.nodes})" for need in self.needs)
 
 
 def labels(zones: Sequence[str]) -> dict[str, str]:
-    """Zone -> its label in the names of resources: the zone's letter, `a` of `eu-west-1a`.
+    """Return each zone's label in the names of resources: the zone's letter, `a` of `eu-west-1a`.
 
     A letter is short, and does not depend on which other zones there are. A zone that a plan does not know,
     and a zone whose letter another one has (a local zone beside the region's own), gets the first free one.
@@ -72,7 +72,7 @@ def labels(zones: Sequence[str]) -> dict[str, str]:
 
 
 def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
-    """Divides the private network on AWS: zone -> the CIDR of its subnet.
+    """Divide the private network on AWS: zone -> the CIDR of its subnet.
 
     The letter of a zone decides which part it gets, so that adding or removing a zone moves no other. Only
     where the network is too small for that does the zone's position in the list decide.
@@ -93,7 +93,7 @@ def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
 
 
 def private_parts(private_cidr: str) -> list[str]:
-    """The subnets into which a private network on AWS is divided; empty if it is too small for one."""
+    """Return the subnets into which a private network on AWS is divided; empty if it is too small for one."""
     network = ipaddress.ip_network(private_cidr)
     if network.prefixlen > LONGEST_PREFIX:
         return []
@@ -101,12 +101,12 @@ def private_parts(private_cidr: str) -> list[str]:
 
 
 def subnet_prefix(prefix: int) -> int:
-    """The prefix length of the private subnets of a private network with this one."""
+    """Return the prefix length of the private subnets of a private network with this one."""
     return prefix + min(LONGEST_PREFIX - prefix, PARTS.bit_length() - 1)
 
 
 def shared(was: Sequence[str], will: Sequence[str]) -> tuple[str, str] | None:
-    """An old network and a new one that cannot be made while the old one is there; `None` if all can.
+    """Return an old network and a new one that cannot be made while the old one is there; `None` if all can.
 
     AWS refuses two subnets that share addresses, and a new subnet is made before the old one goes.
     """
@@ -118,12 +118,12 @@ def shared(was: Sequence[str], will: Sequence[str]) -> tuple[str, str] | None:
 
 
 def free_addresses(cidr: str, provider: str) -> int:
-    """How many machines a subnet has addresses for."""
+    """Return how many machines a subnet has addresses for."""
     return max(0, ipaddress.ip_network(cidr).num_addresses - RESERVED_ADDRESSES[provider])
 
 
 def shortage(needs: Sequence[Need], free: Mapping[str, int]) -> Shortage | None:
-    """Finds nodes of all partitions together that cannot all have an address at once.
+    """Find nodes of all partitions together that cannot all have an address at once.
 
     They can if no set of zones has to hold more nodes than it has addresses (Hall's theorem).
 

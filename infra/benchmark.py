@@ -47,7 +47,7 @@ class BenchmarkRun:
     def of(
         cls, design: ClusterDesign, training: BenchmarkDesign, layout: Layout, root: Path = bundle.ROOT
     ) -> BenchmarkRun:
-        """The run that a stack file asks for, with the workload of this project.
+        """Return the run that a stack file asks for, with the workload of this project.
 
         Raises:
             UserError: A file of the user's program is missing or cannot be staged.
@@ -81,7 +81,7 @@ def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, d
 
 
 def _common(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> dict[str, Any]:
-    """What the scripts of all benchmarks say."""
+    """Return what the scripts of all benchmarks say."""
     partition = design.partition(training.partition)
     return {
         "partition": partition.name,
@@ -134,5 +134,5 @@ class Shell(Layout, Protocol):
 
 
 def interpreter(layout: Layout) -> str:
-    """The training environment's Python, on the cluster."""
+    """Return the training environment's Python, on the cluster."""
     return f"{layout.apps}/envs/{layout.environment}/bin/python"

@@ -38,8 +38,10 @@ def digest(content: bytes) -> str:
 
 
 def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The files below a folder as (relative name, content), in order, without the byte code and caches of
-    Python."""
+    """Yield the files below a folder as (relative name, content), in order.
+
+    The byte code and caches of Python are left out.
+    """
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if path.is_file() and not SKIPPED.intersection(parts) and path.suffix != ".pyc":
@@ -47,7 +49,7 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
-    """The node code and the stack's hooks as a zip that `node.loader` unpacks.
+    """Return the node code and the stack's hooks as a zip that `node.loader` unpacks.
 
     The zip is stored and not compressed: releases of zlib compress differently, and equal code would then
     differ.
@@ -69,9 +71,9 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     for key, package in _debian_packages(design):
         if "://" not in package.source and not _to_be_filled_in(package):
             files[package.archived()] = _package(root, key, package)
-    for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
-        if own is not None:
-            files[own.archived(program)] = _script(root, f"slurm.{program}.source", own.source)
+    for program, script in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
+        if script is not None:
+            files[script.archived(program)] = _script(root, f"slurm.{program}.source", script.source)
     if design.isolation == "vm" and design.scheduler == "slurm":
         if design.trains:
             files |= _training(design, root)
@@ -81,7 +83,7 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
 
 
 def _script(root: Path, key: str, source: str) -> bytes:
-    """The content of a user's script.
+    """Return the content of a user's script.
 
     Raises:
         UserError: There is none.
@@ -96,7 +98,7 @@ def _script(root: Path, key: str, source: str) -> bytes:
 
 
 def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
-    """The packages that are known by their hashes, each with its key of the stack file."""
+    """Yield the packages that are known by their hashes, each with its key of the stack file."""
     for number, package in enumerate(design.containers.packages if design.containers else ()):
         yield f"containers.packages[{number}].source", package
     for number, package in enumerate(design.slurm.packages):
@@ -104,14 +106,14 @@ def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
 
 
 def _to_be_filled_in(package: Package) -> bool:
-    """Whether the stack file leaves the package to its user: such a stack is planned only."""
+    """Return whether the stack file leaves the package to its user: such a stack is planned only."""
     from infra.config.placeholders import is_placeholder  # whose package imports this module
 
     return is_placeholder(package.source) or is_placeholder(package.sha256)
 
 
 def _package(root: Path, key: str, package: Package) -> bytes:
-    """The content of a package that lies in the project.
+    """Return the content of a package that lies in the project.
 
     Raises:
         UserError: There is none, or it has another hash.
@@ -127,7 +129,7 @@ def _package(root: Path, key: str, package: Package) -> bytes:
 
 
 def training_kind(design: ClusterDesign) -> str:
-    """The training environment of a cloud's cluster: `cpu` or `gpu`, a project below workload/envs.
+    """Return the training environment of a cloud's cluster: `cpu` or `gpu`, a project below workload/envs.
 
     The environment for GPUs trains on CPUs as well.
     """
@@ -136,7 +138,7 @@ def training_kind(design: ClusterDesign) -> str:
 
 
 def training_digest(design: ClusterDesign, root: Path = ROOT) -> str:
-    """The digest that names the training environment of a cloud's cluster.
+    """Return the digest that names the training environment of a cloud's cluster.
 
     Raises:
         UserError: The user's requirements file is missing or cannot be used.
@@ -145,8 +147,10 @@ def training_digest(design: ClusterDesign, root: Path = ROOT) -> str:
 
 
 def _training(design: ClusterDesign, root: Path) -> dict[str, bytes]:
-    """The files from which a controller makes the training environment: a lock file or the user's
-    requirements, and the hashes of uv."""
+    """Return the files from which a controller makes the training environment.
+
+    They are a lock file or the user's requirements, and the hashes of uv.
+    """
     uv = _pinned(_packages((root / "uv.lock").read_text())["uv"]).encode()
     if design.requirements is not None:
         content = environments.read(root, design.requirements)
@@ -158,14 +162,18 @@ def _training(design: ClusterDesign, root: Path) -> dict[str, bytes]:
 
 @functools.lru_cache(maxsize=1)
 def _packages(lock: str) -> Mapping[str, Mapping[str, Any]]:
-    """The packages of a lock file by name. It is read once, because reading takes longer than the rest of an
-    archive."""
+    """Return the packages of a lock file by name.
+
+    It is read once, because reading takes longer than the rest of an archive.
+    """
     return {package["name"]: package for package in tomllib.loads(lock)["package"]}
 
 
 def _locked(name: str, root: Path) -> str:
-    """A package and its dependencies as requirements for pip, with versions and hashes of the project's lock
-    file."""
+    """Return a package and its dependencies as requirements for pip.
+
+    Versions and hashes are those of the project's lock file.
+    """
     packages = _packages((root / "uv.lock").read_text())
     found: dict[str, Mapping[str, Any]] = {}
     pending: list[tuple[str, tuple[str, ...]]] = [(name, ())]
@@ -183,13 +191,15 @@ def _locked(name: str, root: Path) -> str:
 
 
 def _pinned(package: Mapping[str, Any]) -> str:
-    """A requirement for pip with the hashes of all wheels."""
+    """Return a requirement for pip with the hashes of all wheels."""
     hashes = [f"    --hash={digest}" for digest in sorted(wheel["hash"] for wheel in package["wheels"])]
     return " \\\n".join([f"{package['name']}=={package['version']}", *hashes]) + "\n"
 
 
 def loader_archive(provider: str, root: Path = ROOT) -> bytes:
-    """`loader.py` for a cloud's bucket: a zip that Python runs, with the loader and the client of its cloud.
+    """Return `loader.py` for a cloud's bucket.
+
+    It is a zip that Python runs, with the loader and the client of its cloud.
 
     The code is that of the node archive, so that there is only one client of a cloud's bucket.
 
@@ -205,7 +215,7 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
 
 
 def cached_file(folder: str, suffix: str, content: bytes, *, write: bool = True) -> Path:
-    """The file of the user's cache that holds an archive, for tools that take files only.
+    """Return the file of the user's cache that holds an archive, for tools that take files only.
 
     Args:
         folder: The folder of the cache.
@@ -229,12 +239,15 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 
 
 def settings_object(settings: Settings) -> bytes:
-    """The settings in the form that the machines read."""
+    """Return the settings in the form that the machines read."""
     return json.dumps(to_json(settings), indent=1, sort_keys=True).encode()
 
 
 def current(code: bytes, settings: bytes) -> dict[str, Any]:
-    """The content of the bucket's `current.json`, which names the code and the settings by their digests."""
+    """Return the content of the bucket's `current.json`.
+
+    It names the code and the settings by their digests.
+    """
     return {
         "apiVersion": "slurm-stacks/bundle/v1",
         "code": {"key": f"code/{digest(code)[:16]}.zip", "sha256": digest(code)},

@@ -23,32 +23,38 @@ SPOT = ", spot at most"
 
 
 class Part(TypedDict):
-    """One line of the bill."""
+    """One line of the bill.
+
+    Attributes:
+        name: Controller, login, network, partition compute, /fsx, disks.
+        what: The machine or the kind of storage.
+        idle: USD an hour while no job runs; `None` if it is unknown.
+        max: USD an hour with every node up; `None` if it is unknown.
+    """
 
     name: str
-    """controller, login, network, partition compute, /fsx, disks"""
     what: str
-    """The machine or the kind of storage."""
     idle: float | None
-    """USD an hour while no job runs; `None` if it is unknown."""
     max: float | None
-    """USD an hour with every node up; `None` if it is unknown."""
 
 
 class Cost(TypedDict):
-    """The cluster's cost in USD an hour: plain data, in a plan's JSON and in the outputs."""
+    """The cluster's cost in USD an hour: plain data, in a plan's JSON and in the outputs.
+
+    Attributes:
+        unknown: The parts that the two sums leave out because their price is not known.
+        prices_of: Date of the snapshot of prices.
+    """
 
     idle_usd_per_hour: float
     max_usd_per_hour: float
     parts: list[Part]
     unknown: list[str]
-    """The parts that the two sums leave out because their price is not known."""
     prices_of: str
-    """Date of the snapshot of prices."""
 
 
 def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
-    """The cluster's cost with no job and with every node up.
+    """Return the cluster's cost with no job and with every node up.
 
     Args:
         facts: The prices of storage and network; by default the snapshot in the repository. The prices of
@@ -75,7 +81,7 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
 
 
 def unpriced(parts: Iterable[Part]) -> list[str]:
-    """The parts without a known price, for a sentence: machines by type, everything else by name."""
+    """Return the parts without a known price, for a sentence: machines by type, everything else by name."""
     found = [
         what if " " not in what and not part["name"].startswith("/") else f"{part['name']} ({what})"
         for part in parts
@@ -86,46 +92,50 @@ def unpriced(parts: Iterable[Part]) -> list[str]:
 
 
 def sentence(cost: Cost) -> str:
-    """The cost in a sentence: the two sums, and what they leave out because its price is unknown."""
+    """Return the cost in a sentence: the two sums, and what they leave out because its price is unknown."""
     idle, most = cost["idle_usd_per_hour"], cost["max_usd_per_hour"]
     floor = "at least " * any(part["idle"] is None for part in cost["parts"])
-    said = f"{floor}{idle:.2f} USD an hour idle"
+    text = f"{floor}{idle:.2f} USD an hour idle"
     if not (unknown := unpriced(cost["parts"])):
-        return f"{said}, at most {most:.2f} USD an hour"
+        return f"{text}, at most {most:.2f} USD an hour"
     return (
-        f"{said}, at least {most:.2f} USD an hour with every node up, price of {', '.join(unknown)} unknown"
+        f"{text}, at least {most:.2f} USD an hour with every node up, price of {', '.join(unknown)} unknown"
     )
 
 
 class BudgetOutlook(TypedDict):
-    """The budget in a plan."""
+    """The budget in a plan.
+
+    Attributes:
+        running_jobs: What happens to running jobs when the budget is used up: keep | cancel.
+        lasts_hours: How long the budget lasts with every node up; `None` if no node has a known price above
+            0.
+        unknown: Instance types that the limit in USD does not count, because their price is not known.
+    """
 
     max_usd: float | None
     max_hours: float | None
     running_jobs: str
-    """What happens to running jobs when the budget is used up: keep | cancel."""
     lasts_hours: float | None
-    """How long the budget lasts with every node up; `None` if no node has a known price above 0."""
     unknown: list[str]
-    """Instance types that the limit in USD does not count, because their price is not known."""
 
 
 def budget(design: ClusterDesign) -> BudgetOutlook | None:
-    """How long the budget lasts; `None` if there is no budget."""
-    said = design.budget
+    """Return how long the budget lasts; `None` if there is no budget."""
+    config = design.budget
     limits = (
-        (said.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
-        (said.max_hours, float(sum(p.max for p in design.partitions))),
+        (config.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
+        (config.max_hours, float(sum(p.max for p in design.partitions))),
     )
-    if said.max_usd is None and said.max_hours is None:
+    if config.max_usd is None and config.max_hours is None:
         return None
     lasts = [most / hourly for most, hourly in limits if most is not None and hourly > 0]
     return BudgetOutlook(
-        max_usd=said.max_usd,
-        max_hours=said.max_hours,
-        running_jobs=said.running_jobs,
+        max_usd=config.max_usd,
+        max_hours=config.max_hours,
+        running_jobs=config.running_jobs,
         lasts_hours=round(min(lasts), 4) if lasts else None,
-        unknown=[] if said.max_usd is None else _unpriced_machines(design),
+        unknown=[] if config.max_usd is None else _unpriced_machines(design),
     )
 
 
@@ -135,7 +145,7 @@ def _unpriced_machines(design: ClusterDesign) -> list[str]:
 
 
 def reach(budget: BudgetOutlook) -> str:
-    """How long the budget lasts, in a sentence."""
+    """Return how long the budget lasts, in a sentence."""
     limits = ((budget["max_usd"], "USD"), (budget["max_hours"], "node-hours"))
     most = [f"{limit:g} {unit}" for limit, unit in limits if limit]
     lasts, unknown = budget["lasts_hours"], ", ".join(budget["unknown"])
@@ -166,7 +176,7 @@ def _hosts(design: ClusterDesign) -> Iterator[Part]:
 
 
 def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """The cost of the NAT gateway and of public addresses, without traffic."""
+    """Yield the cost of the NAT gateway and of public addresses, without traffic."""
     if design.provider not in facts.network or not (design.hosts or design.batch):
         return
     # The gateway has an address, too. The owner of an existing network pays for its gateway.
@@ -183,15 +193,18 @@ def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
         )
         for running in nodes
     )
-    said = f"{addresses} public address{'es' * (addresses > 1)}"
-    said += " and one for each node that is up" if everywhere else ""
-    what = ["NAT gateway"] * gateways + [said] * (addresses > 0)
+    text = f"{addresses} public address{'es' * (addresses > 1)}"
+    text += " and one for each node that is up" if everywhere else ""
+    what = ["NAT gateway"] * gateways + [text] * (addresses > 0)
     if what:
         yield Part(name="network", what=", ".join(what), idle=idle, max=most)
 
 
 def _gateway(design: ClusterDesign, facts: Catalog, machines: int) -> float | None:
-    """USD an hour for a NAT gateway. Google charges for each machine behind it, at most `nat_gateway`."""
+    """Return USD an hour for a NAT gateway.
+
+    Google charges for each machine behind it, at most `nat_gateway`.
+    """
     whole = facts.network_price(design.provider, "nat_gateway", design.region)
     each = facts.network_price(design.provider, "nat_machine", design.region)
     return whole if whole is None or each is None else min(whole, each * machines)
@@ -233,7 +246,7 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
-    """USD for each GiB and month; `None` if it is unknown."""
+    """Return USD for each GiB and month; `None` if it is unknown."""
     prices = facts.storage.get(provider, {})
     if mount.kind == "filestore":
         return prices.get(f"{mount.kind}.{mount.deployment}")
@@ -247,7 +260,7 @@ def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
 
 
 def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """The cost of root disks of hosts, and of nodes while they are up."""
+    """Yield the cost of root disks of hosts, and of nodes while they are up."""
     hosts = sum(h.disk_gib for h in design.hosts)
     usual = [p for p in design.partitions if p.disk_type is None]
     idle = hosts + sum(p.disk_gib * p.min for p in usual)
@@ -262,7 +275,7 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """The cost of root disks of nodes whose type the stack file gives."""
+    """Yield the cost of root disks of nodes whose type the stack file gives."""
     for p in design.partitions:
         if p.disk_type is None:
             continue
@@ -277,7 +290,7 @@ def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _performance(design: ClusterDesign) -> Iterator[Part]:
-    """The IOPS and the throughput beyond those that every gp3 volume has. Their price is not known."""
+    """Yield the IOPS and the throughput beyond those that every gp3 volume has. Their price is not known."""
     disks = [(f"disk of {host.name}", host.gp3, 1, 1) for host in design.hosts]
     disks += [(f"disks of {p.name}", p.gp3, p.min, p.max) for p in design.partitions]
     disks += [(f"disk of {m.path}", m.gp3, 1, 1) for m in design.mounts]
@@ -300,7 +313,7 @@ def _performance(design: ClusterDesign) -> Iterator[Part]:
 
 
 def _local_ssds(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """The cost of Google's local SSDs, which the price of a machine does not include."""
+    """Yield the cost of Google's local SSDs, which the price of a machine does not include."""
     idle, most = (
         LOCAL_SSD_GIB * sum(p.local_ssds * count for p, count in counted)
         for counted in (

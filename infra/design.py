@@ -1,4 +1,4 @@
-"""Makes a cluster's design from the stack's configuration and the facts of instance types.
+"""A cluster's design, from the stack's configuration and the facts of instance types.
 
 No Pulumi, no network, no clock: the same input gives the same design on every machine, and nothing that is
 given is changed. Providers iterate the design and decide nothing about Slurm.
@@ -6,29 +6,40 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from infra import batch_design
-from infra.config import ClusterConfig, StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, OwnImageConfig, PartitionConfig
+from infra.config import StackConfig
+from infra.config.cluster import AwsConfig, AwsPartition, ClusterConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.local_cloud import LocalConfig
-from infra.health import health
+from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
-from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
 from node.bootstrap import limits
 from node.containers.model import Package
+from node.health.model import Health
 from node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
+DEFAULT_NFS_GIB = 50
+MOUNT_OPTIONS = {
+    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
+    "nfs": "rw,hard,nfsvers=4.2,_netdev",
+    # Somebody's own server: client and server agree on a version.
+    "export": "rw,hard,_netdev",
+    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
+    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
+    "fsx_lustre": "relatime,flock,_netdev",
+    "nvme": "noatime,nofail",
+}
 
 
 def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
-    """The design of a stack's cluster.
+    """Return the design of a stack's cluster.
 
     Args:
         config: A stack file without mistakes.
@@ -44,9 +55,9 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         "scheduler": cluster.scheduler,
     }
     mounts = mounts_of(cluster)
-    batch = batch_design.batch(config, facts)
-    partitions = (_queue(config, batch, facts),) if batch else _partitions(config, facts)
-    made = model.ClusterDesign(
+    batch = _batch(config, facts)
+    partitions = (_batch_queue(config, batch, facts),) if batch else _partitions(config, facts)
+    draft = model.ClusterDesign(
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
@@ -56,7 +67,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             model.Hook(h.role, h.source or model.INLINE, tuple(h.args), h.timeout, h.script)
             for h in cluster.hooks
         ),
-        health=health(cluster, partitions),
+        health=_health(cluster, partitions),
         containers=_containers(cluster),
         budget=_budget(cluster),
         region=config.region,
@@ -75,17 +86,17 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
-    return replace(made, slurm=_slurm(cluster, made))
+    return replace(draft, slurm=_slurm(cluster, draft))
 
 
-def local_cloud(said: LocalConfig | None) -> LocalCloud:
-    """The behaviour of the local cloud until `./cluster chaos` changes it."""
-    settings = said.model_dump(exclude={"isolation", "suite", "price_hour"}) if said else {}
+def local_cloud(config: LocalConfig | None) -> LocalCloud:
+    """Return the behaviour of the local cloud until `./cluster chaos` changes it."""
+    settings = config.model_dump(exclude={"isolation", "suite", "price_hour"}) if config else {}
     return LocalCloud(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
-    """The training that follows the creation; `None` if the stack has none."""
+    """Return the training that follows the creation; `None` if the stack has none."""
     benchmark = config.benchmark
     if benchmark is None or not _trains(config):
         return None
@@ -115,9 +126,9 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
 
 
 def _budget(cluster: ClusterConfig) -> model.Budget:
-    said = cluster.budget
+    config = cluster.budget
     usual = "cancel" if cluster.scheduler == "batch" else "keep"
-    return model.Budget(said.max_usd, said.max_hours, said.running_jobs or usual)
+    return model.Budget(config.max_usd, config.max_hours, config.running_jobs or usual)
 
 
 def _containers(cluster: ClusterConfig) -> model.Containers | None:
@@ -128,17 +139,12 @@ def _containers(cluster: ClusterConfig) -> model.Containers | None:
     return model.Containers(config.runtime, packages, config.images)
 
 
-def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
-    memory = real_memory(facts.machines[batch.machines[0]])
-    return batch_design.queue(config, batch, facts, memory)
-
-
 def _trains(config: StackConfig) -> bool:
     return config.benchmark is not None and config.benchmark.enabled
 
 
 def real_memory(machine: InstanceType) -> int:
-    """The memory that Slurm may allocate, in MiB: less than the machine will report.
+    """Return the memory that Slurm may allocate, in MiB: less than the machine will report.
 
     A node that reports less than its RealMemory is drained as invalid, and kernel, firmware and daemons keep
     a part for themselves: 400 MiB and 30 MiB for each GiB, the rule of Google's slurm-gcp. Machines of the
@@ -150,7 +156,7 @@ def real_memory(machine: InstanceType) -> int:
 
 
 def slurm_time(limit: str) -> str:
-    """A time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
+    """Return a time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
     seconds = time_limit_seconds(limit)
     if seconds is None:
         return "INFINITE"
@@ -208,7 +214,7 @@ def _partition(
     machine = facts.machines[partition.instance_type]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
-    own = partition.aws or AwsPartition()
+    aws = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.instance_type, config.region, accelerator=attached, spot=partition.spot)
     reserved = partition.reservations()
@@ -221,12 +227,12 @@ def _partition(
         max=partition.nodes.max,
         accelerator=accelerator,
         spot=partition.spot,
-        placement="cluster" if own.placement_group else partition.placement,
-        placement_group=own.placement_group,
-        efa=machine.efa if own.efa else 0,
+        placement="cluster" if aws.placement_group else partition.placement,
+        placement_group=aws.placement_group,
+        efa=machine.efa if aws.efa else 0,
         reservation=reserved[0] if len(reserved) == 1 else None,
         reservations=reserved if len(reserved) > 1 else (),
-        capacity_block=own.capacity_block,
+        capacity_block=aws.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
         default=default,
@@ -234,7 +240,7 @@ def _partition(
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
-        gp3=gp3_of(own.gp3),
+        gp3=gp3_of(aws.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
         disk_type=partition.gcp.disk_type if partition.gcp else None,
@@ -248,7 +254,7 @@ def _partition(
 def _accelerator(
     cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType
 ) -> model.Accelerator | None:
-    """The accelerators that the partition asks for, or those that are part of the instance type."""
+    """Return the accelerators that the partition asks for, or those that are part of the instance type."""
     chosen = partition.accelerator or machine.accelerator
     if chosen is None:
         return None
@@ -261,12 +267,12 @@ def _accelerator(
     )
 
 
-def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
-    """Timers that fit the provider and the rest of the design; the stack file's own win."""
+def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSettings:
+    """Return timers that fit the provider and the rest of the design; the stack file's own win."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes are powered down soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
-        chosen = model.SlurmSettings(
+        timers = model.SlurmSettings(
             suspend_time=20,
             suspend_timeout=5,
             resume_timeout=60 + round(boot),
@@ -274,10 +280,10 @@ def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSett
             reconcile_interval=2.0,
         )
     else:
-        longest = max(limits.boot(made, partition) for partition in made.partitions)
-        chosen = model.SlurmSettings(resume_timeout=longest)
-    own = cluster.slurm.model_dump(exclude_none=True)
-    return codec.from_json(model.SlurmSettings, codec.to_json(chosen) | own)
+        longest = max(limits.boot(draft, partition) for partition in draft.partitions)
+        timers = model.SlurmSettings(resume_timeout=longest)
+    overrides = cluster.slurm.model_dump(exclude_none=True)
+    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | overrides)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:
@@ -293,8 +299,8 @@ def _network(cluster: ClusterConfig) -> model.Network:
             zones=zones,
         )
     if network.gcp is not None and provider == "gcp":
-        own = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
-        return model.Network(vpc=network.gcp.network, private_subnets=own, zones=zones)
+        subnetworks = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
+        return model.Network(vpc=network.gcp.network, private_subnets=subnetworks, zones=zones)
     public, private = network.subnets()
     return model.Network(
         cidr=str(network.whole()),
@@ -316,8 +322,8 @@ def _image_id(image: OwnImageConfig | None) -> str | None:
     return image.id if image else None
 
 
-def _disk(cluster: ClusterConfig, said: int | None) -> int:
-    return 0 if cluster.provider == "local" else said or DEFAULT_DISK_GIB
+def _disk(cluster: ClusterConfig, size: int | None) -> int:
+    return 0 if cluster.provider == "local" else size or DEFAULT_DISK_GIB
 
 
 def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
@@ -325,7 +331,7 @@ def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
 
 
 def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
-    """The pretended price of a node: the partition's, its instance type's, or that of all nodes."""
+    """Return the pretended price of a node: the partition's, its instance type's, or that of all nodes."""
     facts = cluster.instance_types.get(partition.instance_type)
     prices = (
         partition.local.price_hour if partition.local else None,
@@ -333,3 +339,156 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
         cluster.local.price_hour if cluster.local else None,
     )
     return next((price for price in prices if price is not None), 0.0)
+
+
+def gp3_of(config: Gp3Config | None) -> model.Gp3 | None:
+    """Return the performance of a disk; `None` means what every gp3 volume has."""
+    return model.Gp3(config.iops, config.throughput_mibs) if config is not None else None
+
+
+def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+    """Return the directories that machines mount.
+
+    On the local stack process machines share this machine's directories, so nothing is mounted. Containers
+    get folders of the run directory where a cloud has NFS.
+    """
+    if cluster.provider == "local":
+        own_root = cluster.local is not None and cluster.local.isolation == "container"
+        return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
+    storage = cluster.storage
+    # AWS Batch has no controller that could export directories.
+    default = SharedStorage() if cluster.scheduler == "slurm" else None
+    shared = {"home": storage.home or default, "apps": storage.apps or default, "scratch": storage.scratch}
+    mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
+    users = "controller" if cluster.login.count == 0 else "login"
+    mounts += [
+        _bucket_mount(index, bucket, (users, "compute")) for index, bucket in enumerate(storage.buckets)
+    ]
+    if isinstance(storage.local_scratch, LocalScratch):
+        path = storage.local_scratch.path
+        options = MOUNT_OPTIONS["nvme"]
+        mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
+    return tuple(mounts)
+
+
+def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
+    return model.Mount(
+        path=bucket.path,
+        kind="s3" if bucket.bucket.startswith("s3://") else "gcs",
+        roles=roles,
+        name=f"buckets[{index}]",
+        options="ro" if bucket.read_only else "rw",
+        existing=bucket.bucket.rstrip("/"),
+    )
+
+
+def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
+    lustre = part.kind == "fsx_lustre" and part.existing is None
+    exported = part.kind == "nfs" and not part.is_export()
+    deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
+        part.kind
+    )
+    if part.existing is not None:
+        # Its owner chose what it is.
+        deployment = None
+    return model.Mount(
+        path=part.mounted_at(name),
+        kind=part.kind,
+        name=name,
+        # A file server of somebody's is mounted from there; a disk is exported by the controller.
+        served_by="controller" if exported else None,
+        options=MOUNT_OPTIONS["export" if part.is_export() else part.kind],
+        size_gib=part.size_gib or (DEFAULT_NFS_GIB if exported and part.existing is None else None),
+        deployment=deployment,
+        storage_type=(part.storage_type or "SSD") if lustre else None,
+        throughput=part.throughput,
+        s3_import=part.s3_import,
+        s3_export=part.s3_export,
+        gp3=gp3_of(part.gp3),
+        existing=part.existing,
+        security_group=part.security_group,
+        keep=part.keep,
+        snapshot=part.snapshot,
+        restore=part.restore,
+    )
+
+
+def _health(cluster: ClusterConfig, partitions: Sequence[model.Partition]) -> Health | None:
+    """Return the checks; `None` means that no node is checked."""
+    config = cluster.health
+    if not any(p.accelerator or p.efa for p in partitions) or cluster.scheduler == "batch":
+        return None
+    real = any(p.efa or (p.accelerator and not p.accelerator.simulated) for p in partitions)
+    if not (real if config.enabled is None else config.enabled):
+        return None
+    checks = Health(skip=tuple(config.skip))
+    seconds = config.interval_seconds
+    return checks if seconds is None else replace(checks, interval_seconds=seconds)
+
+
+def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
+    """Return the job definition and its environment; `None` for a Slurm cluster."""
+    cluster, settings = config.cluster, config.cluster.batch
+    if settings is None or cluster.scheduler != "batch":
+        return None
+    machine = facts.machines[settings.instance_types[0]]
+    devices = machine.accelerator.count if machine.accelerator else 0
+    container = settings.container
+    return Batch(
+        compute_environment=settings.compute_environment or f"{cluster.name}-ce",
+        queue=settings.queue or f"{cluster.name}-queue",
+        job_definition=settings.job_definition or f"{cluster.name}-job",
+        nodes=settings.nodes,
+        machines=tuple(settings.instance_types),
+        min_vcpus=settings.vcpus.min,
+        desired_vcpus=settings.vcpus.desired,
+        max_vcpus=settings.vcpus.max,
+        container_image=container.image,
+        container_vcpus=container.vcpus,
+        container_memory_mib=container.memory_mib,
+        container_gpus=devices if container.gpus is None else container.gpus,
+        command=tuple(container.command),
+        job_role=container.job_role,
+        environment=dict(container.environment),
+        volumes={v.source: v.path or v.source for v in container.volumes},
+        placement_group=settings.placement_group,
+        attempts=settings.attempts,
+        parameters=dict(settings.parameters),
+        repository=None if container.image else container.repository or cluster.name,
+        cached=container.cached,
+        shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),
+        efa=machine.efa if settings.efa else 0,
+        file_system=settings.file_system,
+        start_on_manifest=settings.start_on_manifest,
+        timeout=settings.timeout,
+        tags=dict(settings.tags),
+        vcpu_price_hour=_vcpu_price(config, settings.instance_types, facts),
+    )
+
+
+def _vcpu_price(config: StackConfig, types: list[str], facts: Catalog) -> float | None:
+    """Return the price of a vCPU of the dearest type; `None` if the price of one is not known."""
+    prices = [(facts.price(name, config.region), facts.machines[name].vcpus) for name in types]
+    known = [price / vcpus for price, vcpus in prices if price is not None]
+    return max(known) if len(known) == len(prices) else None
+
+
+def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
+    """Return the queue as a partition, so that costs and outputs can treat it like any other."""
+    machine, settings = facts.machines[batch.machines[0]], config.cluster.batch
+    built_in = machine.accelerator
+    return model.Partition(
+        name=batch.queue,
+        instance_type=batch.machines[0],
+        cpus=machine.vcpus,
+        memory_mib=real_memory(machine),
+        min=-(-batch.min_vcpus // machine.vcpus),
+        max=batch.max_vcpus // machine.vcpus,
+        accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
+        placement="cluster" if batch.placement_group else "none",
+        efa=batch.efa,
+        exclusive=True,
+        default=True,
+        price_hour=facts.price(batch.machines[0], config.region),
+        disk_gib=settings.disk_gib if settings else 0,
+    )

@@ -22,12 +22,15 @@ ELSEWHERE = re.compile(
 
 
 def lock_digest(project: Path, kind: str) -> str:
-    """The digest that names an environment below workload/envs. Equal lock files are equal environments."""
+    """Return the digest that names an environment below workload/envs.
+
+    Equal lock files are equal environments.
+    """
     return hashlib.sha256((project / "workload" / "envs" / kind / "uv.lock").read_bytes()).hexdigest()[:16]
 
 
 def digest(kind: str, requirements: str | None, root: Path = ROOT) -> str:
-    """The digest that names a stack's training environment.
+    """Return the digest that names a stack's training environment.
 
     Args:
         kind: cpu | gpu, the locked environment.
@@ -42,7 +45,7 @@ def digest(kind: str, requirements: str | None, root: Path = ROOT) -> str:
 
 
 def read(root: Path, requirements: str) -> bytes:
-    """The content of a user's requirements file.
+    """Return the content of a user's requirements file.
 
     Raises:
         UserError: The file is missing, or names what the cluster cannot install.
@@ -56,7 +59,7 @@ def read(root: Path, requirements: str) -> bytes:
 
 
 def read_requirements(root: Path, requirements: str) -> bytes:
-    """The content of a user's requirements file.
+    """Return the content of a user's requirements file.
 
     Raises:
         UnusableFileError: The file is missing, or names what the cluster cannot install.

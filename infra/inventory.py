@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 
 
 class Inventory(TypedDict):
-    """What is known of a deployed cluster: the same keys for every provider."""
+    """What is known of a deployed cluster: the same keys for every provider.
+
+    Attributes:
+        id: An id that changes when the cluster is destroyed and made again, and its queue with it.
+        login_ssh: The command that opens a shell on the login machine, or runs a command there, as ssh does.
+        host_keys: Public SSH host keys of the login machine; empty if it is this machine.
+        shared: The shared folder that holds benchmark runs.
+    """
 
     id: pulumi.Output[str]
-    """An id that changes when the cluster is destroyed and made again, and its queue with it."""
     login_address: pulumi.Output[str]
     controller_address: pulumi.Output[str]
     login_ssh: pulumi.Output[str]
-    """The command that opens a shell on the login machine, or runs a command there, as ssh does."""
     scheduler_version: pulumi.Output[str]
     host_keys: pulumi.Output[list[str]]
-    """Public SSH host keys of the login machine; empty if it is this machine."""
     shared: pulumi.Output[str]
-    """The shared folder that holds benchmark runs."""
 
 
 class ClusterComponent(Protocol):

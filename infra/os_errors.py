@@ -18,7 +18,7 @@ AGAIN = "and run the command again: it goes on where it stopped"
 
 
 def explain(error: OSError, path: Path | None = None) -> UserError:
-    """The error as one message.
+    """Return the error as one message.
 
     Args:
         path: What was being written or read, if the error does not say it.
@@ -36,7 +36,7 @@ def explain(error: OSError, path: Path | None = None) -> UserError:
 
 
 def denied(path: Path) -> str:
-    """Why this user cannot make, write or read `path`, and what to do."""
+    """Return why this user cannot make, write or read `path`, and what to do."""
     blocker, info = nearest(path)
     if info.st_uid == os.getuid():
         why = f"{blocker} has the mode {info.st_mode & 0o7777:o}."
@@ -46,7 +46,7 @@ def denied(path: Path) -> str:
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why a folder, which need not exist yet, cannot be written to; `None` if it can."""
+    """Return why a folder, which need not exist yet, cannot be written to; `None` if it can."""
     place, info = nearest(folder)
     if not stat.S_ISDIR(info.st_mode):
         return f"{folder} cannot be made: {place} is not a folder. {_another(folder)}."
@@ -58,7 +58,7 @@ def unwritable(folder: Path) -> str | None:
 
 
 def foreign(folder: Path, owner: int) -> str:
-    """Says that a folder is another user's, and how to get it back if `sudo ./cluster` may have made it."""
+    """Say that a folder is another user's, and how to get it back if `sudo ./cluster` may have made it."""
     me = user_name(os.getuid())
     text = f"{folder} belongs to {user_name(owner)}, and you are {me}."
     if os.getuid() == 0:
@@ -79,7 +79,7 @@ def _in_home(folder: Path) -> bool:
 
 
 def _another(path: Path) -> str:
-    """How the user makes the program use a folder other than that of `path`."""
+    """Return how the user makes the program use a folder other than that of `path`."""
     if locations.STATE_FOLDER in path.parts:
         return "Clone or copy the checkout to a folder that you can write, and work there"
     for root, variable in (
@@ -99,22 +99,22 @@ def _full(path: Path | None) -> str:
 
 
 def _ours() -> list[Path]:
-    """The folders that the program writes to."""
+    """Return the folders that the program writes to."""
     return [locations.run_root(), locations.state_root(), locations.cache_root()]
 
 
 def free_mib(path: Path) -> int:
-    """Free space for this user on the file system where `path` is, or would be."""
+    """Return the free space for this user on the file system where `path` is, or would be."""
     return shutil.disk_usage(nearest(path)[0]).free // MIB
 
 
 def noexec(path: Path) -> bool:
-    """Whether nothing can be executed where `path` is, or would be."""
+    """Return whether nothing can be executed where `path` is, or would be."""
     return bool(os.statvfs(nearest(path)[0]).f_flag & os.ST_NOEXEC)
 
 
 def nearest(path: Path) -> tuple[Path, os.stat_result]:
-    """The path itself, or the first folder above it that exists."""
+    """Return the path itself, or the first folder above it that exists."""
     for candidate in (path, *path.parents):
         try:
             return candidate, candidate.stat()
@@ -124,7 +124,7 @@ def nearest(path: Path) -> tuple[Path, os.stat_result]:
 
 
 def user_name(uid: int) -> str:
-    """A user for messages: `alice`, or `user 1234` without a line in the user database."""
+    """Return a user for messages: `alice`, or `user 1234` without a line in the user database."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -55,7 +55,7 @@ class Workload:
         return total.hexdigest()
 
     def archive(self) -> bytes:
-        """The files as a tar archive, with `workload/` in their names.
+        """Return the files as a tar archive, with `workload/` in their names.
 
         A folder would not do: Pulumi's hash of a folder includes the byte code that Python leaves in it, so
         that every run would be a change. The archive is not compressed: releases of zlib compress
@@ -70,41 +70,41 @@ class Workload:
         return buffer.getvalue()
 
 
-def read(project: Path = bundle.ROOT, own: Sequence[str] = ()) -> Workload:
-    """The workload of a project.
+def read(project: Path = bundle.ROOT, program: Sequence[str] = ()) -> Workload:
+    """Return the workload of a project.
 
     Args:
         project: The checkout, in which the stack file is.
-        own: The paths of the user's program, the script first. Empty means the built-in training.
+        program: The paths of the user's program, the script first. Empty means the built-in training.
 
     Raises:
         UserError: A file of the user's is missing or cannot be staged; the message names it.
     """
-    ours = [file for file in bundle.tree(project / "workload") if not file[0].startswith(OF_BATCH)]
-    if not own:
-        return Workload(tuple(StagedFile(name, content) for name, content in ours))
-    launcher = [StagedFile(name, content) for name, content in ours if name in LAUNCHER]
+    built_in = [file for file in bundle.tree(project / "workload") if not file[0].startswith(OF_BATCH)]
+    if not program:
+        return Workload(tuple(StagedFile(name, content) for name, content in built_in))
+    launcher = [StagedFile(name, content) for name, content in built_in if name in LAUNCHER]
     try:
-        theirs = read_own(project, own)
+        program_files = read_own(project, program)
     except UnusableFileError as error:
         raise UserError(
-            f"slurm-stacks:benchmark: {own[error.index]!r} cannot be staged: {error}", EXIT_USAGE
+            f"slurm-stacks:benchmark: {program[error.index]!r} cannot be staged: {error}", EXIT_USAGE
         ) from None
-    return Workload(tuple(sorted([*launcher, *theirs], key=lambda file: file.name)))
+    return Workload(tuple(sorted([*launcher, *program_files], key=lambda file: file.name)))
 
 
-def read_own(project: Path, own: Sequence[str]) -> list[StagedFile]:
-    """The user's files, below `files/`, each once.
+def read_own(project: Path, program: Sequence[str]) -> list[StagedFile]:
+    """Return the user's files, below `files/`, each once.
 
     Args:
-        own: Paths of files and folders relative to the project; the first is the script.
+        program: Paths of files and folders relative to the project; the first is the script.
 
     Raises:
         UnusableFileError: A path is missing, leads outside of the project, or is too large.
     """
     found: dict[str, StagedFile] = {}
     total = 0
-    for index, name in enumerate(own):
+    for index, name in enumerate(program):
         for path in _files(project, name, index):
             relative = path.relative_to(project).as_posix()
             key = f"{FILES}/{relative}"
@@ -125,12 +125,12 @@ def read_own(project: Path, own: Sequence[str]) -> list[StagedFile]:
                     index, "files that can be read", f"{relative}: {error.strerror}"
                 ) from None
             found[key] = StagedFile(key, content, bool(path.stat().st_mode & 0o100))
-    _check_script(project, own[0], found)
+    _check_script(project, program[0], found)
     return list(found.values())
 
 
 def _files(project: Path, name: str, index: int) -> Iterator[Path]:
-    """The files of one path, a folder's without the byte code and caches of Python."""
+    """Yield the files of one path, a folder's without the byte code and caches of Python."""
     path = project / PurePosixPath(name)
     inside = project.resolve()
     if not path.exists():
@@ -142,7 +142,7 @@ def _files(project: Path, name: str, index: int) -> Iterator[Path]:
         return
     if not path.is_dir():
         raise UnusableFileError(index, "a file or folder, no device or socket")
-    there = 0
+    count = 0
     for below in sorted(path.rglob("*")):
         parts = below.relative_to(path).parts
         if bundle.SKIPPED.intersection(parts) or below.suffix == ".pyc" or not below.is_file():
@@ -153,14 +153,14 @@ def _files(project: Path, name: str, index: int) -> Iterator[Path]:
                 "files of this folder only",
                 f"{'/'.join(parts)} is a link to a file outside of {project}: copy it",
             )
-        there += 1
+        count += 1
         yield below
-    if not there:
+    if not count:
         raise UnusableFileError(index, "a folder with files in it", "it is empty")
 
 
 def _check_script(project: Path, script: str, found: dict[str, StagedFile]) -> None:
-    """Refuses a script that the cluster could not start."""
+    """Refuse a script that the cluster could not start."""
     path = project / PurePosixPath(script)
     inside = PurePosixPath(FILES) / PurePosixPath(script)
     if path.is_dir():

@@ -19,10 +19,10 @@ from cli.local import system_packages
 from cli.ssh import lines
 from infra.aws import access, bake
 from infra.aws.batch import bake as ecs
-from infra.aws.batch import user_data
+from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
-from infra.gcp import metadata
+from infra.gcp import instance_templates
 from node.bootstrap.vm import images, os_login, users
 from node.elastic import programs
 from tests.support.aws_mocks import aws_design
@@ -55,7 +55,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
         for number, step in enumerate(steps):
             yield f"bake-{kind.name}-{number}", "bash", "\n".join(step["inputs"]["commands"])
     for name, sources in (("stack", {"/fsx": "fs@tcp:/x"}), ("job", {})):
-        message = message_from_string(user_data.render(batch_design(file_system=name), sources))
+        message = message_from_string(user_data(batch_design(file_system=name), sources))
         yield f"batch-user-data-{name}", "sh", str(message.get_payload(0).get_payload())  # type: ignore[union-attr]
     yield "ecs-image", "bash", ecs.SCRIPT.read_text()
     yield "policy-rc.d", "sh", system_packages.OUR_POLICY
@@ -75,7 +75,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
         yield (
             f"startup-script-{role}",
             "sh",
-            metadata.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
+            instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
     yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
@@ -145,7 +145,7 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
     }
     assert {str(path) for path in lies} == {
         "infra/aws/batch/ecs_image.sh",
-        "infra/aws/batch/user_data.py",
+        "infra/aws/batch/environment.py",
         "infra/clouds/userdata.py",
         "cli/local/system_packages.py",
         "node/bootstrap/vm/os_login.py",

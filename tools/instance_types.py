@@ -186,8 +186,8 @@ def _rows(repository: Path, path: str) -> list[dict[str, str]]:
 
 
 def rows(machines: Mapping[str, Mapping[str, Any]]) -> str:
-    """Machines as a CSV table, a line each, as `infra.instance_types.tables.Table` reads it."""
-    from infra.instance_types.tables import COLUMNS
+    """Machines as a CSV table, a line each, as `infra.instance_types.catalog.Table` reads it."""
+    from infra.instance_types.catalog import COLUMNS
 
     lines = [",".join(["type", *COLUMNS])]
     for name, facts in machines.items():

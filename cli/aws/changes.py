@@ -155,7 +155,7 @@ def shared_addresses(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]
 
 
 def _head_subnet(design: ClusterDesign) -> str | None:
-    """The subnet of somebody's own network whose zone is the head's (`infra.aws.zones`)."""
+    """The subnet of somebody's own network whose zone is the head's (`infra.aws.network`)."""
     network = design.network
     return None if network.vpc is None else network.public_subnet or network.private_subnets[0]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.instance_types.catalog import Described
-    from infra.ssh.target import Target
+    from infra.ssh import Target
 
 STORAGE = "storage"
 """The name of the check of existing storage, which every provider has."""
@@ -86,7 +86,7 @@ class CloudProvider(abc.ABC):
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.clouds import shell
 
-        return shell.paths_of(design)
+        return shell.shell_paths(design)
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
         from cli.clouds import ssh_access

@@ -14,7 +14,7 @@ from infra.clouds.commands import PYTHON
 from infra.errors import NotUpError, UserError
 from infra.program import folders
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from node.bootstrap import report
 from node.model import Access, ClusterDesign
 

@@ -72,7 +72,7 @@ UNSEEN = rows.UNSEEN | {"network.private_cidr", "network.public_cidr", "network.
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
     """Changes of the zones in which nodes may start. The published design has those that were chosen for it
-    (`infra.gcp.zones.with_zones`).
+    (`infra.gcp.network.with_zones`).
     """
     if old.zone != new.zone:
         return

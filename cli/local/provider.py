@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cli.changes.table import Change
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
-    from infra.ssh.target import Target
+    from infra.ssh import Target
 
 
 class LocalProvider:
@@ -52,7 +52,7 @@ class LocalProvider:
             say(text)
 
     def layout(self, design: ClusterDesign) -> Layout:
-        from infra.local.cluster import LocalShell
+        from infra.local import LocalShell
 
         return LocalShell(design.stack, design.isolation, design.requirements)
 

@@ -18,7 +18,7 @@ from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from localcloud.nspawn import enter
 from node.bootstrap.sshd import PORT
 from node.subprocesses import SEARCH

@@ -19,7 +19,7 @@ from cli import programs
 from cli.ssh import lines, openssh
 from infra import bundle, workload_files
 from infra.errors import EXIT_INTERRUPTED, UserError
-from infra.ssh.target import VARIABLE, Target, parse
+from infra.ssh import VARIABLE, Target, parse
 
 STAGE_SECONDS = 300.0
 SUBMIT_SECONDS = 120.0

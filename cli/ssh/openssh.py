@@ -14,7 +14,7 @@ from cli.runner import interrupt, process
 from cli.ssh import hostkeys
 from cli.waiting import attempts
 from infra.errors import EXIT_REFUSED, UserError
-from infra.ssh.target import Target
+from infra.ssh import Target
 
 OWN_FAILURE = 255
 """The exit status of ssh's own failures; any other status is the remote command's."""

@@ -13,7 +13,7 @@ OPERATIONS = "cli.aws.operations"
 
 
 def ssh_proxy(region: str, mode: str, key: str | None, python: str = PYTHON) -> str | None:
-    """The ProxyCommand of OpenSSH for an access mode. `None` means that none is needed.
+    """Return the ProxyCommand of OpenSSH for an access mode. `None` means that none is needed.
 
     Args:
         mode: `access.mode`: ssh | ssm.
@@ -28,6 +28,6 @@ def ssh_proxy(region: str, mode: str, key: str | None, python: str = PYTHON) -> 
 
 
 def session(region: str, instance: str, port: str) -> list[str]:
-    """The AWS CLI's command that connects its standard input and output with a port of an instance."""
+    """Return the AWS CLI's command that connects its standard input and output with a port of an instance."""
     line = ["aws", "ssm", "start-session", "--region", region, "--target", instance]
     return [*line, "--document-name", "AWS-StartSSHSession", "--parameters", f"portNumber={port}"]

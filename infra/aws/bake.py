@@ -15,10 +15,9 @@ import pulumi_aws as aws
 import pulumi_command as command
 
 from infra import bundle
-from infra.aws import access, images, policies
-from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
+from infra.aws import access, policies
+from infra.aws.launch_templates import BOOT_SCRIPT, METADATA, ImageBuild, image_id, root_device
 from infra.aws.network import AwsNetwork
-from infra.aws.role_resources import ImageBuild
 from infra.aws.tags import CLUSTER, ROLE, STACK, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
@@ -103,13 +102,15 @@ class AwsImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self._infrastructure = self._build_machines()
-        made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.images = recipes.images_by_member(made, design)
-        self.register_outputs({"images": made})
+        built = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
+        self.images = recipes.images_by_member(built, design)
+        self.register_outputs({"images": built})
 
     def _build_machines(self) -> aws.imagebuilder.InfrastructureConfiguration:
-        """The configuration of the machines that become images. They are not public, and end when they are
-        done."""
+        """Declare how the machines that become images start.
+
+        They are not public, and end when they are done.
+        """
         design, image_build = self._design, self._image_build
         return aws.imagebuilder.InfrastructureConfiguration(
             f"{self._name}-infrastructure",
@@ -130,14 +131,14 @@ class AwsImages(pulumi.ComponentResource):
         )
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Builds an image, and returns its id once it exists."""
-        own, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
+        """Build an image, and return its id once it exists."""
+        resource, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
         name, text = self._name_and_document(recipe)
         own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
-        made = self._recipe(recipe, name, text, own_tags)
+        image_recipe = self._recipe(recipe, name, text, own_tags)
         built = aws.imagebuilder.Image(
-            own,
-            image_recipe_arn=made.arn,
+            resource,
+            image_recipe_arn=image_recipe.arn,
             infrastructure_configuration_arn=self._infrastructure.arn,
             distribution_configuration_arn=self._distribution(kind, own_tags).arn,
             # The machine's own steps check the image. A test by Image Builder would only start and stop a
@@ -149,17 +150,17 @@ class AwsImages(pulumi.ComponentResource):
             tags=own_tags,
             opts=pulumi.ResourceOptions(
                 parent=self,
-                depends_on=[*self._after, self._cleanup(kind, name, made)],
+                depends_on=[*self._after, self._cleanup(kind, name, image_recipe)],
                 custom_timeouts=pulumi.CustomTimeouts(create=BUILD),
             ),
         )
-        image: pulumi.Output[str] = built.output_resources.apply(lambda found: _ami(found, own))
+        image: pulumi.Output[str] = built.output_resources.apply(lambda found: _ami(found, resource))
         return image
 
     def _cleanup(
         self, kind: str, name: pulumi.Output[str], recipe: aws.imagebuilder.ImageRecipe
     ) -> command.local.Command:
-        """Deletes what Image Builder leaves of an image, after the image itself is deleted.
+        """Delete what Image Builder leaves of an image, after the image itself is deleted.
 
         That includes what an interrupted `up` has left, which the engine does not know of.
         """
@@ -178,7 +179,7 @@ class AwsImages(pulumi.ComponentResource):
         )
 
     def _name_and_document(self, recipe: Recipe) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
-        """The recipe's name, and the document that runs on the machine."""
+        """Return the recipe's name, and the document that runs on the machine."""
         design = self._design
         size = disk_gib(design, recipe.kind)
         # The scripts run in this order, which a list keeps.
@@ -208,9 +209,9 @@ class AwsImages(pulumi.ComponentResource):
         text: pulumi.Output[str],
         own_tags: pulumi.Output[dict[str, str]],
     ) -> aws.imagebuilder.ImageRecipe:
-        design, own = self._design, f"{self._name}-{recipe.kind.name}"
+        design, resource = self._design, f"{self._name}-{recipe.kind.name}"
         component = aws.imagebuilder.Component(
-            f"{own}-component",
+            f"{resource}-component",
             name=name,
             version=VERSION,
             platform="Linux",
@@ -219,14 +220,14 @@ class AwsImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         return aws.imagebuilder.ImageRecipe(
-            f"{own}-recipe",
+            f"{resource}-recipe",
             name=name,
             version=VERSION,
             parent_image=self._image_build.parent,
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
-                    "device_name": images.root_device(design.image.id),
+                    "device_name": root_device(design.image.id),
                     "ebs": {
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
@@ -247,7 +248,10 @@ class AwsImages(pulumi.ComponentResource):
     def _distribution(
         self, kind: str, own_tags: pulumi.Output[dict[str, str]]
     ) -> aws.imagebuilder.DistributionConfiguration:
-        """The image's name and tags. The image is published in this region and account, and nowhere else."""
+        """Return the image's name and tags.
+
+        The image is published in this region and account, and nowhere else.
+        """
         design = self._design
         return aws.imagebuilder.DistributionConfiguration(
             f"{self._name}-{kind}-distribution",
@@ -270,13 +274,15 @@ class AwsImages(pulumi.ComponentResource):
 def image_build_for(
     design: ClusterDesign, network: AwsNetwork, profile: pulumi.Input[str], bucket: pulumi.Input[str]
 ) -> ImageBuild:
-    """Where images are built: in the controller's subnet, with the same route to the internet."""
+    """Return where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
-    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, images.image_id(design.image))
+    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image_id(design.image))
 
 
 def instance_types(design: ClusterDesign) -> list[str]:
-    """The instance types that images are built on: the controller's, or those of nodes without devices.
+    """Return the instance types that images are built on.
+
+    They are the controller's, or those of nodes without devices.
 
     Building an image needs neither a GPU nor EFA.
     """
@@ -286,8 +292,10 @@ def instance_types(design: ClusterDesign) -> list[str]:
 
 
 def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
-    """The image's size in GiB. `None` means the size of the stack file's image, from which the build
-    begins."""
+    """Return the size of an image in GiB.
+
+    `None` means the size of the stack file's image, from which the build begins.
+    """
     size = CACHING_GIB if design.batch is not None and design.batch.cached else DISK_GIB
     return None if design.image.id is not None else min(size, kind.disk_gib)
 
@@ -295,7 +303,7 @@ def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
 def document(
     design: ClusterDesign, bucket: str, kind: ImageKind, more: Mapping[str, str] | None = None
 ) -> str:
-    """What Image Builder runs on the machine, as the YAML of its component.
+    """Return what Image Builder runs on the machine, as the YAML of its component.
 
     Args:
         more: name -> a script that runs after the steps.
@@ -317,5 +325,5 @@ def document(
 
 
 def _ami(found: Sequence[aws.imagebuilder.outputs.ImageOutputResource], name: str) -> str:
-    made = [ami.image for resource in found for ami in resource.amis or [] if ami.image]
-    return made[0] if made else f"<{name}.image>"
+    amis = [ami.image for resource in found for ami in resource.amis or [] if ami.image]
+    return amis[0] if amis else f"<{name}.image>"

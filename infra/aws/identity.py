@@ -1,4 +1,7 @@
-"""The IAM roles of the cluster's machines. `infra.aws.policies` says what they may do."""
+"""The IAM roles of the cluster's machines, and the secret that only these may read.
+
+`infra.aws.policies` says what the roles may do.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,15 @@ DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document
 
 @dataclass(frozen=True, slots=True)
 class AccessTargets:
-    """What the machines' policies name: the ARNs of the bucket, the secret and the log group, and the ids of
-    the subnets and security groups of nodes."""
+    """What the machines' policies name.
+
+    Attributes:
+        bucket: The ARN of the bucket.
+        secret: The ARN of the secret.
+        log_group: The ARN of the log group.
+        subnets: The ids of the subnets of nodes.
+        groups: The ids of the security groups of nodes.
+    """
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -56,12 +66,12 @@ class AwsIdentity(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:AwsIdentity", name, None, opts)
         self._name = name
         self._design = design
-        made = {kind: self._role(kind) for kind in identities(design)}
-        self.roles = {kind: role.arn for kind, role in made.items()}
+        roles = {kind: self._role(kind) for kind in identities(design)}
+        self.roles = {kind: role.arn for kind, role in roles.items()}
         scope = self._scope(targets)
         self.profiles: dict[str, pulumi.Output[str]] = {}
         self.grants: list[pulumi.Resource] = []
-        for kind, role in made.items():
+        for kind, role in roles.items():
             profile = aws.iam.InstanceProfile(
                 f"{name}-{kind}-profile",
                 name=physical_name(design, kind),
@@ -113,10 +123,37 @@ class AwsIdentity(pulumi.ComponentResource):
 
 
 def physical_name(design: ClusterDesign, kind: str) -> str:
-    """A role's name, of at most 64 characters.
+    """Return a role's name, of at most 64 characters.
 
     Roles belong to the account, so the name has a digest of the region: clusters of one name in two regions
     get different roles.
     """
     region = hashlib.sha256(str(design.region).encode()).hexdigest()[:6]
     return f"{design.name}-{kind}-{region}"
+
+
+class AwsSecrets(pulumi.ComponentResource):
+    """An empty Secrets Manager secret, encrypted with the account's own key of that service.
+
+    Its value is never in Pulumi's state or in user data. It is deleted with the cluster, at once and
+    completely.
+
+    Attributes:
+        munge: The secret's ARN.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:AwsSecrets", name, None, opts)
+        label = f"{design.name}-munge"
+        secret = aws.secretsmanager.Secret(
+            f"{name}-munge",
+            name=label,
+            description=f"Slurm's munge key of the cluster {design.name}; made by its controller",
+            # By default a deleted secret waits for weeks, and the next cluster of that name could not be
+            # made.
+            recovery_window_in_days=0,
+            tags=tags(design, label),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.munge: pulumi.Output[str] = secret.arn
+        self.register_outputs({"munge": self.munge})

@@ -1,20 +1,32 @@
-"""One launch template for each partition: all that the elastic driver does not say when it launches nodes."""
+"""What machines start from: their image, their metadata, and one launch template for each partition.
+
+A template has all that the elastic driver does not say when it launches nodes, reserved capacity included.
+`infra.aws.cluster` fills `AwsRoleResources` from the other components, so that the head and the templates can
+be tested without them.
+"""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 
 from infra import bundle
-from infra.aws import images, reservations
-from infra.aws.role_resources import RoleResources
-from infra.aws.tags import tags
+from infra.aws.tags import reservation_group, tags
+from infra.clouds.cluster import RoleResources
 from infra.clouds.userdata import BootScript
-from node.model import ClusterDesign, Host, Partition
+from node.model import ClusterDesign, Host, Image, Partition
 
+# Canonical publishes the newest image's id here. Every machine of the catalog is x86_64.
+IMAGE_PARAMETERS = {
+    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+}
+ROOT_DEVICE = "/dev/sda1"
+"""The name of the root disk in Ubuntu's images."""
 METADATA: dict[str, Any] = {
     "http_endpoint": "enabled",
     "http_tokens": "required",
@@ -31,6 +43,79 @@ BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=
 ONE_EACH = 2
 """The number of EFA cards with which each card has one interface only."""
 TAGGED = ("instance", "volume", "network-interface")
+RESERVATION_POOL = "AWS::EC2::CapacityReservationPool"
+"""Makes a group one that launches can target."""
+GENERIC, MEMBERS, MEMBER = (
+    "AWS::ResourceGroups::Generic",
+    "allowed-resource-types",
+    "AWS::EC2::CapacityReservation",
+)
+"""Makes a group one that takes capacity reservations only (EC2 user guide, "Create a group")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsRoleResources(RoleResources):
+    """The resources that the machines of a role share.
+
+    Attributes:
+        profile: The instance profile's name.
+        group: The security group's id.
+        subnet: The subnet of machines of the head. Nodes are launched in any of the private subnets.
+    """
+
+    profile: pulumi.Input[str]
+    group: pulumi.Input[str]
+    subnet: pulumi.Input[str] | None = None
+
+
+ResourcesByRole = Mapping[str, AwsRoleResources]
+"""controller | login | compute | image -> its resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBuild:
+    """The resources of the machines that become images.
+
+    Attributes:
+        profile: The instance profile's name.
+        group: The security group's id.
+        subnet: The id of a private subnet.
+        bucket: The bucket's name.
+        parent: The id of the image that the machines start from.
+    """
+
+    profile: pulumi.Input[str]
+    group: pulumi.Input[str]
+    subnet: pulumi.Input[str]
+    bucket: pulumi.Input[str]
+    parent: pulumi.Input[str]
+
+
+def image_id(image: Image) -> pulumi.Input[str]:
+    """Return the cluster's image, or the image from which baked images are built.
+
+    The parameter is read at each `up`. New nodes get the newest image, and the head ignores the change.
+    """
+    if image.id is not None:
+        return image.id
+    name = IMAGE_PARAMETERS[image.source or "ubuntu-24.04"]
+    # `value` would be a secret, and so would every launch template with it.
+    return aws.ssm.get_parameter_output(name=name).insecure_value
+
+
+def root_device(image: str | None) -> pulumi.Input[str]:
+    """Return the name of the root disk in an image.
+
+    Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
+    encryption that the image's maker gave it.
+
+    Args:
+        image: The id of an image that the stack file names. `None` means Ubuntu's.
+    """
+    if image is None:
+        return ROOT_DEVICE
+    filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[image])]
+    return aws.ec2.get_ami_output(filters=filters).root_device_name
 
 
 class AwsLaunchTemplates(pulumi.ComponentResource):
@@ -51,7 +136,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         self,
         name: str,
         design: ClusterDesign,
-        resources: RoleResources,
+        resources: AwsRoleResources,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsLaunchTemplates", name, None, opts)
@@ -65,11 +150,11 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         }
         self.register_outputs({"templates": self.templates})
 
-    def _template(self, partition: Partition, resources: RoleResources) -> aws.ec2.LaunchTemplate:
-        design, own = self._design, f"{self._name}-{partition.name}"
+    def _template(self, partition: Partition, resources: AwsRoleResources) -> aws.ec2.LaunchTemplate:
+        design, resource = self._design, f"{self._name}-{partition.name}"
         own_tags = tags(design, f"{design.name}-{partition.name}", role="compute", partition=partition.name)
         return aws.ec2.LaunchTemplate(
-            own,
+            resource,
             name=f"{design.name}-{partition.name}",
             description=f"nodes of partition {partition.name}, cluster {design.name}",
             update_default_version=True,
@@ -82,7 +167,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=images.root_device(partition.image or design.image.id),
+                    device_name=root_device(partition.image or design.image.id),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",
@@ -100,8 +185,8 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             ],
             placement=self._placement(partition),
             instance_market_options=_market(partition),
-            capacity_reservation_specification=reservations.specification(
-                f"{own}-reserved", design, partition, self
+            capacity_reservation_specification=reservation_specification(
+                f"{resource}-reserved", design, partition, self
             ),
             tag_specifications=[
                 aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=own_tags)
@@ -112,7 +197,10 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         )
 
     def _placement(self, partition: Partition) -> aws.ec2.LaunchTemplatePlacementArgs | None:
-        """The placement group of a partition whose nodes are close together: its own, or an existing one."""
+        """Return the placement group of a partition whose nodes are close together.
+
+        It is the partition's own, or an existing one.
+        """
         if partition.placement != "cluster":
             return None
         if partition.placement_group is not None:
@@ -129,12 +217,12 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
 
 
 def metadata(machine: Partition | Host) -> dict[str, Any]:
-    """The metadata options of a partition's nodes, or of a machine that lives as long as the cluster."""
+    """Return the metadata options of a partition's nodes or of a host."""
     return {**METADATA, "http_put_response_hop_limit": OPEN_HOPS} if machine.open_metadata else METADATA
 
 
 def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
-    """The network interfaces of a machine, without security groups and subnets.
+    """Return the network interfaces of a machine, without security groups and subnets.
 
     With one network card, an EFA interface is an ordinary interface with the fabric beside it. With several,
     AWS's layout is one ordinary interface, and on each card one interface for the fabric alone, which takes
@@ -181,3 +269,73 @@ def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptions
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+def reservation_specification(
+    name: str, design: ClusterDesign, partition: Partition, parent: pulumi.Resource
+) -> aws.ec2.LaunchTemplateCapacityReservationSpecificationArgs | None:
+    """Limit a partition to its reserved capacity.
+
+    With a looser preference a node would start on demand, without notice, when the reservation is full.
+
+    Several reservations become a group of the stack's own, because a launch names one reservation or one
+    group.
+
+    Args:
+        name: The beginning of the names of the group and its members in the stack.
+    """
+    group: pulumi.Input[str] | None = None
+    if partition.reservations:
+        group = _reservation_group(name, design, partition, parent)
+    elif partition.reservation is None:
+        return None
+    elif partition.reservation.startswith("arn:"):
+        group = partition.reservation
+    return aws.ec2.LaunchTemplateCapacityReservationSpecificationArgs(
+        capacity_reservation_preference="capacity-reservations-only",
+        capacity_reservation_target=aws.ec2.LaunchTemplateCapacityReservationSpecificationCapacityReservationTargetArgs(
+            capacity_reservation_id=partition.reservation if group is None else None,
+            capacity_reservation_resource_group_arn=group,
+        ),
+    )
+
+
+def _reservation_group(
+    name: str, design: ClusterDesign, partition: Partition, parent: pulumi.Resource
+) -> pulumi.Output[str]:
+    """Return the ARN of the group of a partition's reservations."""
+    opts, invoke = pulumi.ResourceOptions(parent=parent), pulumi.InvokeOptions(parent=parent)
+    group = aws.resourcegroups.Group(
+        name,
+        name=reservation_group(design.name, partition.name),
+        description=f"reserved capacity of partition {partition.name} in cluster {design.name}",
+        configurations=[
+            aws.resourcegroups.GroupConfigurationArgs(type=RESERVATION_POOL),
+            aws.resourcegroups.GroupConfigurationArgs(
+                type=GENERIC,
+                parameters=[
+                    aws.resourcegroups.GroupConfigurationParameterArgs(name=MEMBERS, values=[MEMBER])
+                ],
+            ),
+        ],
+        tags=tags(design, reservation_group(design.name, partition.name), partition=partition.name),
+        opts=opts,
+    )
+    place = pulumi.Output.concat(
+        "arn:",
+        aws.get_partition_output(opts=invoke).partition,
+        f":ec2:{design.region}:",
+        aws.get_caller_identity_output(opts=invoke).account_id,
+    )
+    for reservation in partition.reservations:
+        identity = reservation.rpartition("/")[2]
+        shared = reservation.startswith("arn:")
+        aws.resourcegroups.Resource(
+            f"{name}-{identity}",
+            group_arn=group.arn,
+            resource_arn=reservation
+            if shared
+            else pulumi.Output.concat(place, f":capacity-reservation/{identity}"),
+            opts=opts,
+        )
+    return group.arn

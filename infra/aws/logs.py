@@ -27,13 +27,13 @@ class AwsLogs(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:AwsLogs", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         group = aws.cloudwatch.LogGroup(
             f"{name}-group",
             name=log_group(design.name),
             retention_in_days=RETENTION_DAYS,
             tags=tags(design, design.name),
-            opts=own,
+            opts=child_opts,
         )
         if design.budget.max_usd is not None:
             aws.budgets.Budget(
@@ -46,7 +46,7 @@ class AwsLogs(pulumi.ComponentResource):
                 limit_unit="USD",
                 cost_filters=[{"name": "TagKeyValue", "values": [f"user:{CLUSTER}${design.name}"]}],
                 tags=tags(design, design.name),
-                opts=own,
+                opts=child_opts,
             )
         self.group: pulumi.Output[str] = group.name
         self.arn: pulumi.Output[str] = group.arn

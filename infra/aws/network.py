@@ -1,21 +1,239 @@
-"""The cluster's network on AWS: its own VPC or an existing one, and who may reach whom in it."""
+"""The cluster's network on AWS: its zones, its own VPC or an existing one, and who may reach whom in it.
+
+AWS is asked for the zones where the stack file does not name them. The rules of the security groups are plain
+data, made by pure functions, so that a test can read all of them. A rule's description is the one that EC2
+shows. EC2 refuses a description with an apostrophe.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pulumi
 import pulumi_aws as aws
 
 from infra import addresses
 from infra.addresses import labels
-from infra.aws import security
 from infra.aws.tags import tags
-from infra.aws.zones import Zones, with_zones
-from infra.clouds import firewall
+from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
+from infra.program.mode import UNKNOWN
 from node import plurals
-from node.model import ClusterDesign, Host
+from node.model import ClusterDesign, Host, Partition
+
+LUSTRE = ((988, 988), (1018, 1023))
+"""The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""
+STORAGE = "storage"
+"""The group of the cluster's own file systems."""
+OWNERS = "sg-"
+"""The beginning of the id of a group that the stack file names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """The zones of a cluster.
+
+    Attributes:
+        head: The zone of the controller, its disks, the login machines and the NAT gateway.
+        partitions: partition -> its zones, best first.
+        existing: zone -> the private subnet of a network that is not ours. It is empty for our own network.
+    """
+
+    head: str
+    partitions: dict[str, tuple[str, ...]]
+    existing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def compute(self) -> tuple[str, ...]:
+        """Every zone that may hold nodes, in the order of the partitions' lists."""
+        return tuple(dict.fromkeys(zone for zones in self.partitions.values() for zone in zones))
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Every zone that has a private subnet: the zones of the nodes, and the head's zone."""
+        return tuple(self.existing) or tuple(dict.fromkeys([*self.compute, self.head]))
+
+
+def find_zones(design: ClusterDesign) -> Zones:
+    """Find the zones of a design, in a Pulumi program.
+
+    Raises:
+        UserError: No zone that is left for a machine offers it.
+    """
+    found = _zones_of_existing_network(design) if design.network.vpc else _zones_of_new_network(design)
+    for name, volume, zone in _existing_volumes(design):
+        if zone != found.head and not zone.startswith("<"):
+            cure = (
+                "give network.aws subnets there"
+                if design.network.vpc
+                else "add that zone to network.zones, or make a snapshot of the volume and `restore` it"
+            )
+            raise UserError(
+                f"slurm-stacks:cluster.storage.{name}.existing: {volume} is in {zone}, and the controller in "
+                f"{found.head}: EC2 attaches a volume in its own zone only; {cure}"
+            )
+    return found
+
+
+def _existing_volumes(design: ClusterDesign) -> list[tuple[str, str, str]]:
+    """Return the name, the id and the zone of each existing volume."""
+    found = []
+    for mount in design.mounts:
+        if mount.served_by == "controller" and mount.existing is not None:
+            filters = [aws.ebs.GetVolumeFilterArgs(name="volume-id", values=[mount.existing])]
+            zone = aws.ebs.get_volume(filters=filters).availability_zone
+            known = f"<{mount.existing}.availabilityZone>" if zone.startswith(UNKNOWN) else zone
+            found.append((mount.name, mount.existing, known))
+    return found
+
+
+def _zones_of_new_network(design: ClusterDesign) -> Zones:
+    configured = {p.name: p.zones or design.network.zones for p in design.partitions}
+    # Existing volumes can be attached in their own zone only.
+    volumes = [zone for _, _, zone in _existing_volumes(design) if not zone.startswith("<")]
+    current = _current_head_zone(design) or next(iter(volumes), None)
+    if all(configured.values()):
+        named = Zones(next(iter(configured.values()))[0], configured)
+        return replace(named, head=current) if current in named.compute else named
+    offered = {machine: offering_zones(machine) for machine in _instance_types(design)}
+    partitions = {
+        p.name: configured[p.name] or _offered_to(design, p, offered[p.instance_type])
+        for p in design.partitions
+    }
+    # Zones that suit more partitions come first, so that nodes, the head and the file systems are close
+    # together.
+    wanted = [zone for zones in partitions.values() for zone in zones]
+    order = sorted(dict.fromkeys(wanted), key=lambda zone: (-wanted.count(zone), zone))
+    ordered = {
+        name: configured[name] or tuple(sorted(zones, key=order.index)) for name, zones in partitions.items()
+    }
+    return Zones(current or _head_zone(design, order, offered), ordered)
+
+
+def _current_head_zone(design: ClusterDesign) -> str | None:
+    """Return the zone in which the cluster's head already is, if there is one.
+
+    AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
+    would replace the controller there, with empty disks.
+    """
+    wanted = tags(design, public_subnet_name(design))
+    filters = [
+        aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, value in wanted.items()
+    ]
+    found = [subnet for subnet in aws.ec2.get_subnets(filters=filters).ids if not subnet.startswith(UNKNOWN)]
+    return _zone_of(min(found)) if found else None
+
+
+def public_subnet_name(design: ClusterDesign) -> str:
+    """Return the name tag of the public subnet, by which the subnet is found."""
+    return f"{design.name}-public"
+
+
+def _zones_of_existing_network(design: ClusterDesign) -> Zones:
+    network = design.network
+    subnets: dict[str, str] = {}
+    for subnet in network.private_subnets:
+        zone = _zone_of(subnet)
+        if zone in subnets:
+            raise UserError(
+                f"slurm-stacks:cluster.network.aws.private_subnets: {subnets[zone]} and {subnet} are both in "
+                f"{zone}; give one subnet for each zone"
+            )
+        subnets[zone] = subnet
+    wanted = {p.name: p.zones or network.zones for p in design.partitions}
+    partitions = {p.name: _partition_zones(p, wanted[p.name], subnets) for p in design.partitions}
+    return Zones(_zone_of(network.public_subnet or network.private_subnets[0]), partitions, subnets)
+
+
+def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[str, str]) -> tuple[str, ...]:
+    """Return the zones of a partition that an existing network covers and that offer its instance type."""
+    if any(zone.startswith(UNKNOWN) for zone in subnets):
+        return tuple(subnets)
+    covered = [zone for zone in wanted or subnets if zone in subnets]
+    if not covered:
+        raise UserError(
+            f"partition {partition.name}: zones {', '.join(wanted)}, but network.aws.private_subnets lie in "
+            f"{', '.join(subnets)}; add a subnet, or change the zones"
+        )
+    having = offering_zones(partition.instance_type)
+    fitting = tuple(zone for zone in covered if zone in having)
+    if not fitting:
+        raise UserError(
+            f"partition {partition.name}: AWS offers {partition.instance_type} in "
+            f"{', '.join(having) or 'no zone of the region'}, and the subnets lie in {', '.join(covered)}"
+        )
+    return fitting
+
+
+def _zone_of(subnet: str) -> str:
+    found = aws.ec2.get_subnet(id=subnet).availability_zone
+    # The placeholder differs for each subnet, so that unknown zones stay apart.
+    return f"<{subnet}.availabilityZone>" if found.startswith(UNKNOWN) else found
+
+
+def offering_zones(machine: str) -> tuple[str, ...]:
+    """Return the region's zones in which AWS offers an instance type, sorted.
+
+    Local and wavelength zones are left out.
+    """
+    found = aws.ec2.get_instance_type_offerings(
+        filters=[{"name": "instance-type", "values": [machine]}], location_type="availability-zone"
+    ).locations
+    return tuple(
+        sorted(
+            {
+                zone
+                for zone in found
+                if zone.startswith(UNKNOWN) or re.fullmatch(r"[a-z]+(-[a-z]+)+-\d[a-z]", zone)
+            }
+        )
+    )
+
+
+def _instance_types(design: ClusterDesign) -> Iterable[str]:
+    return dict.fromkeys(
+        [*(p.instance_type for p in design.partitions), *(h.instance_type for h in design.hosts)]
+    )
+
+
+def _offered_to(design: ClusterDesign, partition: Partition, offered: tuple[str, ...]) -> tuple[str, ...]:
+    if not offered:
+        raise UserError(
+            f"partition {partition.name}: AWS offers {partition.instance_type} in no zone of "
+            f"{design.region}; take another instance type or another aws:region"
+        )
+    return offered
+
+
+def _head_zone(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
+    """Return the first of the nodes' zones that offers the hosts' instance types, else any zone that does."""
+    # Without hosts, as with AWS Batch, it is the first zone of the nodes.
+    machines = {host.instance_type: offered[host.instance_type] for host in design.hosts}
+    everywhere = sorted({zone for zones in machines.values() for zone in zones})
+    for zone in [*order, *everywhere]:
+        if all(zone in zones for zones in machines.values()):
+            return zone
+    raise UserError(
+        f"no zone of {design.region} has all machines of the controller and login: {', '.join(machines)}"
+    )
+
+
+def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
+    """Return the design with the zones in which each partition's nodes may start.
+
+    The machines read all of them.
+
+    Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
+    """
+    partitions = []
+    for partition in design.partitions:
+        found = zones.partitions[partition.name]
+        one_zone = partition.placement == "cluster" or partition.efa
+        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
+    return replace(design, partitions=tuple(partitions))
 
 
 class AwsNetwork(pulumi.ComponentResource):
@@ -40,7 +258,7 @@ class AwsNetwork(pulumi.ComponentResource):
         routes: What must exist before a machine in a private subnet reaches AWS.
 
     Args:
-        zones: The result of `infra.aws.zones.find`, which asks AWS.
+        zones: The result of `infra.aws.network.find_zones`, which asks AWS.
     """
 
     def __init__(
@@ -62,9 +280,9 @@ class AwsNetwork(pulumi.ComponentResource):
             self._use_existing(design.network.vpc)
         else:
             self._make()
-        self.groups = {group: self._group(group) for group in security.groups(design)}
+        self.groups = {group: self._group(group) for group in security_groups(design)}
         self.rules: dict[str, list[pulumi.Resource]] = {group: [] for group in self.groups}
-        for rule in security.rules(design):
+        for rule in security_rules(design):
             self.rules.setdefault(rule.group, []).append(self._rule(rule))
         self.register_outputs({"vpc": self.vpc, "public": self.public, "private": self.private})
 
@@ -75,13 +293,18 @@ class AwsNetwork(pulumi.ComponentResource):
 
     @property
     def identity(self) -> list[pulumi.Output[str]]:
-        """Ids that are others when the network is another one, and not when zones come or go: the VPC's, and
-        that of the private subnet in the head's zone, which no list of zones moves."""
+        """Return ids that are others when the network is another one, and not when zones come or go.
+
+        They are the VPC's, and that of the private subnet in the head's zone, which no list of zones moves.
+        """
         private = None if self._design.network.vpc is not None else self.private.get(self.zones.head)
         return [self.vpc, *([] if private is None else [private])]
 
     def subnet(self, host: Host) -> pulumi.Output[str]:
-        """The subnet of a host: the public one if users reach it at a public address, else a private one."""
+        """Return the subnet of a host.
+
+        It is the public one if users reach the host at a public address, else a private one.
+        """
         private = self.private.get(self.zones.head)
         return self.public if private is None or "public" in host.tags else private
 
@@ -153,8 +376,10 @@ class AwsNetwork(pulumi.ComponentResource):
         )
 
     def _nat(self, public: aws.ec2.Subnet, after: list[pulumi.Resource]) -> aws.ec2.NatGateway:
-        """One NAT gateway for all zones. Each costs as much as a head, and jobs go on without the
-        internet."""
+        """One NAT gateway for all zones.
+
+        Each costs as much as a head, and jobs go on without the internet.
+        """
         opts = pulumi.ResourceOptions(parent=self, depends_on=after)
         address = aws.ec2.Eip(f"{self._name}-nat-address", domain="vpc", tags=self._tags("nat"), opts=opts)
         return aws.ec2.NatGateway(
@@ -171,7 +396,7 @@ class AwsNetwork(pulumi.ComponentResource):
     def _table(
         self, part: str, vpc: aws.ec2.Vpc, subnets: dict[str, aws.ec2.Subnet], **target: pulumi.Input[str]
     ) -> tuple[pulumi.Output[str], list[pulumi.Resource]]:
-        """A route table of these subnets, and the resources that route their traffic to the internet.
+        """Return a route table of these subnets, and the resources that route their traffic to the internet.
 
         Args:
             subnets: zone -> subnet.
@@ -182,7 +407,7 @@ class AwsNetwork(pulumi.ComponentResource):
         table = aws.ec2.RouteTable(
             f"{name}-{part}-route-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts
         )
-        made: list[pulumi.Resource] = [
+        routes: list[pulumi.Resource] = [
             aws.ec2.RouteTableAssociation(
                 f"{name}-{part}-{label[zone]}-routes",
                 subnet_id=subnet.id,
@@ -194,25 +419,27 @@ class AwsNetwork(pulumi.ComponentResource):
         route = aws.ec2.Route(
             f"{name}-{part}-route",
             route_table_id=table.id,
-            destination_cidr_block=firewall.ANYWHERE,
+            destination_cidr_block=ANYWHERE,
             **target,
             opts=opts,
         )
-        return table.id, [*made, route]
+        return table.id, [*routes, route]
 
     def _group(self, group: str) -> pulumi.Output[str]:
-        """A security group without rules. The provider removes AWS's default rule, which lets all traffic
-        out."""
-        made = aws.ec2.SecurityGroup(
+        """Return a security group without rules.
+
+        The provider removes AWS's default rule, which lets all traffic out.
+        """
+        security_group = aws.ec2.SecurityGroup(
             f"{self._name}-{group}",
             vpc_id=self.vpc,
             description=f"{group} of the cluster {self._design.name}",
             tags=self._tags(group),
             opts=self._options(group),
         )
-        return made.id
+        return security_group.id
 
-    def _rule(self, rule: firewall.Rule) -> pulumi.Resource:
+    def _rule(self, rule: Rule) -> pulumi.Resource:
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
             f"{self._name}-{rule.name}",
@@ -228,14 +455,17 @@ class AwsNetwork(pulumi.ComponentResource):
         )
 
     def _options(self, *groups: str) -> pulumi.ResourceOptions:
-        """The options of a group or a rule. What a Lustre file system that stays needs stays with it."""
-        stays = groups == (security.STORAGE,) and security.lustre_stays(self._design)
+        """Return the options of a group or a rule.
+
+        What a Lustre file system that stays needs stays with it.
+        """
+        stays = groups == (STORAGE,) and lustre_stays(self._design)
         return pulumi.ResourceOptions(parent=self, retain_on_delete=stays or None)
 
     def _peer(self, peer: str) -> dict[str, pulumi.Input[str]]:
         if peer in self.groups:
             return {"referenced_security_group_id": self.groups[peer]}
-        if peer.startswith(security.OWNERS):
+        if peer.startswith(OWNERS):
             return {"referenced_security_group_id": peer}
         return {f"cidr_ipv{ipaddress.ip_network(peer).version}": peer}
 
@@ -244,7 +474,7 @@ class AwsNetwork(pulumi.ComponentResource):
 
 
 def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) -> None:
-    """Checks, now that all zones are known, that all machines can have an address at once.
+    """Check, now that all zones are known, that all machines can have an address at once.
 
     Args:
         head: The zone of the controller and the login machines.
@@ -264,3 +494,66 @@ def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) ->
             f"else are {short.nodes}: {short.partitions()}; give a larger "
             "network.cidr, more zones, or a smaller nodes.max"
         )
+
+
+def security_groups(design: ClusterDesign) -> tuple[str, ...]:
+    """Return the security groups that a design needs."""
+    images = ("image",) if design.image.bake else ()
+    storage = (STORAGE,) if STORAGE in {group for _, group in _file_services(design)} else ()
+    return (*roles(design), *storage, *images)
+
+
+def security_rules(design: ClusterDesign) -> list[Rule]:
+    """Return every rule of a design's security groups. All other traffic is refused."""
+    return [*_machine_rules(design), *slurm(design), *outside(design), *_storage_rules(design)]
+
+
+def lustre_stays(design: ClusterDesign) -> bool:
+    """Return whether a Lustre file system stays after a destroy.
+
+    Then its interfaces keep its group in use.
+    """
+    return any(mount.kind == "fsx_lustre" and mount.keep for mount in design.mounts)
+
+
+def _file_services(design: ClusterDesign) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the security group of each file system that a service of AWS serves, once.
+
+    Those of the cluster have a group of their own; an existing one has that of its owner.
+    """
+    served = [mount for mount in design.mounts if mount.kind in ("efs", "fsx_lustre")]
+    yield from dict.fromkeys((mount.kind, mount.security_group or STORAGE) for mount in served)
+
+
+def _machine_rules(design: ClusterDesign) -> Iterator[Rule]:
+    for role in roles(design):
+        yield Rule(role, "out", ANYWHERE, None, "packages, AWS services, downloads of users")
+    if design.image.bake:
+        # Nobody connects to a machine that becomes an image. Its agent connects to Image Builder instead.
+        yield Rule("image", "out", ANYWHERE, None, "packages, AWS services")
+    # EFA traffic is not IP traffic. Only a rule that names the group itself lets it out.
+    yield Rule("compute", "in", "compute", None, "jobs of several nodes, EFA")
+    yield Rule("compute", "out", "compute", None, "jobs of several nodes, EFA")
+
+
+def _storage_rules(design: ClusterDesign) -> Iterator[Rule]:
+    clients = roles(design)
+    yield from exports(design)
+    for kind, group in _file_services(design):
+        yield from _nfs_rules(clients, group) if kind == "efs" else _lustre_rules(clients, group)
+
+
+def _nfs_rules(clients: Sequence[str], group: str) -> Iterator[Rule]:
+    for role in clients:
+        yield Rule(group, "in", role, NFS, "EFS")
+
+
+def _lustre_rules(clients: Sequence[str], group: str) -> Iterator[Rule]:
+    for ports in LUSTRE:
+        if group == STORAGE:
+            yield Rule(group, "in", group, ports, "Lustre servers among themselves")
+            yield Rule(group, "out", group, ports, "Lustre servers among themselves")
+        for role in clients:
+            yield Rule(group, "in", role, ports, "Lustre")
+            yield Rule(group, "out", role, ports, "Lustre callbacks")
+            yield Rule(role, "in", group, ports, "Lustre callbacks")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.aws.systems_manager import MANAGED, MESSAGES, SESSION
 from infra.aws.tags import reservation_group
 from node.bootstrap.vm.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
@@ -35,6 +34,41 @@ KEY = (
     "kms:ReEncryptFrom",
     "kms:ReEncryptTo",
 )
+SSM_SESSION = (
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+    "ssm:UpdateInstanceInformation",
+)
+"""The fewest permissions that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let
+every machine read every parameter of the account's Parameter Store."""
+SSM_MESSAGES = (
+    "ec2messages:AcknowledgeMessage",
+    "ec2messages:DeleteMessage",
+    "ec2messages:FailMessage",
+    "ec2messages:GetEndpoint",
+    "ec2messages:GetMessages",
+    "ec2messages:SendReply",
+)
+"""With these, beside `SSM_SESSION`, a machine receives and answers commands of Systems Manager. Image Builder
+has no other way to a machine."""
+SSM_MANAGED = (
+    "ssm:DescribeAssociation",
+    "ssm:DescribeDocument",
+    "ssm:GetDeployablePatchSnapshotForInstance",
+    "ssm:GetDocument",
+    "ssm:GetManifest",
+    "ssm:ListAssociations",
+    "ssm:ListInstanceAssociations",
+    "ssm:PutComplianceItems",
+    "ssm:PutConfigurePackageResult",
+    "ssm:PutInventory",
+    "ssm:UpdateAssociationStatus",
+    "ssm:UpdateInstanceAssociationStatus",
+)
+"""With `SSM_SESSION` and `SSM_MESSAGES` these are AmazonSSMManagedInstanceCore, which Image Builder documents
+for its machines, except for reading the account's Parameter Store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +96,12 @@ class Scope:
     groups: Sequence[str]
 
     def ec2(self, kind: str, name: str = "*", *, owner: bool = True) -> str:
-        """The ARN of a resource of EC2. The ARNs of images and snapshots have no owner."""
+        """Return the ARN of a resource of EC2. The ARNs of images and snapshots have no owner."""
         return f"arn:{self.partition}:ec2:{self.region}:{self.account if owner else ''}:{kind}/{name}"
 
 
 def trust() -> Document:
-    """The trust policy: only EC2 machines may take this role."""
+    """Return the trust policy: only EC2 machines may take this role."""
     return _document(
         {
             "Effect": "Allow",
@@ -78,7 +112,7 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The controller launches and ends this cluster's nodes, and keeps the munge key.
+    """Let the controller launch and end this cluster's nodes, and keep the munge key.
 
     It reads no boot reports here: nodes send theirs to it (`node.bootstrap.report_server`).
     """
@@ -100,13 +134,16 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def login(scope: Scope, design: ClusterDesign) -> Document:
-    """A login machine may only boot. It gets the munge key from the controller, not with this role."""
+    """Let a login machine boot, and no more.
+
+    It gets the munge key from the controller, not with this role.
+    """
     hosts = [host.name for host in design.hosts if host.role == "login"]
     return _document(*_member(scope, hosts), *_common(scope, design, "login"))
 
 
 def compute(scope: Scope, design: ClusterDesign) -> Document:
-    """A node may only boot. All nodes share one role, so each could write another's boot report.
+    """Let a node boot, and no more. All nodes share one role, so each could write another's boot report.
 
     Root of every node can act with this role, and with `open_metadata` every process of a node. The role
     therefore gives no access to the munge key, and nothing follows from what nodes write into the bucket.
@@ -118,8 +155,10 @@ def compute(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def image(scope: Scope, design: ClusterDesign) -> Document:
-    """A machine that becomes an image may fetch its code, boot, and do what Image Builder asks. It has no
-    secret."""
+    """Let a machine that becomes an image fetch its code, boot, and do what Image Builder asks.
+
+    It has no secret.
+    """
     place = f"{scope.region}:{scope.account}"
     parts = ("loader.py", "image.json", "code/*", "settings/*")
     return _document(
@@ -137,18 +176,18 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
             ["logs:CreateLogStream", "logs:PutLogEvents"],
             f"arn:{scope.partition}:logs:{place}:log-group:{image_log_group(design)}:*",
         ),
-        _allow("Commands", [*SESSION, *MESSAGES, *MANAGED], "*"),
+        _allow("Commands", [*SSM_SESSION, *SSM_MESSAGES, *SSM_MANAGED], "*"),
         *_fetched(scope, design, None),
     )
 
 
 def image_log_group(design: ClusterDesign) -> str:
-    """The log group of image builds. Image Builder writes below this prefix only."""
+    """Return the log group of image builds. Image Builder writes below this prefix only."""
     return f"/aws/imagebuilder/{design.name}"
 
 
 def tls_only(bucket: str) -> Document:
-    """The policy of a bucket: nobody reads or writes without TLS."""
+    """Return the policy of a bucket: nobody reads or writes without TLS."""
     return _document(
         {
             "Sid": "TlsOnly",
@@ -162,24 +201,24 @@ def tls_only(bucket: str) -> Document:
 
 
 def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Launches from this cluster's templates only, into its subnets, with its tag and its nodes' role.
+    """Launch from this cluster's templates only, into its subnets, with its tag and its nodes' role.
 
     What a launch uses is identified by its ARN or its tag, and what it makes by the tags of the request.
     Karpenter, which launches in the same way, has a policy of this form.
     """
-    ours = {f"aws:ResourceTag/{CLUSTER}": design.name}
+    cluster_tag = {f"aws:ResourceTag/{CLUSTER}": design.name}
     given = {f"aws:RequestTag/{CLUSTER}": design.name}
-    made = [scope.ec2(kind) for kind in MADE]
+    created = [scope.ec2(kind) for kind in MADE]
     from_template = {"ec2:LaunchTemplate": scope.ec2("launch-template")}
     spot = [scope.ec2("spot-instances-request")] if _spot(design) else []
     statements = [
-        _allow("LaunchFrom", LAUNCH, scope.ec2("launch-template"), StringEquals=ours),
+        _allow("LaunchFrom", LAUNCH, scope.ec2("launch-template"), StringEquals=cluster_tag),
         _allow("LaunchInto", LAUNCH, _used(scope, design)),
         # A machine of this cluster without a template could be of any type, so a template is required here.
         _allow(
             "LaunchMachine",
             LAUNCH,
-            made,
+            created,
             StringEquals=given,
             ArnLike=from_template,
         ),
@@ -194,7 +233,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
         _allow(
             "TagAtLaunch",
             ["ec2:CreateTags"],
-            [*made, *spot],
+            [*created, *spot],
             StringEquals={**given, "ec2:CreateAction": "RunInstances"},
         ),
         _allow(
@@ -208,12 +247,12 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
         statements.append(_allow("LaunchSpot", LAUNCH, spot, StringEquals=given))
     if any(p.placement == "cluster" and p.placement_group is None for p in design.partitions):
         group = scope.ec2("placement-group")
-        statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=ours))
+        statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=cluster_tag))
     return statements
 
 
 def _used(scope: Scope, design: ClusterDesign) -> list[str]:
-    """The ARNs of what a launch uses that has no tag of the cluster."""
+    """Return the ARNs of what a launch uses that has no tag of the cluster."""
     return [
         *(scope.ec2("subnet", subnet) for subnet in scope.subnets),
         *(scope.ec2("security-group", group) for group in scope.groups),
@@ -226,8 +265,7 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
 
 
 def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Lets EC2 use a customer's key for the disks of machines that the controller launches, and for nothing
-    else.
+    """Let EC2 use a customer's key for the disks of machines that the controller launches, and no others.
 
     The actions are those of the EBS guide ("Permissions for IAM users").
     """
@@ -248,7 +286,7 @@ def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def _describe(design: ClusterDesign) -> list[str]:
-    """The read actions of the driver. EC2 accepts no ARN for any of them."""
+    """Return the read actions of the driver. EC2 accepts no ARN for any of them."""
     calls = ["DescribeInstances", "DescribeInstanceStatus", "DescribeLaunchTemplateVersions"]
     spot = ["DescribeSpotInstanceRequests"] if _spot(design) else []
     near = ["DescribeInstanceTopology"] if any(p.topology for p in design.partitions) else []
@@ -260,7 +298,7 @@ def _spot(design: ClusterDesign) -> bool:
 
 
 def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
-    """The capacity reservations of the partitions, or a group of reservations and whatever is in it.
+    """Return the capacity reservations of the partitions, or a group of reservations and whatever is in it.
 
     Of a group that the stack makes the members are known. AWS adds characters to the ARN of a newer group.
     """
@@ -270,24 +308,28 @@ def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
     # account.
     wanted = (names - groups) | ({"*"} if groups else set())
     place = f"arn:{scope.partition}:ec2:{scope.region}:*:capacity-reservation"
-    own = f"arn:{scope.partition}:resource-groups:{scope.region}:{scope.account}:group"
-    made = {
+    group = f"arn:{scope.partition}:resource-groups:{scope.region}:{scope.account}:group"
+    arns = {
         arn
         for p in design.partitions
         if p.reservations
         for name in [reservation_group(design.name, p.name)]
-        for arn in (f"{own}/{name}", f"{own}/{name}/*", *(_reservation(scope, one) for one in p.reservations))
+        for arn in (
+            f"{group}/{name}",
+            f"{group}/{name}/*",
+            *(_reservation(scope, reservation) for reservation in p.reservations),
+        )
     }
-    return sorted(groups | made | {f"{place}/{name}" for name in wanted})
+    return sorted(groups | arns | {f"{place}/{name}" for name in wanted})
 
 
 def _reservation(scope: Scope, name: str) -> str:
-    """The ARN of a member of a group: without an ARN in the stack file it is of this account."""
+    """Return the ARN of a member of a group: without an ARN in the stack file it is of this account."""
     return name if name.startswith("arn:") else scope.ec2("capacity-reservation", name)
 
 
 def _member(scope: Scope, hosts: Sequence[str]) -> list[Statement]:
-    """What every machine needs in order to boot.
+    """Return what every machine needs in order to boot.
 
     S3 says that an object is missing only to those who may list the bucket; to others it says that they may
     not read the object. So the boot never asks for an object that may be missing.
@@ -303,13 +345,15 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it.
+    """Let a machine write log and metrics, and fetch hooks and packages in S3.
+
+    Where users come in through Session Manager, it may use that too.
 
     Log streams are named after their machine. A machine writes into those of its own kind, so that no node
     can forge the controller's logs.
     """
     streams = [f"{scope.log_group}:log-stream:{host}/*" for host in _machines(design, role)]
-    made = [
+    statements = [
         _allow("Logs", ["logs:CreateLogStream"], f"{scope.log_group}:*"),
         _allow("LogEvents", ["logs:PutLogEvents"], streams),
         _allow(
@@ -319,17 +363,17 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
             StringEquals={"cloudwatch:namespace": namespace(design.name)},
         ),
     ]
-    made += _fetched(scope, design, role)
-    made += _buckets(scope, design, role)
+    statements += _fetched(scope, design, role)
+    statements += _buckets(scope, design, role)
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
     # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
-        made.append(_allow("Session", list(SESSION), "*"))
-    return made
+        statements.append(_allow("Session", list(SSM_SESSION), "*"))
+    return statements
 
 
 def _machines(design: ClusterDesign, role: str) -> list[str]:
-    """The names of a role's machines; nodes by their partition."""
+    """Return the names of a role's machines; nodes by their partition."""
     if role == "compute":
         return [f"{partition.name}-*" for partition in design.partitions]
     return [host.name for host in design.hosts if host.role == role]
@@ -344,17 +388,20 @@ def _fetched(scope: Scope, design: ClusterDesign, role: str | None) -> list[Stat
 
 
 def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """What Mountpoint needs for the buckets that a role mounts (its CONFIGURATION.md, "IAM permissions")."""
-    made: list[Statement] = []
+    """Return what Mountpoint needs for the buckets that a role mounts.
+
+    Its CONFIGURATION.md, "IAM permissions", has the list.
+    """
+    statements: list[Statement] = []
     mounts = [mount for mount in design.mounts if mount.kind == "s3" and role in mount.roles]
     for number, mount in enumerate(mounts):
         name, prefix = mount.bucket()
         arn = f"arn:{scope.partition}:s3:::{name}"
         below = {"StringLike": {"s3:prefix": [prefix, f"{prefix}*"]}} if prefix else {}
         change = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"] if mount.writable else []
-        made.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
-        made.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
-    return made
+        statements.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
+        statements.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
+    return statements
 
 
 def _document(*statements: Statement) -> Document:
@@ -364,5 +411,5 @@ def _document(*statements: Statement) -> Document:
 def _allow(
     sid: str, actions: list[str], resources: str | list[str], **conditions: dict[str, Any]
 ) -> Statement:
-    made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
-    return {**made, "Condition": conditions} if conditions else made
+    statement: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": conditions} if conditions else statement

@@ -1,7 +1,8 @@
-"""The cluster's shared directories on AWS: disks that the controller exports, EFS, and FSx for Lustre."""
+"""The cluster's storage on AWS: exported disks, EFS, FSx for Lustre, and the bucket."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,11 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.addresses import labels
+from infra.aws import policies
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
-from infra.clouds.site import mount_sources
+from infra.clouds.cluster import mount_sources
+from infra.clouds.publishing import BucketObject
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
 
@@ -83,7 +86,7 @@ class AwsStorage(pulumi.ComponentResource):
         self.register_outputs({"volumes": self.volumes, "sources": self.sources})
 
     def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
-        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
+        """Return `Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
             path: {"disk": volume, "device": self.devices[path]} for path, volume in self.volumes.items()
@@ -94,7 +97,7 @@ class AwsStorage(pulumi.ComponentResource):
         if mount.existing is not None:
             return pulumi.Output.from_input(mount.existing)
         gp3 = mount.gp3 or Gp3()
-        made = aws.ebs.Volume(
+        volume = aws.ebs.Volume(
             f"{self._name}-{_part(mount)}",
             # A disk can be used only in its own zone.
             availability_zone=self._network.zones.head,
@@ -112,10 +115,10 @@ class AwsStorage(pulumi.ComponentResource):
                 mount, ["snapshotId"], custom_timeouts=pulumi.CustomTimeouts(delete=FILES_TAKE)
             ),
         )
-        return made.id
+        return volume.id
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
-        """The options of a disk or a file system.
+        """Return the options of a disk or a file system.
 
         Args:
             once: The properties that count only when it is made.
@@ -125,8 +128,8 @@ class AwsStorage(pulumi.ComponentResource):
         )
 
     def _efs(self, mount: Mount) -> pulumi.Output[str]:
-        own = f"{self._name}-{_part(mount)}"
-        system = self._efs_system(own, mount)
+        resource = f"{self._name}-{_part(mount)}"
+        system = self._efs_system(resource, mount)
         if mount.security_group is not None:
             # Its owner has made the mount targets.
             return system.dns_name.apply(lambda name: f"{name}:/")
@@ -137,7 +140,7 @@ class AwsStorage(pulumi.ComponentResource):
         label = labels(list(subnets))
         targets = [
             aws.efs.MountTarget(
-                f"{own}-{label[zone]}",
+                f"{resource}-{label[zone]}",
                 file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
@@ -155,11 +158,11 @@ class AwsStorage(pulumi.ComponentResource):
             lambda known: f"{known[0]}:/"
         )
 
-    def _efs_system(self, own: str, mount: Mount) -> aws.efs.FileSystem:
+    def _efs_system(self, resource: str, mount: Mount) -> aws.efs.FileSystem:
         if mount.existing is not None:
-            return aws.efs.FileSystem.get(own, mount.existing, opts=pulumi.ResourceOptions(parent=self))
+            return aws.efs.FileSystem.get(resource, mount.existing, opts=pulumi.ResourceOptions(parent=self))
         return aws.efs.FileSystem(
-            own,
+            resource,
             encrypted=True,
             # This mode costs by what is read and written, so a cluster that sleeps most of the week pays
             # little.
@@ -171,16 +174,16 @@ class AwsStorage(pulumi.ComponentResource):
     def _lustre(self, mount: Mount) -> pulumi.Output[str]:
         if mount.existing is not None:
             # Only FSx knows the name of the mount.
-            there = aws.fsx.LustreFileSystem.get(
+            file_system = aws.fsx.LustreFileSystem.get(
                 f"{self._name}-{_part(mount)}", mount.existing, opts=pulumi.ResourceOptions(parent=self)
             )
-            return pulumi.Output.all(there.dns_name, there.mount_name).apply(
+            return pulumi.Output.all(file_system.dns_name, file_system.mount_name).apply(
                 lambda known: f"{known[0]}@tcp:/{known[1]}"
             )
-        own, scratch_1 = f"{self._name}-{_part(mount)}", mount.deployment == "SCRATCH_1"
+        resource, scratch_1 = f"{self._name}-{_part(mount)}", mount.deployment == "SCRATCH_1"
         linked = repositories(mount)
-        made = aws.fsx.LustreFileSystem(
-            own,
+        file_system = aws.fsx.LustreFileSystem(
+            resource,
             # A Lustre file system is in one zone. The head's zone is the one that most partitions use.
             subnet_ids=self._lustre_subnet(),
             storage_capacity=mount.size_gib,
@@ -207,12 +210,12 @@ class AwsStorage(pulumi.ComponentResource):
             ),
         )
         links: list[aws.fsx.DataRepositoryAssociation] = []
-        for number, one in enumerate(linked):
+        for number, repository in enumerate(linked):
             # FSx refuses the second of two at once (terraform-provider-aws, issue 24678).
-            links.append(self._link(own, made, number, one, mount, links[-1:]))
-        return pulumi.Output.all(made.dns_name, made.mount_name, *(link.id for link in links)).apply(
-            lambda known: f"{known[0]}@tcp:/{known[1]}"
-        )
+            links.append(self._link(resource, file_system, number, repository, mount, links[-1:]))
+        return pulumi.Output.all(
+            file_system.dns_name, file_system.mount_name, *(link.id for link in links)
+        ).apply(lambda known: f"{known[0]}@tcp:/{known[1]}")
 
     def _lustre_subnet(self) -> pulumi.Output[str]:
         network = self._network
@@ -223,28 +226,28 @@ class AwsStorage(pulumi.ComponentResource):
 
     def _link(
         self,
-        own: str,
+        resource: str,
         system: aws.fsx.LustreFileSystem,
         number: int,
-        one: Repository,
+        repository: Repository,
         mount: Mount,
         after: Sequence[pulumi.Resource],
     ) -> aws.fsx.DataRepositoryAssociation:
         events = list(EVENTS)
         s3 = aws.fsx.DataRepositoryAssociationS3Args(
             auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=events)
-            if one.imports
+            if repository.imports
             else None,
             auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(events=events)
-            if one.exports
+            if repository.exports
             else None,
         )
         return aws.fsx.DataRepositoryAssociation(
-            f"{own}-s3-{number}",
+            f"{resource}-s3-{number}",
             file_system_id=system.id,
-            file_system_path=one.path,
-            data_repository_path=one.source,
-            batch_import_meta_data_on_create=one.imports,
+            file_system_path=repository.path,
+            data_repository_path=repository.source,
+            batch_import_meta_data_on_create=repository.imports,
             s3=s3,
             tags=self._tags(mount),
             opts=pulumi.ResourceOptions(
@@ -259,7 +262,9 @@ class AwsStorage(pulumi.ComponentResource):
 
 
 class AwsDisks(pulumi.ComponentResource):
-    """Attaches the volumes to the controller. They outlive it and can move to its successor.
+    """The attachments of the volumes to the controller.
+
+    Volumes outlive it and can move to its successor.
 
     Args:
         instance: The controller's instance id.
@@ -287,14 +292,16 @@ class AwsDisks(pulumi.ComponentResource):
 
 
 def devices(design: ClusterDesign) -> dict[str, str]:
-    """path -> the device of its volume, for each directory that the controller exports."""
+    """Return the device of each volume that the controller exports, by its path."""
     paths = [mount.path for mount in design.mounts if mount.served_by == "controller"]
     order = [*FIXED, *(path for path in paths if path not in FIXED)]
     return {path: f"/dev/sd{LETTERS[order.index(path)]}" for path in paths}
 
 
 def repositories(mount: Mount) -> list[Repository]:
-    """The associations with S3 that a Lustre mount asks for. SCRATCH_1 has none: it has options of its own.
+    """Return the associations with S3 that a Lustre mount asks for.
+
+    SCRATCH_1 has none: it has options of its own.
 
     One folder of S3 appears as the whole file system. Two different folders cannot both do so: objects of the
     first appear below `/import`, and what is written below `/export` goes to the second.
@@ -314,3 +321,65 @@ def _takes(most: str) -> pulumi.CustomTimeouts:
 
 def _part(mount: Mount) -> str:
     return mount.path.strip("/").replace("/", "-")
+
+
+class AwsBucket(pulumi.ComponentResource):
+    """A private, encrypted bucket that is reached over TLS only and deleted with all its content.
+
+    Attributes:
+        bucket: The bucket's name.
+        arn: The bucket's ARN.
+        closed: The resources that make the bucket private. Objects are made after them.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:AwsBucket", name, None, opts)
+        child_opts = pulumi.ResourceOptions(parent=self)
+        # Versions stay off, as by default: all content can be made again, and old settings would stay for
+        # ever.
+        store = aws.s3.Bucket(
+            f"{name}-store", force_destroy=True, tags=tags(design, f"{design.name}-bucket"), opts=child_opts
+        )
+        access = aws.s3.BucketPublicAccessBlock(
+            f"{name}-public-access-block",
+            bucket=store.id,
+            block_public_acls=True,
+            block_public_policy=True,
+            ignore_public_acls=True,
+            restrict_public_buckets=True,
+            opts=child_opts,
+        )
+        owner = aws.s3.BucketOwnershipControls(
+            f"{name}-ownership",
+            bucket=store.id,
+            rule={"object_ownership": "BucketOwnerEnforced"},
+            opts=child_opts,
+        )
+        encryption = aws.s3.BucketServerSideEncryptionConfiguration(
+            f"{name}-encryption",
+            bucket=store.id,
+            rules=[{"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}],
+            opts=child_opts,
+        )
+        policy = aws.s3.BucketPolicy(
+            f"{name}-policy",
+            bucket=store.id,
+            policy=store.arn.apply(lambda arn: json.dumps(policies.tls_only(arn))),
+            # S3 refuses two changes of a bucket's access at once.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[access]),
+        )
+        self.bucket: pulumi.Output[str] = store.id
+        self.arn: pulumi.Output[str] = store.arn
+        self.closed: list[pulumi.Resource] = [access, owner, encryption, policy]
+        self.register_outputs({"bucket": self.bucket})
+
+    def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        """Declare an object, which is made after the bucket is closed."""
+        return aws.s3.BucketObjectv2(
+            name,
+            bucket=self.bucket,
+            key=item.key,
+            content=item.content,
+            source=item.source,
+            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=self.closed)),
+        )

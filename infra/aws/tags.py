@@ -1,5 +1,7 @@
-"""The tags by which the resources of a cluster are found: by the termination of nodes, the search for
-leftovers, the driver and the bill."""
+"""The tags by which the resources of a cluster are found.
+
+The termination of nodes, the search for leftovers, the driver and the bill use them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ RECIPE = "slurm-stacks:recipe"
 
 
 def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
-    """The tags of one resource.
+    """Return the tags of one resource.
 
     Args:
         name: The name that AWS's console shows.
@@ -37,15 +39,18 @@ def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
 
 
 def log_group(cluster: str) -> str:
-    """The name of the cluster's log group."""
+    """Return the name of the cluster's log group."""
     return f"/slurm-stacks/{cluster}"
 
 
 def reservation_group(cluster: str, partition: str) -> str:
-    """The name of the group of a partition's capacity reservations."""
+    """Return the name of the group of a partition's capacity reservations."""
     return f"{cluster}-{partition}"
 
 
 def store(cluster: str) -> str:
-    """The logical name of the cluster's bucket. Pulumi adds characters that make it unique in the world."""
+    """Return the logical name of the cluster's bucket.
+
+    Pulumi adds characters that make it unique in the world.
+    """
     return f"{cluster}-bucket-store"

@@ -20,7 +20,7 @@ the project changes no resource."""
 
 
 def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
-    """A command line of a provider's operations, for a resource of its stack.
+    """Return a command line of a provider's operations, for a resource of its stack.
 
     Args:
         module: The provider's module, such as `cli.aws.operations`.
@@ -43,7 +43,7 @@ class ClusterRef:
 
     @classmethod
     def known(cls, outputs: Mapping[str, Any]) -> ClusterRef | None:
-        """The cluster that is up, by its outputs. Its stack file may name another one by now.
+        """Return the cluster that is up, by its outputs. Its stack file may name another one by now.
 
         `None` means that the outputs do not say.
         """
@@ -54,12 +54,12 @@ class ClusterRef:
         return cls(str(cluster["name"]), str(cluster["region"]), *more)
 
     def named(self) -> dict[str, str]:
-        """The known fields, by name."""
+        """Return the known fields, by name."""
         fields = {"region": self.region, "zone": self.zone, "project": self.project, "cluster": self.cluster}
         return {key: value for key, value in fields.items() if value}
 
     def arguments(self) -> list[str]:
-        """The fields as arguments of a command line of `cli.clouds.operations`."""
+        """Return the fields as arguments of a command line of `cli.clouds.operations`."""
         return [word for key, value in self.named().items() for word in (f"--{key}", value)]
 
 

@@ -1,5 +1,7 @@
-"""Who may reach whom in a cluster, on which ports, on every cloud. The functions are pure, so that a test can
-read all rules."""
+"""Who may reach whom in a cluster, on which ports, on every cloud.
+
+The functions are pure, so that a test can read all rules.
+"""
 
 from __future__ import annotations
 
@@ -57,19 +59,21 @@ class Rule:
 
 
 def roles(design: ClusterDesign) -> tuple[str, ...]:
-    """The roles of the machines that a design has."""
+    """Return the roles of the machines that a design has."""
     login = any(host.role == "login" for host in design.hosts)
     return (*(("controller",) if design.hosts else ()), *(("login",) if login else ()), "compute")
 
 
 def identities(design: ClusterDesign) -> tuple[str, ...]:
-    """The roles that have permissions of their own: also machines that become images, where images are
-    baked."""
+    """Return the roles that have permissions of their own.
+
+    Where images are baked, machines that become images are among them.
+    """
     return (*roles(design), *((IMAGE,) if design.image.bake else ()))
 
 
 def slurm(design: ClusterDesign) -> Iterator[Rule]:
-    """Slurm's own connections, and SSH inside the cluster."""
+    """Yield Slurm's own connections, and SSH inside the cluster."""
     submit = [role for role in roles(design) if role != "compute"]
     for role in submit:
         yield Rule("compute", "in", role, SLURMD, "slurmctld and srun to slurmd")
@@ -95,7 +99,7 @@ def slurm(design: ClusterDesign) -> Iterator[Rule]:
 
 
 def outside(design: ClusterDesign) -> Iterator[Rule]:
-    """Port 22 from outside, only where the stack file asks for it and only to public machines."""
+    """Yield port 22 from outside, only where the stack file asks for it and only to public machines."""
     if design.access.mode != "ssh":
         return
     for role in dict.fromkeys(host.role for host in design.hosts if "public" in host.tags):
@@ -104,7 +108,7 @@ def outside(design: ClusterDesign) -> Iterator[Rule]:
 
 
 def exports(design: ClusterDesign) -> Iterator[Rule]:
-    """NFS from the other machines to the controller, where it exports directories."""
+    """Yield NFS from the other machines to the controller, where it exports directories."""
     if any(mount.served_by == "controller" for mount in design.mounts):
         for role in roles(design):
             if role != "controller":

@@ -44,7 +44,7 @@ class Bucket(Protocol):
     bucket: pulumi.Output[str]
 
     def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        """Declares an object of the bucket as a resource of this name."""
+        """Declare an object of the bucket as a resource of this name."""
         ...
 
 
@@ -87,7 +87,7 @@ class Bundle(pulumi.ComponentResource):
         self.register_outputs({"bucket": bucket.bucket})
 
     def publish(self, site: pulumi.Input[Site]) -> None:
-        """Publishes the settings, which need what is known only when addresses and templates are there."""
+        """Publish the settings, which need what is known only when addresses and templates are there."""
         settings, current = self._objects(pulumi.Output.from_input(site), "settings", "current", CURRENT)
         *_, self.current = self._publish(settings, current)
         # This is not taken from the object, because a provider may treat all contents as secrets.
@@ -96,7 +96,7 @@ class Bundle(pulumi.ComponentResource):
     def _objects(
         self, site: pulumi.Output[Site], settings_part: str, current_part: str, current_key: str
     ) -> tuple[BucketObject, BucketObject]:
-        """The settings, and the object that names the code and the settings."""
+        """Return the settings, and the object that names the code and the settings."""
         design, code = self._design, self._code
         text = site.apply(lambda known: bundle.settings_object(Settings(design, known)).decode())
         named = text.apply(lambda known: bundle.current(code, known.encode()))
@@ -114,6 +114,6 @@ class Bundle(pulumi.ComponentResource):
 
 
 def _asset(archive: bytes) -> pulumi.FileAsset:
-    """An archive as a file of this machine, because Pulumi takes bytes in no other way."""
+    """Return an archive as a file of this machine, because Pulumi takes bytes in no other way."""
     path = bundle.cached_file("code", ".zip", archive, write=mode.current() != "plan")
     return pulumi.FileAsset(str(path))

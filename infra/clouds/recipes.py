@@ -50,7 +50,7 @@ class Recipe:
     digest: str
 
     def name(self, cluster: str, parent: str) -> str:
-        """The image's name, which the content determines.
+        """Return the image's name, which the content determines.
 
         Args:
             parent: The image that it is built from, by an id that always means the same content.
@@ -62,7 +62,7 @@ class Recipe:
 
 
 def recipes(design: ClusterDesign, root: Path = bundle.ROOT) -> list[Recipe]:
-    """The images that a design bakes."""
+    """Return the images that a design bakes."""
     if not design.image.bake:
         return []
     steps = _steps(root)
@@ -70,24 +70,24 @@ def recipes(design: ClusterDesign, root: Path = bundle.ROOT) -> list[Recipe]:
 
 
 def site(design: ClusterDesign) -> Site:
-    """What a machine that becomes an image knows of its cluster, which does not exist yet."""
+    """Return what a machine that becomes an image knows of its cluster, which does not exist yet."""
     region = str(design.region)
     cloud = AwsSite(region) if design.provider == "aws" else GcpSite(str(design.project), region)
     return Site("/", "slurm", "controller", "", cloud=cloud)
 
 
 def images_by_member(
-    made: Mapping[str, pulumi.Output[str]], design: ClusterDesign
+    built: Mapping[str, pulumi.Output[str]], design: ClusterDesign
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
-    """role -> host or partition -> its image.
+    """Return the baked images: role -> host or partition -> its image.
 
     Args:
-        made: kind -> its image.
+        built: kind -> its image.
     """
     found: dict[str, dict[str, pulumi.Output[str]]] = {}
     for kind in images.kinds(design):
-        if kind.name in made:
-            found.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, made[kind.name]))
+        if kind.name in built:
+            found.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, built[kind.name]))
     return found
 
 

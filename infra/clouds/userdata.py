@@ -64,7 +64,7 @@ WantedBy=multi-user.target
 
 
 def script(start: Path, arguments: Sequence[str], what: str, limit: int, after: Sequence[str] = ()) -> str:
-    """The shell script of a machine's first boot.
+    """Return the shell script of a machine's first boot.
 
     Args:
         start: The file that becomes the machine's first code.
@@ -103,7 +103,9 @@ class BootScript:
     after: tuple[str, ...] = ()
 
     def render(self, design: ClusterDesign, bucket: str, role: str, host: str | None = None) -> str:
-        """The script that makes the boot's unit and starts it. Running it a second time changes nothing.
+        """Return the script that makes the boot's unit and starts it.
+
+        Running it a second time changes nothing.
 
         Args:
             role: controller | login | compute | image.

@@ -11,8 +11,9 @@ OPERATIONS = "cli.gcp.operations"
 
 
 def proxy(place: ClusterRef, mode: str, python: str = PYTHON) -> str | None:
-    """The ProxyCommand of OpenSSH for an access mode, with an instance's name for %h. `None` means that none
-    is needed.
+    """Return the ProxyCommand of OpenSSH for an access mode, with an instance's name for %h.
+
+    `None` means that none is needed.
 
     Args:
         mode: `access.mode`: ssh | iap.
@@ -25,6 +26,8 @@ def proxy(place: ClusterRef, mode: str, python: str = PYTHON) -> str | None:
 
 
 def ask(place: ClusterRef, python: str = PYTHON) -> str:
-    """The command that says which user `ssh` logs in as. It is the user who connects, who need not be the one
-    who made the cluster."""
+    """Return the command that says which user `ssh` logs in as.
+
+    It is the user who connects, who need not be the one who made the cluster.
+    """
     return f"{python} -m {OPERATIONS} user --project {shlex.quote(str(place.project))}"

@@ -16,12 +16,9 @@ from pulumi_gcp import compute
 from infra.clouds import commands, recipes
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
-from infra.gcp import images
 from infra.gcp.access import OPERATIONS
-from infra.gcp.labels import labels
-from infra.gcp.metadata import SCOPES, metadata
-from infra.gcp.names import shortened
-from infra.gcp.role_resources import RoleResources
+from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResources, metadata
+from infra.gcp.names import labels, shortened
 from node.bootstrap.vm.images import ROLE
 from node.elastic.drivers.gce.names import NAME_LENGTH
 from node.model import ClusterDesign
@@ -50,7 +47,7 @@ class GcpImages(pulumi.ComponentResource):
         self,
         name: str,
         design: ClusterDesign,
-        resources: RoleResources,
+        resources: GcpRoleResources,
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -59,32 +56,32 @@ class GcpImages(pulumi.ComponentResource):
         self._design = design
         self._resources = resources
         self._after = list(after)
-        made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.images = recipes.images_by_member(made, design)
-        self.register_outputs({"images": made})
+        built = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
+        self.images = recipes.images_by_member(built, design)
+        self.register_outputs({"images": built})
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Makes an image, and returns its self link once it exists."""
-        design, own = self._design, f"{self._name}-{recipe.kind.name}"
+        """Make an image, and return its self link once it exists."""
+        design, resource = self._design, f"{self._name}-{recipe.kind.name}"
         parent = pulumi.Output.from_input(self._resources.image)
         size = None if design.image.id is not None else min(DISK_GIB, recipe.kind.disk_gib)
         name: pulumi.Output[str] = parent.apply(lambda known: image_name(design, recipe, known, size))
         own_labels = labels(design, role=ROLE, host=recipe.kind.host)
         disk = compute.Disk(
-            f"{own}-disk",
+            f"{resource}-disk",
             name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
             zone=design.zone,
             image=parent,
             size=size,
-            type=images.DISK_TYPE,
+            type=ROOT_DISK_TYPE,
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        wait = self._wait(own, recipe, self._machine(own, recipe, name, disk, own_labels))
+        wait = self._wait(resource, recipe, self._machine(resource, recipe, name, disk, own_labels))
         image = compute.Image(
-            own,
+            resource,
             name=name,
             description=f"slurm-stacks: {recipe.kind.name} of the cluster {design.name}",
             project=design.project,
@@ -100,16 +97,16 @@ class GcpImages(pulumi.ComponentResource):
 
     def _machine(
         self,
-        own: str,
+        resource: str,
         recipe: Recipe,
         name: pulumi.Output[str],
         disk: compute.Disk,
         own_labels: dict[str, str],
     ) -> compute.Instance:
-        """The machine that becomes an image. It has no GPU: an image can hold a driver without one."""
+        """Return the machine that becomes an image. It has no GPU: an image can hold a driver without one."""
         design, resources = self._design, self._resources
         return compute.Instance(
-            f"{own}-machine",
+            f"{resource}-machine",
             name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
@@ -130,8 +127,8 @@ class GcpImages(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=self._after),
         )
 
-    def _wait(self, own: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
-        """Waits until the machine has gone through its steps and stopped."""
+    def _wait(self, resource: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
+        """Wait until the machine has gone through its steps and stopped."""
         design = self._design
         arguments = ClusterRef.of(design).arguments()
         line = pulumi.Output.all(bucket=self._resources.bucket, instance=machine.name).apply(
@@ -144,7 +141,7 @@ class GcpImages(pulumi.ComponentResource):
             )
         )
         return command.local.Command(
-            f"{own}-baked",
+            f"{resource}-baked",
             create=line,
             environment={"MACHINE": machine.instance_id},
             triggers=[machine.instance_id],
@@ -157,7 +154,7 @@ class GcpImages(pulumi.ComponentResource):
 
 
 def image_name(design: ClusterDesign, recipe: Recipe, parent: str, size: int | None) -> str:
-    """The name of an image, and of the machine and the disk that become it.
+    """Return the name of an image, and of the machine and the disk that become it.
 
     Args:
         parent: The image that it is built from.

@@ -1,7 +1,7 @@
-"""The service accounts of the cluster's machines. `infra.gcp.policies` says what they may do.
+"""The service accounts of the cluster's machines, and the secret that only these may read.
 
-Accounts and grants are two components, because the firewall names accounts and grants name parts of the
-network.
+`infra.gcp.policies` says what the accounts may do. Accounts and grants are two components, because the
+firewall names accounts and grants name parts of the network.
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
+from pulumi_gcp import secretmanager
 
 from infra.clouds.firewall import identities
 from infra.gcp import policies
-from infra.gcp.names import account_id
+from infra.gcp.names import account_id, labels
 from node.model import ClusterDesign
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTargets:
-    """What the grants name: the bucket by its name, the secret as `projects/…/secrets/…`, and the
-    subnetwork."""
+    """What the grants name.
+
+    Attributes:
+        bucket: The bucket's name.
+        secret: `projects/…/secrets/…`.
+        subnetwork: The subnetwork's name.
+    """
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -38,14 +44,14 @@ class GcpAccounts(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:GcpAccounts", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
+        child_opts = pulumi.ResourceOptions(parent=self)
         self.by_role = {
             role: gcp.serviceaccount.Account(
                 f"{name}-{role}",
                 account_id=account_id(design.name, role),
                 display_name=f"{role} of the cluster {design.name}",
                 project=design.project,
-                opts=own,
+                opts=child_opts,
             )
             for role in identities(design)
         }
@@ -72,7 +78,7 @@ class GcpIdentity(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:GcpIdentity", name, None, opts)
         self._name = name
         self._design = design
-        self._own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = pulumi.ResourceOptions(parent=self)
         self._accounts = accounts.by_role
         self.emails = {role: account.email for role, account in self._accounts.items()}
         self.grants: list[pulumi.Resource] = []
@@ -98,32 +104,31 @@ class GcpIdentity(pulumi.ComponentResource):
                 secret_id=secret,
                 role=granted_role,
                 member=self._accounts["controller"].member,
-                opts=self._own,
+                opts=self._child_opts,
             )
             for part, granted_role in wanted.items()
         ]
 
     def _bucket(self, role: str, bucket: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """Lets a role read the cluster's bucket, write boot reports, and read hooks in buckets of the
-        user's."""
-        own = pulumi.Output.from_input(bucket)
-        reports = own.apply(lambda name: policies.own_reports(name, role).expression)
+        """Let a role read the cluster's bucket, write boot reports, and read hooks in the user's buckets."""
+        own_bucket = pulumi.Output.from_input(bucket)
+        reports = own_bucket.apply(lambda name: policies.own_reports(name, role).expression)
         title = policies.own_reports("", role).title
-        made = [
-            self._in_bucket(role, "bucket", own, policies.READ_OBJECTS),
-            self._in_bucket(role, "reports", own, policies.WRITE_OBJECTS, title, reports),
+        grants = [
+            self._in_bucket(role, "bucket", own_bucket, policies.READ_OBJECTS),
+            self._in_bucket(role, "reports", own_bucket, policies.WRITE_OBJECTS, title, reports),
         ]
         for number, (other, script) in enumerate(policies.hooks(self._design, role)):
             condition = policies.one_object(other, script)
             part = f"hook-{number}"
-            made.append(
+            grants.append(
                 self._in_bucket(
                     role, part, other, policies.READ_OBJECTS, condition.title, condition.expression
                 )
             )
         for number, (mounted, wanted) in enumerate(policies.buckets(self._design, role)):
-            made.append(self._in_bucket(role, f"mount-{number}", mounted, wanted))
-        return made
+            grants.append(self._in_bucket(role, f"mount-{number}", mounted, wanted))
+        return grants
 
     def _in_bucket(
         self,
@@ -143,12 +148,11 @@ class GcpIdentity(pulumi.ComponentResource):
             role=granted_role,
             member=self._accounts[role].member,
             condition=condition,
-            opts=self._own,
+            opts=self._child_opts,
         )
 
     def _launches(self, subnetwork: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """Lets the controller make and end nodes: in its subnetwork, with their account, under their
-        names."""
+        """Let the controller make and end nodes in its subnetwork, with their account, under their names."""
         design, head = self._design, self._accounts["controller"]
         launcher = gcp.projects.IAMCustomRole(
             f"{self._name}-launcher",
@@ -158,7 +162,7 @@ class GcpIdentity(pulumi.ComponentResource):
             description=f"Launches and ends the nodes of the cluster {design.name}",
             permissions=policies.permissions(design),
             project=design.project,
-            opts=self._own,
+            opts=self._child_opts,
         )
         nodes_only = policies.nodes_only(design.name)
         return [
@@ -178,14 +182,14 @@ class GcpIdentity(pulumi.ComponentResource):
                 project=design.project,
                 role=policies.SUBNETWORK,
                 member=head.member,
-                opts=self._own,
+                opts=self._child_opts,
             ),
             gcp.serviceaccount.IAMMember(
                 f"{self._name}-controller-nodes",
                 service_account_id=self._accounts["compute"].name,
                 role=policies.ACT_AS,
                 member=head.member,
-                opts=self._own,
+                opts=self._child_opts,
             ),
         ]
 
@@ -194,6 +198,33 @@ class GcpIdentity(pulumi.ComponentResource):
             f"{self._name}-{account}-{part}",
             project=str(self._design.project),
             member=self._accounts[account].member,
-            opts=self._own,
+            opts=self._child_opts,
             **what,
         )
+
+
+class GcpSecrets(pulumi.ComponentResource):
+    """An empty Secret Manager secret, kept in the cluster's region and nowhere else.
+
+    Its value is never in Pulumi's state or in metadata. It is deleted with the cluster, at once and
+    completely.
+
+    Attributes:
+        munge: The secret as `projects/<project>/secrets/<cluster>-munge`.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:GcpSecrets", name, None, opts)
+        secret = secretmanager.Secret(
+            f"{name}-munge",
+            secret_id=f"{design.name}-munge",
+            project=design.project,
+            # The secret is in the cluster's region, so that the cluster does not depend on other regions.
+            # Some organizations allow no other replication.
+            replication={"user_managed": {"replicas": [{"location": str(design.region)}]}},
+            deletion_protection=False,
+            labels=labels(design),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.munge: pulumi.Output[str] = secret.id
+        self.register_outputs({"munge": self.munge})

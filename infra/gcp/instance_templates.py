@@ -1,24 +1,116 @@
-"""One instance template for each partition: all that the elastic driver does not say when it launches
-nodes."""
+"""What machines start from: their image, their metadata, and one instance template for each partition.
+
+A template has all that the elastic driver does not say when it launches nodes. `infra.gcp.cluster` fills
+`GcpRoleResources` from the other components, so that the head and the templates can be tested without them.
+Whoever may list the machines can read their metadata.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 from pulumi_gcp import compute
 
-from infra.gcp import images
-from infra.gcp.labels import labels
-from infra.gcp.metadata import OPEN, SCOPES, metadata
-from infra.gcp.names import shortened
-from infra.gcp.role_resources import RoleResources
+from infra import bundle
+from infra.clouds.cluster import RoleResources
+from infra.clouds.userdata import HOOK, BootScript
+from infra.gcp.names import labels, shortened
 from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
-from node.model import ClusterDesign, Partition
+from node.bootstrap.vm.images import ROLE as IMAGE
+from node.elastic.drivers.gce.names import BUCKET
+from node.model import ClusterDesign, Image, Partition
 
+IMAGE_PROJECT = "ubuntu-os-cloud"
+"""The project in which Canonical publishes images."""
+IMAGE_FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
+"""Distribution -> the family of its images, of which the newest is used. Every machine of the catalog is
+x86_64."""
+ROOT_DISK_TYPE = "pd-balanced"
+"""The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""
+STARTUP = "startup-script"
+"""The key of the script that Google's guest agent runs late in each boot. It never changes while a machine
+lives."""
+USER_DATA = "user-data"
+"""The key of the script that cloud-init runs early. Images without cloud-init use the other key. It never
+changes while a machine lives."""
+BOOT_SCRIPT = BootScript(
+    start=bundle.ROOT / "node" / "gcp" / "start.py",
+    # A value in the metadata has 256 KiB at most, and cloud-init's copy begins with `HOOK`.
+    limit=256 * 1024 - len(HOOK),
+    # cloud-init chooses the package mirrors, and the agent sets up OS Login: the boot goes on from there.
+    # An image that lacks one of the two does not wait for it.
+    after=("cloud-config.service", "google-guest-agent.service"),
+)
+"""The script of every machine. Google's guest agent runs it at each boot as the startup script. On Ubuntu
+that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`)."""
+ALWAYS = {
+    # The project's IAM defines the users, their ids and who may use sudo: the same on every machine.
+    "enable-oslogin": "TRUE",
+    # Otherwise everybody whose key is in the project's metadata could log in beside OS Login.
+    "block-project-ssh-keys": "TRUE",
+    "serial-port-enable": "FALSE",
+}
+OPEN_METADATA = {"slurm-stacks-open-metadata": "true"}
+"""Says that every user of a node may ask the metadata address. The boot reads the settings instead. With this
+a partition has another template, so that nodes which booted otherwise retire."""
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+"""The scopes restrict nothing here. The roles of its service account say what a machine may do."""
 LONGEST_PREFIX = 37
 """The longest prefix of a template's name. The provider adds 26 characters that make the name unique."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpRoleResources(RoleResources):
+    """The resources that the machines of a role share.
+
+    Attributes:
+        account: The service account's email address, by which the firewall's rules find the machines.
+        subnetwork: The subnetwork's self link.
+    """
+
+    account: pulumi.Input[str]
+    subnetwork: pulumi.Input[str]
+
+
+ResourcesByRole = Mapping[str, GcpRoleResources]
+"""controller | login | compute | image -> its resources."""
+
+
+def image_id(image: Image) -> pulumi.Input[str]:
+    """Return the cluster's image, or the image from which baked images are built.
+
+    The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
+    get the same image, and the head ignores the change.
+    """
+    if image.id is not None:
+        return image.id
+    family = IMAGE_FAMILIES[image.source or "ubuntu-24.04"]
+    return compute.get_image_output(project=IMAGE_PROJECT, family=family).self_link
+
+
+def metadata(
+    design: ClusterDesign, resources: GcpRoleResources, role: str, host: str | None = None
+) -> dict[str, pulumi.Input[str]]:
+    """Return the metadata of a machine.
+
+    Args:
+        role: controller | login | compute | image.
+        host: The machine's name in the design. `None` means that the machine finds it by its instance's name.
+    """
+    bucket = pulumi.Output.from_input(resources.bucket)
+    script = bucket.apply(lambda name: BOOT_SCRIPT.render(design, name, role, host))
+    # On a node this would change its template, and nobody asks for a node's bucket.
+    named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
+    scripts: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(HOOK.__add__)}
+    if role != IMAGE:
+        # On a machine that becomes an image this script would run late, and make the unit again after
+        # cleanup.
+        scripts[STARTUP] = script
+    return {**ALWAYS, **named, **scripts}
 
 
 class GcpInstanceTemplates(pulumi.ComponentResource):
@@ -41,7 +133,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         self,
         name: str,
         design: ClusterDesign,
-        resources: RoleResources,
+        resources: GcpRoleResources,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpInstanceTemplates", name, None, opts)
@@ -53,7 +145,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         }
         self.register_outputs({"templates": self.templates})
 
-    def _template(self, partition: Partition, resources: RoleResources) -> compute.InstanceTemplate:
+    def _template(self, partition: Partition, resources: GcpRoleResources) -> compute.InstanceTemplate:
         design = self._design
         own_labels = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
@@ -82,13 +174,13 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
                 enable_integrity_monitoring=True,
                 enable_secure_boot=partition.secure_boot,
             ),
-            metadata={**self._metadata, **(OPEN if partition.open_metadata else {})},
+            metadata={**self._metadata, **(OPEN_METADATA if partition.open_metadata else {})},
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
     def _placement(self, partition: Partition) -> pulumi.Output[str] | None:
-        """The compact policy of a partition whose nodes are close together, in one zone.
+        """Return the compact policy of a partition whose nodes are close together, in one zone.
 
         It is the partition's own, or the one that its reservation was made with, which is not the cluster's:
         a reservation accepts no other. That one is in the reservation's project.
@@ -115,12 +207,14 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
 
 
 def prefix(cluster: str, partition: str) -> str:
-    """The prefix of the names of a partition's templates, of at most LONGEST_PREFIX characters."""
+    """Return the prefix of the names of a partition's templates, of at most LONGEST_PREFIX characters."""
     return f"{shortened(f'{cluster}-{partition}', LONGEST_PREFIX - 1)}-"
 
 
 def scheduling(partition: Partition) -> dict[str, Any]:
-    """What Google does with a node when it needs the machine: whether it is spot, and whether it can move.
+    """Return what Google does with a node when it needs the machine.
+
+    That is whether the node is spot, and whether it can move.
 
     Google never starts a node again by itself: the node would come back without its jobs.
     """
@@ -141,7 +235,7 @@ def scheduling(partition: Partition) -> dict[str, Any]:
 def _accelerators(
     partition: Partition,
 ) -> list[compute.InstanceTemplateGuestAcceleratorArgs] | None:
-    """The GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
+    """Return the GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
     wanted = partition.accelerator
     gpu = catalog().attachable_to(partition.instance_type, wanted.type) if wanted else None
     if wanted is None or gpu is None:
@@ -157,7 +251,7 @@ def _disks(
         auto_delete=True,
         source_image=image,
         disk_size_gb=partition.disk_gib,
-        disk_type=partition.disk_type or images.DISK_TYPE,
+        disk_type=partition.disk_type or ROOT_DISK_TYPE,
         labels=own_labels,
     )
     scratch = [
@@ -176,8 +270,10 @@ def _disks(
 def _reservation(
     partition: Partition,
 ) -> compute.InstanceTemplateReservationAffinityArgs | None:
-    """Limits a partition to its reserved capacity. Once that is used up, no node starts outside it
-    unnoticed."""
+    """Limit a partition to its reserved capacity.
+
+    Once that is used up, no node starts outside it unnoticed.
+    """
     if partition.reservation is None:
         return None
     return compute.InstanceTemplateReservationAffinityArgs(

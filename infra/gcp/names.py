@@ -1,21 +1,40 @@
-"""Names on Google Cloud: names within its lengths, and the names of the cluster's service accounts.
+"""The labels by which a cluster's resources are found, and names within Google's lengths.
 
-They are pure functions, so that a plan shows which accounts the firewall's rules admit.
+The termination of nodes, the search for leftovers, the driver and the bill use the labels. The functions are
+pure, so that a plan shows which accounts the firewall's rules admit.
 """
 
 from __future__ import annotations
 
 import hashlib
 
+from node.elastic.drivers.gce.names import CLUSTER, COMPUTE, HOST, PARTITION, ROLE, STACK, value
 from node.model import ClusterDesign
 
+__all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels", "value"]
 DIGEST_DIGITS = 6
 ACCOUNT_ID_LENGTH = 30
 """The most characters of a service account's id. The least is 6, which every name with a role has."""
 
 
+def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
+    """Return the labels of one resource.
+
+    Args:
+        more: `role`, `host`, `partition`. The prefix is added.
+    """
+    return {
+        CLUSTER: value(design.name),
+        STACK: value(design.stack),
+        **{f"slurm-stacks-{key}": value(text) for key, text in more.items()},
+    }
+
+
 def shortened(name: str, limit: int) -> str:
-    """The name, or its beginning and a digest of all of it where it has more than `limit` characters."""
+    """Return the name, shortened to `limit` characters.
+
+    A longer name is cut, and ends in a digest of all of it.
+    """
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
@@ -23,12 +42,12 @@ def shortened(name: str, limit: int) -> str:
 
 
 def account_id(cluster: str, role: str) -> str:
-    """The id of the service account of a role's machines."""
+    """Return the id of the service account of a role's machines."""
     return shortened(f"{cluster}-{role}", ACCOUNT_ID_LENGTH)
 
 
 def account_email(design: ClusterDesign, role: str) -> str:
-    """The email address of the service account of a role's machines.
+    """Return the email address of the service account of a role's machines.
 
     The id of a project of a domain is `example.com:p`; its accounts end in `p.example.com`.
     """

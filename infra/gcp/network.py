@@ -1,22 +1,97 @@
-"""The cluster's network on Google Cloud: one of its own, or an existing one, and who may reach whom in
-it."""
+"""The cluster's network on Google Cloud: its zones, its own VPC or an existing one, and the firewall.
+
+The firewall's rules are plain data, made by pure functions, so that a test can read all of them. A VPC of
+Google's lets nothing in and everything out, and answers come back without a rule. So only incoming traffic
+has rules here. Machines are identified by their service accounts and not by network tags: whoever may tag a
+machine could put it into the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import pulumi
 from pulumi_gcp import compute
 
-from infra.gcp import security
+from infra.clouds.firewall import SSH, Ports, Rule, exports, outside, roles, slurm
+from infra.errors import UserError
 from infra.gcp.names import account_email
-from node.model import ClusterDesign
+from infra.program.mode import UNKNOWN
+from node.model import ClusterDesign, Host, Partition
 
 RESERVED_ADDRESSES = 4
 """How many addresses of a subnetwork Google keeps for itself."""
 PORTS = 64
 """The fewest ports of the NAT's addresses for each machine. A machine that needs more gets more."""
 MOST_PORTS = 4096
+IAP = "35.235.240.0/20"
+"""The network of the Identity-Aware Proxy, which asks IAM who may connect."""
+
+
+def with_zones(design: ClusterDesign) -> ClusterDesign:
+    """Return the design with the zones in which each partition's nodes may start.
+
+    The machines read all of them.
+
+    A partition without zones gets the stack's own zone, where the head is. A compact policy does not span
+    zones, so a partition with one gets one zone.
+    """
+    partitions = []
+    for partition in design.partitions:
+        found = partition.zones or design.network.zones or (str(design.zone),)
+        partitions.append(replace(partition, zones=found[:1] if partition.placement == "cluster" else found))
+    return replace(design, partitions=tuple(partitions))
+
+
+def check_zones(design: ClusterDesign) -> None:
+    """Compare the machine types of a design with those that its zones offer, in a Pulumi program.
+
+    No data source has the GPUs that are attached: `./cluster doctor` asks for them.
+
+    Raises:
+        UserError: A zone does not offer a machine type, or offers it with another number of vCPUs than the
+            design expects.
+    """
+    zone = str(design.zone)
+    wanted = {zone: {host.instance_type for host in design.hosts}}
+    for partition in design.partitions:
+        for other in partition.zones:
+            wanted.setdefault(other, set()).add(partition.instance_type)
+    offered = {where: offered_types(design, where, machines) for where, machines in wanted.items()}
+    for host in design.hosts:
+        _check_offer(f"{host.name}", host, zone, offered[zone])
+    for partition in design.partitions:
+        for where in partition.zones:
+            _check_offer(f"partition {partition.name}", partition, where, offered[where])
+
+
+def offered_types(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[str, int] | None:
+    """Return the vCPUs of each machine type that a zone offers, among those given.
+
+    `None` means that this is an offline plan, which cannot know it.
+    """
+    either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
+    found = compute.get_machine_types(filter=either, zone=zone, project=design.project).machine_types
+    if any(machine.name.startswith(UNKNOWN) for machine in found):
+        return None
+    return {machine.name: machine.guest_cpus for machine in found}
+
+
+def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | None) -> None:
+    if offered is None:
+        return
+    if of.instance_type not in offered:
+        raise UserError(
+            f"{who}: Google Cloud does not offer {of.instance_type} in {zone}; take another "
+            "instance type or another zone"
+        )
+    if isinstance(of, Partition) and offered[of.instance_type] != of.cpus:
+        vcpus = offered[of.instance_type]
+        raise UserError(
+            f"{who}: {of.instance_type} has {vcpus} vCPUs in {zone}, and the snapshot says {of.cpus}: "
+            f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}"
+        )
 
 
 class GcpNetwork(pulumi.ComponentResource):
@@ -55,7 +130,7 @@ class GcpNetwork(pulumi.ComponentResource):
             self._use_existing(design.network.vpc)
         else:
             self._make()
-        self.routes += [self._open(rule) for rule in security.ingress_rules(design)]
+        self.routes += [self._open(rule) for rule in ingress_rules(design)]
         self.register_outputs({"network": self.network, "subnetwork": self.subnetwork})
 
     def _use_existing(self, network: str) -> None:
@@ -69,7 +144,7 @@ class GcpNetwork(pulumi.ComponentResource):
         )
 
     def _make(self) -> None:
-        design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
+        design, name, child_opts = self._design, self._name, pulumi.ResourceOptions(parent=self)
         network = compute.Network(
             f"{name}-vpc",
             name=design.name,
@@ -78,7 +153,7 @@ class GcpNetwork(pulumi.ComponentResource):
             # Otherwise Google makes a subnetwork in every region of the world.
             auto_create_subnetworks=False,
             routing_mode="REGIONAL",
-            opts=own,
+            opts=child_opts,
         )
         subnetwork = compute.Subnetwork(
             f"{name}-subnetwork",
@@ -90,15 +165,18 @@ class GcpNetwork(pulumi.ComponentResource):
             ip_cidr_range=subnetwork_cidr(design),
             # What machines fetch from Cloud Storage bypasses the NAT, which costs by the byte.
             private_ip_google_access=True,
-            opts=own,
+            opts=child_opts,
         )
         self.network, self.name = network.self_link, network.name
         self.subnetwork = subnetwork.self_link
         self.routes.append(self._nat(network, subnetwork))
 
     def _nat(self, network: compute.Network, subnetwork: compute.Subnetwork) -> compute.RouterNat:
-        """Cloud NAT: machines without a public address reach the internet, and nobody comes in through it."""
-        design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
+        """Declare Cloud NAT, for machines without a public address.
+
+        By it they reach the internet, and nobody comes in.
+        """
+        design, name, child_opts = self._design, self._name, pulumi.ResourceOptions(parent=self)
         router = compute.Router(
             f"{name}-router",
             name=design.name,
@@ -106,7 +184,7 @@ class GcpNetwork(pulumi.ComponentResource):
             project=design.project,
             region=design.region,
             network=network.id,
-            opts=own,
+            opts=child_opts,
         )
         return compute.RouterNat(
             f"{name}-nat",
@@ -123,10 +201,10 @@ class GcpNetwork(pulumi.ComponentResource):
             enable_endpoint_independent_mapping=False,
             min_ports_per_vm=PORTS,
             max_ports_per_vm=MOST_PORTS,
-            opts=own,
+            opts=child_opts,
         )
 
-    def _open(self, rule: security.IngressRule) -> compute.Firewall:
+    def _open(self, rule: IngressRule) -> compute.Firewall:
         design = self._design
         return compute.Firewall(
             f"{self._name}-{rule.name}",
@@ -144,14 +222,14 @@ class GcpNetwork(pulumi.ComponentResource):
 
 
 def subnetwork_cidr(design: ClusterDesign) -> str:
-    """The addresses of the subnetwork: all of the network's.
+    """Return the addresses of the subnetwork: all of the network's.
 
     A subnetwork of Google's belongs to a whole region, so a cluster has one.
     """
     return str(design.network.cidr)
 
 
-def _allowed(rule: security.IngressRule) -> list[compute.FirewallAllowArgs]:
+def _allowed(rule: IngressRule) -> list[compute.FirewallAllowArgs]:
     ports_of = {protocol: ports for protocol, ports in (("tcp", rule.ports), ("udp", rule.udp)) if ports}
     if not ports_of:
         return [compute.FirewallAllowArgs(protocol="all")]
@@ -162,3 +240,67 @@ def _allowed(rule: security.IngressRule) -> list[compute.FirewallAllowArgs]:
         )
         for protocol, ports in ports_of.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class IngressRule:
+    """A rule of the firewall: what the machines of a role let in from one source.
+
+    Attributes:
+        role: controller | login | compute.
+        source: A role, or `iap`, or `ssh`. It is a part of the rule's name.
+        ranges: The networks that the traffic comes from. It is empty where `source` is a role.
+        ports: The TCP ports. A rule without TCP and UDP ports admits every protocol.
+        udp: The UDP ports.
+    """
+
+    role: str
+    source: str
+    ranges: tuple[str, ...]
+    ports: tuple[Ports, ...]
+    description: str
+    udp: tuple[Ports, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.source}"
+
+
+def ingress_rules(design: ClusterDesign) -> list[IngressRule]:
+    """Return every rule of a design's firewall. All other traffic is refused."""
+    found: dict[tuple[str, str], list[Rule]] = {}
+    for rule in _firewall_rules(design):
+        found.setdefault((rule.group, _rule_source(rule, design)), []).append(rule)
+    return [_merged_rule(role, source, rules, design) for (role, source), rules in found.items()]
+
+
+def _firewall_rules(design: ClusterDesign) -> Iterator[Rule]:
+    yield Rule("compute", "in", "compute", None, "jobs of several nodes")
+    yield from slurm(design)
+    yield from exports(design)
+    yield from outside(design)
+    if design.access.mode == "iap":
+        for role in roles(design):
+            yield Rule(role, "in", IAP, SSH, "Identity-Aware Proxy")
+
+
+def _rule_source(rule: Rule, design: ClusterDesign) -> str:
+    if rule.peer in roles(design):
+        return rule.peer
+    return "iap" if rule.peer == IAP and design.access.mode == "iap" else "ssh"
+
+
+def _merged_rule(role: str, source: str, rules: list[Rule], design: ClusterDesign) -> IngressRule:
+    """Return the rules of one source as one rule of the firewall, which accepts lists."""
+
+    def ports(protocol: str) -> tuple[Ports, ...]:
+        return tuple(dict.fromkeys(r.ports for r in rules if r.ports is not None and r.protocol == protocol))
+
+    return IngressRule(
+        role,
+        source,
+        tuple(dict.fromkeys(rule.peer for rule in rules if source not in roles(design))),
+        ports("tcp"),
+        "; ".join(dict.fromkeys(rule.description for rule in rules)),
+        ports("udp"),
+    )

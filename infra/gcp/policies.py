@@ -51,19 +51,21 @@ class Condition:
 
 
 def permissions(design: ClusterDesign) -> list[str]:
-    """The permissions of the controller's own role: what the elastic driver calls
-    (`node.elastic.drivers.gce*`)."""
-    made = [*_LAUNCH, *_END, *_LOOK]
-    if any(one.placement == "cluster" or one.placement_policy for one in design.partitions):
-        made.append("compute.resourcePolicies.use")
+    """Return the permissions of the controller's own role.
+
+    They are what the elastic driver calls (`node.elastic.drivers.gce`).
+    """
+    needed = [*_LAUNCH, *_END, *_LOOK]
+    if any(partition.placement == "cluster" or partition.placement_policy for partition in design.partitions):
+        needed.append("compute.resourcePolicies.use")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
         # Google's own images are open to everybody.
-        made.append("compute.images.useReadOnly")
-    return sorted(made)
+        needed.append("compute.images.useReadOnly")
+    return sorted(needed)
 
 
 def nodes_only(cluster: str) -> Condition:
-    """Limits a grant to the machines and disks of the cluster's nodes, by their names.
+    """Limit a grant to the machines and disks of the cluster's nodes, by their names.
 
     The controller and the login machines, which are the cluster's as well, are left out. Requests about the
     project as a whole (lists, operations) have another type. Nodes of a cluster whose name begins with this
@@ -71,17 +73,17 @@ def nodes_only(cluster: str) -> Condition:
     """
     name = "resource.name.extract('/instances/{name}')"
     controller, login = instance_of(cluster, "controller"), instance_of(cluster, "login-")
-    own = [
+    patterns = [
         f"(resource.type == '{INSTANCE}' && {name}.startsWith('{cluster}-') "
         f"&& {name} != '{controller}' && !{name}.startsWith('{login}'))",
         f"(resource.type == '{DISK}' && resource.name.extract('/disks/{{name}}').startsWith('{cluster}-'))",
         f"(resource.type != '{INSTANCE}' && resource.type != '{DISK}')",
     ]
-    return Condition(f"nodes of {cluster}", " || ".join(own))
+    return Condition(f"nodes of {cluster}", " || ".join(patterns))
 
 
 def own_reports(bucket: str, role: str) -> Condition:
-    """Limits writes in the bucket to the boot reports of a role's machines.
+    """Limit writes in the bucket to the boot reports of a role's machines.
 
     All nodes share one account, so each could write another's report. No program acts on nodes' reports in
     the bucket: people read them.
@@ -99,13 +101,13 @@ def own_reports(bucket: str, role: str) -> Condition:
 
 
 def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
-    """The bucket and the object of each hook and package in Cloud Storage that machines of a role fetch."""
+    """Return the bucket and the object of each hook and package that machines of a role fetch."""
     parts = [source.removeprefix("gs://").partition("/") for source in design.fetched(role, "gs://")]
     return [(bucket, name) for bucket, _, name in parts]
 
 
 def buckets(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
-    """The bucket and the role on it for each bucket that machines of a role mount.
+    """Return the bucket and the role on it for each bucket that machines of a role mount.
 
     Cloud Storage FUSE lists a bucket by its name alone, so a folder cannot limit the grant.
     """
@@ -116,12 +118,12 @@ def buckets(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
 
 
 def one_object(bucket: str, name: str) -> Condition:
-    """Limits a grant to one object of a bucket."""
+    """Limit a grant to one object of a bucket."""
     resource = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")
     return Condition("script of a hook", f"resource.name == {resource}")
 
 
 def _quoted(text: str) -> str:
-    """A text as a CEL string. The name of an object may have quotes and backslashes."""
+    """Return a text as a CEL string. The name of an object may have quotes and backslashes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,16 +1,16 @@
-"""The cluster's shared directories on Google Cloud: disks that the controller exports, and Filestore."""
+"""The cluster's storage on Google Cloud: exported disks, Filestore, and the bucket."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pulumi
-from pulumi_gcp import compute, filestore
+from pulumi_gcp import compute, filestore, storage
 
+from infra.clouds.cluster import mount_sources
 from infra.clouds.firewall import roles
-from infra.clouds.site import mount_sources
-from infra.gcp.labels import labels
-from infra.gcp.names import account_email
+from infra.clouds.publishing import BucketObject
+from infra.gcp.names import account_email, labels
 from infra.gcp.network import GcpNetwork
 from node.elastic.drivers.gce.names import resource_of
 from node.model import ClusterDesign, Mount
@@ -59,14 +59,14 @@ class GcpStorage(pulumi.ComponentResource):
         self.register_outputs({"disks": self.disks, "sources": self.sources})
 
     def attached(self) -> list[compute.InstanceAttachedDiskArgs]:
-        """The disks in the form that the controller's instance takes."""
+        """Return the disks in the form that the controller's instance takes."""
         return [
             compute.InstanceAttachedDiskArgs(source=disk, device_name=device(path), mode="READ_WRITE")
             for path, disk in self.disks.items()
         ]
 
     def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
-        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
+        """Return `Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
             path: {"disk": disk, "device": f"{BY_ID}{device(path)}"} for path, disk in self.disks.items()
@@ -80,7 +80,7 @@ class GcpStorage(pulumi.ComponentResource):
                 f"projects/{design.project}/zones/{design.zone}/disks/{mount.existing}"
             )
         name = resource_of(design.name, mount.path)
-        made = compute.Disk(
+        disk = compute.Disk(
             f"{self._name}-{_part(design, mount)}",
             name=name,
             description=f"{mount.path} of the cluster {design.name}",
@@ -95,10 +95,10 @@ class GcpStorage(pulumi.ComponentResource):
             labels=self._labels(mount),
             opts=self._options(mount, ["snapshot"], custom_timeouts=DISK_TAKES),
         )
-        return made.self_link
+        return disk.self_link
 
     def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
-        """The options of a disk or an instance.
+        """Return the options of a disk or an instance.
 
         Args:
             once: The properties that count only when it is made.
@@ -118,7 +118,7 @@ class GcpStorage(pulumi.ComponentResource):
         if mount.existing is not None:
             return self._existing_filestore(mount)
         design, part = self._design, _part(self._design, mount)
-        made = filestore.Instance(
+        instance = filestore.Instance(
             f"{self._name}-{part}",
             name=resource_of(design.name, mount.path),
             description=f"{mount.path} of the cluster {design.name}",
@@ -134,7 +134,7 @@ class GcpStorage(pulumi.ComponentResource):
             opts=self._options(mount, []),
         )
         unknown = f"<{self._name}-{part}.networks[0].ipAddresses[0]>"
-        address: pulumi.Output[str] = made.networks.apply(
+        address: pulumi.Output[str] = instance.networks.apply(
             # An offline plan has not even a placeholder for the computed parts of an input.
             lambda found: str((found[0].ip_addresses or [unknown])[0])
         )
@@ -156,7 +156,7 @@ class GcpStorage(pulumi.ComponentResource):
         return pulumi.Output.format("{0}:/{1}", address, exported)
 
     def _locks(self, mount: Mount, address: pulumi.Output[str]) -> None:
-        """With NFS 3 the server grants locks by calls to ports that the client chooses."""
+        """Admit the locks of NFS 3, which the server grants by calls to ports that the client chooses."""
         design = self._design
         compute.Firewall(
             f"{self._name}-{_part(design, mount)}-locks",
@@ -173,21 +173,62 @@ class GcpStorage(pulumi.ComponentResource):
 
 
 def device(path: str) -> str:
-    """The name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
+    """Return the name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
     return resource_of("slurm-stacks", path)
 
 
 def snapshot_prefix(disk: str) -> str:
-    """The beginning of the name of a disk's last snapshot, to which the provider adds `-YYYYMMDD-HHMMSS`."""
+    """Return the beginning of the name of a disk's last snapshot.
+
+    The provider adds `-YYYYMMDD-HHMMSS` to it.
+    """
     return disk[: LONGEST - len("-20060102-150405")].rstrip("-")
 
 
 def share(path: str) -> str:
-    """The name of a Filestore share: at most 16 letters, digits and underscores, with a letter first."""
+    """Return the name of a Filestore share.
+
+    It has at most 16 letters, digits and underscores, with a letter first.
+    """
     letters = "".join(c if c.isalnum() else "_" for c in path.strip("/").lower())
     return (letters if letters[0].isalpha() else f"s{letters}")[:16]
 
 
 def _part(design: ClusterDesign, mount: Mount) -> str:
-    """The mount's part of a resource's name: what follows the name of the cluster."""
+    """Return the mount's part of a resource's name: what follows the name of the cluster."""
     return resource_of(design.name, mount.path).removeprefix(f"{design.name}-")
+
+
+class GcpBucket(pulumi.ComponentResource):
+    """A private bucket in the cluster's region that is deleted with all its content.
+
+    Cloud Storage encrypts everything and answers over TLS only.
+
+    Attributes:
+        bucket: The bucket's name.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:GcpBucket", name, None, opts)
+        store = storage.Bucket(
+            f"{name}-store",
+            project=design.project,
+            location=str(design.region).upper(),
+            force_destroy=True,
+            # Only IAM says who may do what, and it never allows everybody.
+            uniform_bucket_level_access=True,
+            public_access_prevention="enforced",
+            # All content can be made again. By default deleted objects are kept, and cost, for a week.
+            versioning={"enabled": False},
+            soft_delete_policy={"retention_duration_seconds": 0},
+            labels=labels(design),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.bucket: pulumi.Output[str] = store.name
+        self.register_outputs({"bucket": self.bucket})
+
+    def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        """Declare an object."""
+        return storage.BucketObject(
+            name, bucket=self.bucket, name=item.key, content=item.content, source=item.source, opts=opts
+        )

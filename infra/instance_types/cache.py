@@ -21,12 +21,12 @@ PARTS = ("machines", "unusable")
 
 
 def path() -> Path:
-    """The path of the file, which need not exist."""
+    """Return the path of the file, which need not exist."""
     return locations.state_root() / "machines.json"
 
 
 def stamp() -> tuple[str, int]:
-    """The file and its time of change, which differ when there is something new to read."""
+    """Return the file and its time of change, which differ when there is something new to read."""
     file = path()
     try:
         return str(file), file.stat().st_mtime_ns
@@ -35,7 +35,7 @@ def stamp() -> tuple[str, int]:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """The kept facts, by part and by instance type.
+    """Return the kept facts, by part and by instance type.
 
     The parts are empty if the file is missing or cannot be read: a cloud is then asked again.
     """
@@ -55,11 +55,11 @@ def keep(new: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         OSError: The state directory cannot be written to.
     """
-    there = read()
+    kept = read()
     names = {name for part in PARTS for name in new.get(part, {})}
     content: dict[str, Any] = {"format": FORMAT}
     for part in PARTS:
-        old = {name: facts for name, facts in there[part].items() if name not in names}
+        old = {name: facts for name, facts in kept[part].items() if name not in names}
         content[part] = dict(sorted({**old, **new.get(part, {})}.items()))
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -16,15 +16,14 @@ import difflib
 import functools
 import json
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from infra.instance_types import cache
-from infra.instance_types.tables import Table, text
 
 Provider = Literal["aws", "gcp", "local"]
 
@@ -37,6 +36,25 @@ LOCAL_SSD_GIB = 375
 """The only size of Google's local SSDs."""
 FEW = 12
 """The most instance types that a message names."""
+M = TypeVar("M")
+COLUMNS = (
+    "vcpus",
+    "memory_mib",
+    "accelerator",
+    "count",
+    "placement",
+    "network_cards",
+    "efa",
+    "nvme_gib",
+    "local_ssds",
+    "previous_generation",
+    "spot",
+    "offer",
+)
+"""The columns of a table after the type. An empty field means the default.
+
+`offer` is the number of a list of regions; empty means all regions that were surveyed.
+"""
 
 
 class Facts(BaseModel):
@@ -53,29 +71,34 @@ class BuiltIn(Facts):
 
 
 class InstanceType(Facts):
-    """An instance type: its size, what it may be used for, and its prices."""
+    """An instance type: its size, what it may be used for, and its prices.
+
+    Attributes:
+        placement: Whether it can be in a cluster placement group (aws) or under a compact placement policy
+            (gcp).
+        efa: The most EFA interfaces; 0 means no EFA.
+        local_ssds: Number of local SSDs that are attached for a local scratch (gcp).
+        regions: The regions that offer it; `None` means every region that the snapshot knows.
+        spot: Whether it is offered as a spot machine.
+        asked: Whether its facts are a cloud's answer that is kept on this machine; it is about `regions`
+            only.
+        price: Region -> price, `*` for all others. The price in any other region is unknown.
+    """
 
     provider: Provider
     vcpus: int = Field(gt=0)
     memory_mib: int = Field(gt=0)
     accelerator: BuiltIn | None = None
     placement: bool = False
-    """Whether it can be in a cluster placement group (aws) or under a compact placement policy (gcp)."""
     network_cards: int = 1
     efa: int = 0
-    """The most EFA interfaces; 0 means no EFA."""
     nvme_gib: int = 0
     local_ssds: int = 0
-    """Number of local SSDs that are attached for a local scratch (gcp)."""
     regions: tuple[str, ...] | None = None
-    """The regions that offer it; `None` means every region that the snapshot knows."""
     previous_generation: bool = False
     spot: bool = True
-    """Whether it is offered as a spot machine."""
     asked: bool = False
-    """Whether its facts are a cloud's answer that is kept on this machine; it is about `regions` only."""
     price: dict[str, float] = Field(default_factory=dict)
-    """Region -> price, `*` for all others. The price in any other region is unknown."""
 
 
 class Override(Facts):
@@ -103,21 +126,27 @@ class Override(Facts):
 
 
 class Retired(Facts):
-    """An instance type that the cloud no longer offers."""
+    """An instance type that the cloud no longer offers.
+
+    Attributes:
+        replaced_by: Instance type -> what it is.
+    """
 
     provider: Provider
     why: str
     replaced_by: dict[str, str]
-    """Instance type -> what it is."""
 
 
 class Unusable(Facts):
-    """An instance type that this program cannot use."""
+    """An instance type that this program cannot use.
+
+    Attributes:
+        asked: Whether the reason is a cloud's answer that is kept on this machine.
+    """
 
     provider: Provider
     why: str
     asked: bool = False
-    """Whether the reason is a cloud's answer that is kept on this machine."""
 
 
 class Described(Facts):
@@ -128,49 +157,58 @@ class Described(Facts):
 
 
 class Series(Facts):
-    """What the instance types of one of Google's series have in common and no list of Google's says."""
+    """What the instance types of one of Google's series have in common and no list of Google's says.
+
+    Attributes:
+        placement: Whether they can be under a compact placement policy.
+        local_ssds: The most vCPUs of a machine -> the fewest local SSDs that it can have, if it has any.
+        unusable: Why this program cannot use the series; `None` if it can.
+    """
 
     placement: bool = False
-    """Whether they can be under a compact placement policy."""
     local_ssds: dict[int, int] = Field(default_factory=dict)
-    """The most vCPUs of a machine -> the fewest local SSDs that it can have, if it has any."""
     unusable: str | None = None
-    """Why this program cannot use the series; `None` if it can."""
 
 
 class Attachable(Facts):
-    """A GPU that is attached to a machine instead of coming with it (Google Cloud)."""
+    """A GPU that is attached to a machine instead of coming with it (Google Cloud).
+
+    Attributes:
+        name: The cloud's name for it.
+        families: Machine families to which it can be attached, e.g. `n1`.
+        max_vcpus: Allowed number of GPUs -> the most vCPUs of the machine.
+        zones: The zones that offered it on the snapshot's date.
+    """
 
     provider: Provider
     name: str
-    """The cloud's name for it."""
     families: tuple[str, ...]
-    """Machine families to which it can be attached, e.g. `n1`."""
     max_vcpus: dict[int, int]
-    """Allowed number of GPUs -> the most vCPUs of the machine."""
     zones: tuple[str, ...] = ()
-    """The zones that offered it on the snapshot's date."""
     price: dict[str, float] = Field(default_factory=dict)
     spot_price: dict[str, float] = Field(default_factory=dict)
 
 
 class Catalog(Facts):
-    """The snapshot, with a stack file's overrides applied."""
+    """The snapshot, with a stack file's overrides applied.
+
+    Attributes:
+        surveyed: Provider -> regions whose offers are in the tables.
+        series: First word of an instance type's name -> Google's series.
+        storage_of: Provider -> the only region whose storage prices are known.
+        network: Provider -> part (nat_gateway, nat_machine, public_address) -> region -> price.
+    """
 
     date: str
     machines: SkipValidation[Mapping[str, InstanceType]]
     retired: dict[str, Retired]
     unusable: dict[str, Unusable] = Field(default_factory=dict)
     surveyed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Provider -> regions whose offers are in the tables."""
     series: dict[str, Series] = Field(default_factory=dict)
-    """First word of an instance type's name -> Google's series."""
     attachable: dict[str, Attachable]
     storage: dict[str, dict[str, float]]
     storage_of: dict[str, str] = Field(default_factory=dict)
-    """Provider -> the only region whose storage prices are known."""
     network: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
-    """Provider -> part (nat_gateway, nat_machine, public_address) -> region -> price."""
 
     def instance_type(self, name: str) -> InstanceType | None:
         return self.machines.get(name)
@@ -179,7 +217,7 @@ class Catalog(Facts):
         return [name for name, machine in self.machines.items() if machine.provider == provider]
 
     def near(self, name: str, provider: str) -> list[str]:
-        """Instance types of a provider with names similar to `name`, the most similar first."""
+        """Return instance types of a provider with names similar to `name`, the most similar first."""
         return difflib.get_close_matches(name, self.names(provider), n=3, cutoff=0.6)
 
     def matching(
@@ -189,7 +227,7 @@ class Catalog(Facts):
         which: Callable[[InstanceType], object],
         best: Callable[[InstanceType], object] = bool,
     ) -> str:
-        """The instance types of a provider that fulfil a condition, as text.
+        """Return the instance types of a provider that fulfil a condition, as text.
 
         If there are more than `FEW`, the text has those that are most similar to `name`.
 
@@ -197,7 +235,7 @@ class Catalog(Facts):
             which: The condition.
             best: Whether an instance type is to be named first.
         """
-        fit = [one for one in self.names(provider) if which(self.machines[one])]
+        fit = [other for other in self.names(provider) if which(self.machines[other])]
         if len(fit) <= FEW:
             return ", ".join(fit)
         wanted = self.machines.get(name)
@@ -211,21 +249,21 @@ class Catalog(Facts):
         return f"{', '.join(sorted(fit, key=distance)[:FEW])} and {len(fit) - FEW} others"
 
     def offered(self, name: str, region: str) -> bool:
-        """Whether a region offers an instance type. True if that is unknown, as for a new region."""
+        """Return whether a region offers an instance type. True if that is unknown, as for a new region."""
         machine = self.machines[name]
         if machine.regions is None or region in machine.regions:
             return True
         return not machine.asked and region not in self.surveyed.get(machine.provider, (region,))
 
     def attachable_to(self, machine: str, accelerator: str) -> Attachable | None:
-        """The GPU of this type if it can be attached to the instance type, else `None`."""
+        """Return the GPU of this type if it can be attached to the instance type, else `None`."""
         gpu = self.attachable.get(accelerator)
         return gpu if gpu and machine.partition("-")[0] in gpu.families else None
 
     def price(
         self, name: str, region: str | None, *, accelerator: tuple[str, int] | None = None, spot: bool = False
     ) -> float | None:
-        """USD an hour of a machine with its accelerators.
+        """Return USD an hour of a machine with its accelerators.
 
         Args:
             accelerator: Type and count; used only for attached GPUs, because the price of a machine includes
@@ -249,11 +287,11 @@ class Catalog(Facts):
         return None if each is None else round(price + each * accelerator[1], 6)
 
     def network_price(self, provider: str, part: str, region: str | None) -> float | None:
-        """USD an hour for a part of the network; `None` if the snapshot has no price."""
+        """Return USD an hour for a part of the network; `None` if the snapshot has no price."""
         return _in_region(self.network.get(provider, {}).get(part, {}), region)
 
     def with_overrides(self, overrides: Mapping[str, Override], provider: Provider) -> Catalog:
-        """A catalog in which the stack file's facts win.
+        """Return a catalog in which the stack file's facts win.
 
         Raises:
             ValueError: An instance type that the snapshot does not have is given without vCPUs or memory.
@@ -278,29 +316,32 @@ class Catalog(Facts):
 
 
 def _in_region(prices: Mapping[str, float], region: str | None) -> float | None:
-    """The price in a region. Prices differ by a quarter between regions, so no other region's is used."""
+    """Return the price in a region.
+
+    Prices differ by a quarter between regions, so no other region's is used.
+    """
     return prices.get(region or "*", prices.get("*"))
 
 
 def series(name: str) -> Series:
-    """The series of one of Google's instance types; an empty one if it is unknown."""
+    """Return the series of one of Google's instance types; an empty one if it is unknown."""
     return tables().series.get(name.partition("-")[0], Series())
 
 
 def _changeable(machines: Mapping[str, InstanceType]) -> dict[str, InstanceType]:
-    """The type that `ChainMap` asks for, although it writes only to its first map."""
+    """Return the type that `ChainMap` asks for, although it writes only to its first map."""
     return cast("dict[str, InstanceType]", machines)
 
 
 @functools.lru_cache(maxsize=1)
 def tables() -> Catalog:
-    """The snapshot in the repository."""
+    """Return the snapshot in the repository."""
     by_hand = Path(__file__).with_name("by_hand.yaml").read_text(encoding="utf-8")
     found = yaml.load(by_hand, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    ec2, google, prices = (json.loads(text(f"{name}.json")) for name in ("ec2", "google", "prices"))
+    ec2, google, prices = (json.loads(_text(f"{name}.json")) for name in ("ec2", "google", "prices"))
     table = Table(
         InstanceType.model_validate,
-        {name: InstanceType.model_validate(one) for name, one in found["machines"].items()},
+        {name: InstanceType.model_validate(facts) for name, facts in found["machines"].items()},
     )
     table.add("aws", "ec2.csv", ec2["offers"])
     table.add("gcp", "google.csv", google["offers"])
@@ -317,7 +358,7 @@ def tables() -> Catalog:
 
 
 def catalog() -> Catalog:
-    """The snapshot, and after it what clouds have answered on this machine."""
+    """Return the snapshot, and after it what clouds have answered on this machine."""
     return _catalog(cache.stamp())
 
 
@@ -342,3 +383,70 @@ def _catalog(_stamp: tuple[str, int]) -> Catalog:
             "unusable": {**{name: unusable[name] for name in unknown}, **known.unusable},
         }
     )
+
+
+class Table(Mapping[str, M], Generic[M]):
+    """The instance types of the tables.
+
+    A row is parsed when its type is asked for: a stack has a few types, and parsing all thousand would take
+    most of a command's time.
+
+    Args:
+        make: Makes an instance type from its facts.
+        by_hand: The instance types that no table has.
+    """
+
+    def __init__(self, make: Callable[[dict[str, Any]], M], by_hand: Mapping[str, M]) -> None:
+        self._make = make
+        self._made = dict(by_hand)
+        self._rows: dict[str, tuple[str, str]] = {}
+        self._offers: dict[str, list[tuple[str, ...]]] = {}
+        self._names: list[str] = list(by_hand)
+        self._prices: dict[str, list[tuple[str, str]]] = {}
+        for line in _text("prices.csv").splitlines()[1:]:
+            name, region, price = line.split(",")
+            self._prices.setdefault(name, []).append((region, price))
+
+    def add(self, provider: str, file: str, offers: list[list[str]]) -> None:
+        """Add the rows of a file.
+
+        Args:
+            offers: The lists of regions to which the rows refer by number.
+        """
+        self._offers[provider] = [tuple(regions) for regions in offers]
+        header, *lines = _text(file).splitlines()
+        assert header.split(",") == ["type", *COLUMNS], file
+        for line in lines:
+            name, _, rest = line.partition(",")
+            self._rows[name] = provider, rest
+            self._names.append(name)
+
+    def __getitem__(self, name: str) -> M:
+        if name not in self._made:
+            self._made[name] = self._read(name, *self._rows[name])
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _read(self, name: str, provider: str, row: str) -> M:
+        facts: dict[str, Any] = {
+            key: value for key, value in zip(COLUMNS, row.split(","), strict=True) if value
+        }
+        if kind := facts.pop("accelerator", None):
+            facts["accelerator"] = {"type": kind, "count": int(facts.pop("count"))}
+        if (offer := facts.pop("offer", None)) is not None:
+            facts["regions"] = self._offers[provider][int(offer)]
+        price = {region: float(usd) for region, usd in self._prices.get(name, ())}
+        return self._make({"provider": provider, **facts, "price": price})
+
+
+def _text(file: str) -> str:
+    """Return the content of a file in `facts/`."""
+    return (Path(__file__).parent / "facts" / file).read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ class Part(BaseModel):
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as an int: in Pulumi all numbers are floats, such as 2.0."""
+    """Return a whole number as an int: in Pulumi all numbers are floats, such as 2.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -196,7 +196,7 @@ def load(value: object, *, source: str = "output `cluster`") -> ClusterOutput:
 
 
 def read(reference: pulumi.StackReference) -> pulumi.Output[ClusterOutput]:
-    """The cluster of another stack, in a Pulumi program.
+    """Return the cluster of another stack, in a Pulumi program.
 
     In a preview it is unknown if that stack's outputs are unknown. If `load` refuses the output, the program
     ends with the message and without a traceback.
@@ -213,9 +213,9 @@ def read(reference: pulumi.StackReference) -> pulumi.Output[ClusterOutput]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the `cluster` output for readers. It allows fields that a newer v1 adds."""
-    made = ClusterOutput.model_json_schema(by_alias=True, mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
+    """Return the JSON Schema of the `cluster` output for readers. It allows fields that a newer v1 adds."""
+    model_schema = ClusterOutput.model_json_schema(by_alias=True, mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model_schema
 
 
 def _other_version(source: str, version: object) -> str:

@@ -38,7 +38,7 @@ class Field:
 
 
 def fields(schema: dict[str, Any]) -> list[Field]:
-    """Every field of an object's schema, each after the object that it is part of.
+    """Return every field of an object's schema, each after the object that it is part of.
 
     Raises:
         ValueError: The schema has a keyword that this function does not know.
@@ -47,12 +47,12 @@ def fields(schema: dict[str, Any]) -> list[Field]:
 
 
 def schema_text() -> str:
-    """The JSON Schema as it is checked in."""
+    """Return the JSON Schema as it is checked in."""
     return json.dumps(contract.schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def table() -> str:
-    """The fields as a Markdown table."""
+    """Return the fields as a Markdown table."""
     rows = ["| field | type | meaning |", "|---|---|---|"]
     for field in fields(contract.schema()):
         kind = field.type.replace("|", "\\|")
@@ -61,7 +61,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The text of a page, with a new table between its two marks."""
+    """Return the text of a page, with a new table between its two marks."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
 

@@ -1,4 +1,4 @@
-"""Makes a stack's outputs: `of` in a Pulumi program, `build` from plain values.
+"""A stack's outputs: `of` in a Pulumi program, `build` from plain values.
 
 They contain no secrets: addresses, public host keys, sizes, prices.
 """
@@ -62,7 +62,7 @@ def build(
     benchmark: BenchmarkDesign | None = None,
     job: Job | None = None,
 ) -> dict[str, Any]:
-    """The `cluster` output from plain values.
+    """Return the `cluster` output from plain values.
 
     Args:
         job: The benchmark's job; it is given only together with `benchmark`.
@@ -118,7 +118,7 @@ def of(
     submitted: SubmittedBenchmark | None,
     kept: Mapping[str, Any] | None = None,
 ) -> dict[str, pulumi.Output[Any]]:
-    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` if there is a benchmark.
+    """Return a stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` if there is a benchmark.
 
     Args:
         kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
@@ -136,7 +136,7 @@ def of(
         outputs["benchmark_result"] = submitted.result
     if kept and "benchmark_result" in kept:
         outputs["benchmark_result"] = pulumi.Output.from_input(kept["benchmark_result"])
-    digest = workload_files.read(own=benchmark.staged if benchmark else ()).digest
+    digest = workload_files.read(program=benchmark.staged if benchmark else ()).digest
 
     def made(values: dict[str, Any]) -> dict[str, Any]:
         job = None

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and locks them: the ways of the program and of the commands."""
+"""Files that are written whole or not at all, and locks: the ways of the program and of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a stack's folders, and checks who owns them before anything is put there.
+"""A stack's folders: their creation, and the check of who owns them before anything is put there.
 
 `locations` only says where the folders are. The two are apart because `os_errors`, which explains a failure
 to make one, needs the locations as well.
@@ -60,7 +60,7 @@ def remove_empty(state: Path) -> None:
 
 
 def make_run_dir(stack: Stack) -> Path:
-    """Creates `run_dir` with mode 700 and its parent with mode 755, and returns it.
+    """Create `run_dir` with mode 700 and its parent with mode 755, and return it.
 
     Raises:
         UserError: Exit 3. One of the two exists and is a symbolic link, is not a folder, or belongs to
@@ -83,8 +83,10 @@ class Unsafe(NamedTuple):
 
 
 def unsafe_parents(path: Path) -> Iterator[Unsafe]:
-    """Yields what is wrong with the folders above a run directory. munged checks the same, but not for us:
-    it would also insist that all users can enter them."""
+    """Yield what is wrong with the folders above a run directory.
+
+    munged checks the same, but not for us: it would also insist that all users can enter them.
+    """
     for folder in path.parents:
         try:
             info = folder.stat()

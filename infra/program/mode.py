@@ -23,7 +23,7 @@ COMPONENT = "slurm-stacks:index:Benchmark"
 
 
 def kept_benchmark() -> dict[str, Any] | None:
-    """What the outputs said of a benchmark that stays as it is (`up --no-benchmark`).
+    """Return the outputs of a benchmark that stays as it is (`up --no-benchmark`).
 
     The program then leaves the benchmark to the engine and exports these outputs again (`of_benchmark`).
     `None` means that the program declares the benchmark.
@@ -33,21 +33,23 @@ def kept_benchmark() -> dict[str, Any] | None:
 
 
 def of_benchmark(outputs: dict[str, Any] | None) -> dict[str, Any]:
-    """What a stack's outputs say of its benchmark: `benchmark_result`, and the `benchmark` of `cluster`."""
+    """Return the benchmark's part of a stack's outputs.
+
+    It is `benchmark_result`, and the `benchmark` of `cluster`.
+    """
     found = outputs or {}
-    said = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
+    part = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
     cluster = found.get("cluster")
     if isinstance(cluster, dict) and cluster.get("benchmark") is not None:
-        said["benchmark"] = cluster["benchmark"]
-    return said
+        part["benchmark"] = cluster["benchmark"]
+    return part
 
 
 def is_benchmarks(urn: str) -> bool:
-    """Whether a resource is the benchmark component or a part of it."""
+    """Return whether a resource is the benchmark component or a part of it."""
     return COMPONENT in urn.split("::")[2].split("$")
 
 
 def current() -> Mode:
-    """The mode of the program that calls this. It is `pulumi` unless one of our own runners started the
-    program."""
+    """Return the mode of the calling program: `pulumi` unless one of our own runners started it."""
     return MODE.get()

@@ -27,7 +27,7 @@ PULUMI_CLOUD = "https://api.pulumi.com"
 
 
 def read(stack: Stack) -> str | None:
-    """The owner of a stack's cluster. `None` means that it has none.
+    """Return the owner of a stack's cluster. `None` means that it has none.
 
     Raises:
         UserError: Exit 3. The run directory is not ours to read.
@@ -40,7 +40,7 @@ def read(stack: Stack) -> str | None:
 
 
 def check(stack: Stack, claimant: str) -> None:
-    """Refuses if someone other than `claimant` owns the cluster.
+    """Refuse if someone other than `claimant` owns the cluster.
 
     Raises:
         UserError: Exit 3. The message names the command that destroys the cluster.
@@ -51,7 +51,7 @@ def check(stack: Stack, claimant: str) -> None:
 
 
 def claim(stack: Stack, claimant: str) -> None:
-    """Creates the run directory and writes `claimant` into it, unless the cluster has an owner.
+    """Create the run directory and write `claimant` into it, unless the cluster has an owner.
 
     Raises:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
@@ -88,7 +88,7 @@ def holder(stack: Stack, claimant: str) -> str:
 
 
 def release(stack: Stack) -> None:
-    """Forgets the owner, and removes the run directory if nothing else is left in it."""
+    """Forget the owner, and remove the run directory if nothing else is left in it."""
     path = folders.check_run_dir(stack)
     clusters.forget(stack)
     for entry in _own_files(path):
@@ -108,7 +108,7 @@ def _own_files(run: Path) -> list[Path]:
 
 
 def claim_in_program(stack: Stack) -> None:
-    """Claims a local cluster, in its Pulumi program, for the engine that runs the program.
+    """Claim a local cluster, in its Pulumi program, for the engine that runs the program.
 
     It does nothing in a plan, or under the embedded runner, which has claimed the cluster already. In a
     preview of the real engine it only checks.
@@ -128,13 +128,14 @@ def claim_in_program(stack: Stack) -> None:
 
 
 def backend_url(project_dir: Path) -> str:
-    """The URL of the backend that the Pulumi CLI uses here: `logged_in`, or Pulumi's own service."""
+    """Return the URL of the backend that the Pulumi CLI uses here: `logged_in`, or Pulumi's own service."""
     return logged_in(project_dir) or PULUMI_CLOUD
 
 
 def logged_in(project_dir: Path) -> str | None:
-    """The backend that the environment, the project or `pulumi login` names. `None` means that the CLI would
-    ask.
+    """Return the backend that the environment, the project or `pulumi login` names.
+
+    `None` means that the CLI would ask.
 
     This reads the same sources in the same order as the CLI, because starting the CLI costs half a second.
     """
@@ -155,7 +156,7 @@ def logged_in(project_dir: Path) -> str | None:
 
 
 def refusal(stack: Stack, found: str) -> str:
-    """The message that a claim is refused, with the command that destroys the owner's cluster."""
+    """Return the message that a claim is refused, with the command that destroys the owner's cluster."""
     down = f"./cluster down --stack {stack.name}"
     if found == EMBEDDED:
         who, command = "by ./cluster without the Pulumi CLI (its embedded runner)", f"`{down}`"
@@ -171,7 +172,7 @@ def refusal(stack: Stack, found: str) -> str:
 
 
 def fallback_url(stack: Stack) -> str:
-    """The file backend that ./cluster uses where the user is not logged in to Pulumi."""
+    """Return the file backend that ./cluster uses where the user is not logged in to Pulumi."""
     return "file://" + str(locations.state_dir(stack) / "backend")
 
 

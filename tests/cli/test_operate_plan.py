@@ -181,7 +181,7 @@ def test_the_plan_says_what_accounting_needs(
         "    partitions: [{name: debug, instance_type: local.small, nodes: {max: 2}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
-    monkeypatch.setattr("infra.local.cluster.subprocess.run", in_this_process)
+    monkeypatch.setattr("infra.local.subprocess.run", in_this_process)
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")

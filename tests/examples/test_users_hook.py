@@ -17,7 +17,7 @@ import yaml
 
 from cli.ssh import openssh
 from infra.aws import access
-from infra.ssh.target import Target
+from infra.ssh import Target
 from node.bootstrap.vm import users
 from tests.support import sshd
 from tests.support.checkout import ROOT

@@ -17,7 +17,7 @@ from cli.local.run_directory import RunDirectory
 from infra import bundle, outputs, workload_files
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
-from infra.local.cluster import LocalCluster, LocalShell, _facts
+from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from node.codec import to_json

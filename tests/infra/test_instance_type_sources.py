@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.instance_types import tables
-from infra.instance_types.catalog import catalog
+from infra.instance_types.catalog import _text, catalog
 from tools import instance_types as tool
 
 DATA = Path(__file__).parent / "data"
@@ -40,7 +39,7 @@ def test_the_tables_are_what_the_tool_makes_of_their_sources(
         packed = file.with_name(f"{file.name}.gz")
         return gzip.decompress(packed.read_bytes()).decode() if packed.exists() else file.read_text()
 
-    about = json.loads(tables.text("ec2.json"))
+    about = json.loads(_text("ec2.json"))
     assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/instance_types.py"
     monkeypatch.setattr(tool, "FOLDER", tmp_path)
     monkeypatch.setattr(tool, "_show", show)
@@ -52,7 +51,7 @@ def test_the_tables_are_what_the_tool_makes_of_their_sources(
     made = sorted(file.name for file in tmp_path.iterdir())
     assert made == [f"{name}.{kind}" for name in ("ec2", "google", "prices") for kind in ("csv", "json")]
     for name in made:
-        assert (tmp_path / name).read_text() == tables.text(name), f"{name}: nobody edits it by hand"
+        assert (tmp_path / name).read_text() == _text(name), f"{name}: nobody edits it by hand"
 
 
 def listed() -> Iterator[tuple[str, dict[str, Any]]]:

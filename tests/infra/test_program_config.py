@@ -21,7 +21,7 @@ from infra.config import ConfigError, parse
 from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
-from infra.local.cluster import LocalShell
+from infra.local import LocalShell
 from node.bootstrap.vm.training import requirements_digest
 from tests.support.aws_mocks import aws_design
 from tests.support.checkout import ROOT

@@ -122,7 +122,7 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
 ) -> None:
     tiny = make(tmp_path, monkeypatch)
     program = """
-        from infra.clouds.termination import behind, terminate_on_destroy
+        from infra.clouds.cluster import behind, terminate_on_destroy
         from tests.support.aws_mocks import aws_design
 
         subnet = command("subnet", triggers=[{cidr!r}])
@@ -216,7 +216,7 @@ def test_the_embedded_runner_makes_an_environment_anew_in_this_order(
 ) -> None:
     tiny = make(tmp_path, monkeypatch)
     program = """
-        from infra.clouds.termination import behind
+        from infra.clouds.cluster import behind
 
         first = {{"delete_before_replace": True}}
         machines = command("machines", triggers=[{group!r}], opts=first)

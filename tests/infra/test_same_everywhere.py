@@ -20,12 +20,12 @@ import yaml
 
 from cli.local.run_directory import RunDirectory
 from cli.operate import make_plan
-from infra import clusters
 from infra.config import load_file, parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.outputs.fields import SCHEMA
 from infra.program.stack import Stack
+from infra.providers import create_cluster
 from node.model import ClusterDesign, Partition, Settings
 from node.published import parse_settings
 from node.slurm import conf
@@ -133,7 +133,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Set
             if provider == "aws"
             else {"gcp": Gcp(machines=OFFERED)}
         )
-        made = declare(lambda: clusters.create(cluster), **answers)
+        made = declare(lambda: create_cluster(cluster), **answers)
         (content,) = (made.inputs(name)["content"] for name in made.asked if name.endswith("bundle-settings"))
         return parse_settings(plain(content))
 

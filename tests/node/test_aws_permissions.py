@@ -21,7 +21,8 @@ import boto3
 import pytest
 
 from infra import bundle
-from infra.aws import policies, systems_manager
+from infra.aws import policies
+from infra.aws.policies import SSM_SESSION
 from node.aws import start
 from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
@@ -130,7 +131,7 @@ def of_the_agents(context: Any) -> list[Question]:
         ),
         Question("cloudwatch:PutMetricData", "*", {"cloudwatch:namespace": known["metrics"]["namespace"]}),
         # `up` reaches the controller and login machines, and people go on to nodes from there.
-        *(Question(action, "*") for action in systems_manager.SESSION if context.role != "compute"),
+        *(Question(action, "*") for action in SSM_SESSION if context.role != "compute"),
     ]
 
 

@@ -58,7 +58,7 @@ def makes(run: Recorder, context: Context) -> None:
 def test_it_is_made_where_the_benchmark_looks_for_it(tmp_path: Path, partition: Partition, kind: str) -> None:
     context, run = head(tmp_path, partition)
     makes(run, context)
-    place = shell.paths_of(context.settings.design).environment
+    place = shell.shell_paths(context.settings.design).environment
     target = tmp_path / "root" / "apps" / "envs" / place
     assert place == lock_digest(ROOT, kind)
     assert training.prepare(context) == f"made {target}"

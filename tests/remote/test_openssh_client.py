@@ -19,10 +19,9 @@ import pytest
 from cli import waiting
 from cli.ssh import client as clients
 from cli.ssh import openssh
-from infra import workload_files
+from infra import ssh, workload_files
 from infra.errors import UserError
-from infra.ssh import target
-from infra.ssh.target import Target
+from infra.ssh import Target
 from tests.support.checkout import ROOT, until
 from tests.support.login_machine import ENVIRONMENT, LoginMachine
 from tests.support.sshd import children, make_key, public, reserved_port
@@ -245,9 +244,9 @@ def test_whoever_runs_it_is_asked_for_their_name(there: Target) -> None:
 
 def client(whither: Target | None, verb: str, *options: str, stdin: str = "") -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env.pop(target.VARIABLE, None)
+    env.pop(ssh.VARIABLE, None)
     if whither is not None:
-        env[target.VARIABLE] = json.dumps(asdict(whither))
+        env[ssh.VARIABLE] = json.dumps(asdict(whither))
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.ssh.client", verb, *options],
         cwd=ROOT,
@@ -269,10 +268,10 @@ def test_interrupted_it_takes_ssh_and_its_wait_along(there: Target, machine: Log
     with waiting:
         assert waiting.stderr is not None
         assert "waiting for the training environment" in waiting.stderr.readline()
-        (ssh,) = children(waiting.pid)
+        (client_pid,) = children(waiting.pid)
         waiting.terminate()
         assert waiting.wait(60) == 143
-        until(lambda: not _alive(ssh), 60, "ssh's end")
+        until(lambda: not _alive(client_pid), 60, "ssh's end")
         assert "Traceback" not in waiting.stderr.read()
 
 
@@ -289,7 +288,7 @@ def test_what_it_is_told_wrongly_is_said_in_a_line(there: Target) -> None:
     with client(None, "submit", "--tool=x", "--run=y") as process:
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.count("\n")) == (1, 1)
-    assert target.VARIABLE in said
+    assert ssh.VARIABLE in said
 
 
 def test_a_workload_that_changed_on_the_way_is_not_staged(there: Target, machine: LoginMachine) -> None:

@@ -15,11 +15,11 @@ import pytest
 from cli.runner import wire
 from cli.runner.plan import plan
 from cli.ssh import client
+from infra import ssh
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
+from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 from infra.program.stack import Stack
-from infra.ssh import target
-from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
 from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder, declare
 
@@ -100,10 +100,10 @@ def test_what_the_openssh_shell_runs() -> None:
     assert (stage["triggers"], environment["triggers"]) == ([RUN.workload_digest], [PATHS.environment])
     for inputs in (job, stage, environment):
         (variable,) = inputs["environment"]
-        assert variable == target.VARIABLE
-    assert json.loads(job["environment"][target.VARIABLE]) == {
+        assert variable == ssh.VARIABLE
+    assert json.loads(job["environment"][ssh.VARIABLE]) == {
         "host": "head-id", "user": "ubuntu", "port": 22, "host_keys": [KEY], "proxy_command": proxy,
-        "identity": "~/.ssh/id", "connect_seconds": target.CONNECT_SECONDS, "patience": 5,
+        "identity": "~/.ssh/id", "connect_seconds": ssh.CONNECT_SECONDS, "patience": 5,
     }  # fmt: skip
 
 
@@ -128,7 +128,7 @@ PROGRAM = """
 import pulumi_aws as aws
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
-from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
+from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 
 head = aws.ec2.Instance("head", ami="ami-1", instance_type="m5.large")
 endpoint = Endpoint(head.public_ip, "ubuntu", head.public_dns.apply(lambda name: [name]))
@@ -151,7 +151,7 @@ def planned(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def test_a_plan_shows_readable_placeholders(planned: dict[str, dict[str, Any]]) -> None:
-    told = json.loads(planned["openssh-job"]["environment"][target.VARIABLE])
+    told = json.loads(planned["openssh-job"]["environment"][ssh.VARIABLE])
     assert told["host"] == "<head.publicIp>"
     assert told["host_keys"] == ["<head.publicDns>"]
     assert told["proxy_command"] == "aws ssm start-session --target <head.id>"

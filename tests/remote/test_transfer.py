@@ -14,7 +14,7 @@ from cli import providers, transfer
 from cli.provider import Inside, StackUp
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from tests.support.login_machine import LoginMachine
 from tests.support.private_mounts import PrivateMounts
 from tests.support.sshd import make_key, public

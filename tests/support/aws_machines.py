@@ -6,13 +6,13 @@ from typing import Any
 
 from pulumi.runtime import mocks
 
-from infra.aws.role_resources import RoleResources
+from infra.aws.launch_templates import AwsRoleResources
 from tests.support.aws_mocks import Aws
 
 AMI = "ami-0123456789abcdef0"
 GROUPS = {"controller": "sg-head", "login": "sg-login", "compute": "sg-compute"}
 RESOURCES_BY_ROLE = {
-    role: RoleResources(
+    role: AwsRoleResources(
         profile=f"{role}-profile",
         group=group,
         subnet=None if role == "compute" else "subnet-head",

@@ -9,7 +9,7 @@ from typing import Any
 from pulumi.runtime import mocks
 
 from infra.aws import policies
-from infra.aws.zones import Zones
+from infra.aws.network import Zones
 from node.model import Access, ClusterDesign, Host, Mount, Network, Partition
 from tests.support.recorder import Recorder, run
 

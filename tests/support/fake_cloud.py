@@ -22,7 +22,7 @@ from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.instance_types.catalog import Described
-from infra.ssh.target import Target
+from infra.ssh import Target
 from node.model import Access, ClusterDesign, Settings, Site
 from tests.support.job_lines import inner, told
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from pulumi.runtime import mocks
 
-from infra.gcp.role_resources import RoleResources
+from infra.gcp.instance_templates import GcpRoleResources
 from tests.support.gcp_mocks import Gcp
 
 IMAGE = "https://compute/projects/ubuntu-os-cloud/global/images/ubuntu-2404-noble-amd64-v20261101"
 RESOURCES_BY_ROLE = {
-    role: RoleResources(account=f"{role}@acme-ml.iam", subnetwork="subnet-1", image=IMAGE, bucket="bucket-1")
+    role: GcpRoleResources(
+        account=f"{role}@acme-ml.iam", subnetwork="subnet-1", image=IMAGE, bucket="bucket-1"
+    )
     for role in ("controller", "login", "compute")
 }
 FACTS = (

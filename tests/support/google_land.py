@@ -19,7 +19,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.clouds.userdata import HOOK
 from infra.gcp import policies
-from infra.gcp.metadata import ALWAYS, BOOT_SCRIPT, USER_DATA
+from infra.gcp.instance_templates import ALWAYS, BOOT_SCRIPT, USER_DATA
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.elastic.drivers.gce.names import ROLE, instance_of, node_of
 from node.elastic.programs import CLIENT

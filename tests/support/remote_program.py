@@ -15,7 +15,7 @@ import pulumi_command as command
 from infra import workload_files
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
-from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
+from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.batch import waiters
 from cli.aws.batch.service import BatchService
-from infra.aws.batch import access, spending, states
+from infra.aws.batch import access, states
+from infra.aws.batch.states import budget_limits
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
 
@@ -29,7 +30,7 @@ def budget(service: BatchService) -> dict[str, Any] | None:
     said = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
     if not any(said.values()):
         return None
-    limits = spending.limits(design)
+    limits = budget_limits(design)
     minutes = _ticks(service) * states.TICK_MINUTES if limits else 0
     used = {key: minutes / most for key, most in limits.items()}
     left = {
@@ -73,7 +74,7 @@ def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sle
 def _covered(service: BatchService, nodes: int) -> None:
     """Refuse a job that the state machine would end at its next tick."""
     design = service.design
-    limits, (queue,) = spending.limits(design), design.partitions
+    limits, (queue,) = budget_limits(design), design.partitions
     if not limits:
         return
     left = min(limits.values()) // states.TICK_MINUTES - _ticks(service)

@@ -12,7 +12,7 @@ from typing import Any
 from cli import pages, programs
 from cli.aws.account import explained
 from infra.aws.batch import access
-from infra.aws.batch.repository import ImageRequest
+from infra.aws.batch.definition import ImageRequest
 from infra.errors import EXIT_REFUSED, UserError
 
 PLATFORM = "linux/amd64"

@@ -10,7 +10,7 @@ from cli.aws import account
 from cli.aws.batch import images, shutdown
 from cli.clouds import operations
 from infra import bundle
-from infra.aws.batch.repository import ImageRequest
+from infra.aws.batch.definition import ImageRequest
 
 
 def image(_options: argparse.Namespace) -> dict[str, Any]:

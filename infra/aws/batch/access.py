@@ -24,26 +24,29 @@ their value. The provider changes the rest in place (terraform-provider-aws, bat
 
 
 def of(design: ClusterDesign) -> Batch:
-    """The Batch part of a design. The design must have one."""
+    """Return the Batch part of a design. The design must have one."""
     assert design.batch is not None
     return design.batch
 
 
 def parameter(cluster: str) -> str:
-    """The SSM parameter with the address of the running job's file system, where each job has its own."""
+    """Return the SSM parameter with the address of the running job's file system.
+
+    There is one where each job has its own file system.
+    """
     return f"/slurm-stacks/{cluster}/file-system"
 
 
 def state_machine(cluster: str) -> str:
-    """The state machine that makes a file system, runs a job, and deletes the file system."""
+    """Return the state machine that makes a file system, runs a job, and deletes the file system."""
     return f"{cluster}-job"
 
 
 def budget_machine(cluster: str) -> str:
-    """The state machine that counts running machines, and ends them when the budget is used up."""
+    """Return the state machine that counts running machines, and ends them when the budget is used up."""
     return f"{cluster}-budget"
 
 
 def ledger(cluster: str) -> str:
-    """The table with the vCPU-minutes that have been counted."""
+    """Return the table with the vCPU-minutes that have been counted."""
     return f"{cluster}-budget"

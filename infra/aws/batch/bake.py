@@ -18,11 +18,11 @@ from infra.aws.bake import AwsImages
 from infra.aws.batch import access
 from infra.aws.batch import policies as batch_policies
 from infra.aws.batch.identity import BatchIdentity, role
-from infra.aws.bucket import AwsBucket
 from infra.aws.identity import physical_name
 from infra.aws.logs import AwsLogs
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
+from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
 from infra.clouds.publishing import Bundle
 from node.bootstrap.vm.images import ROLE
@@ -54,35 +54,35 @@ class BatchBake(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchBake", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self)
-        made = role(name, design, ROLE, "ec2", self)
+        child_opts = pulumi.ResourceOptions(parent=self)
+        image_role = role(name, design, ROLE, "ec2", self)
         policy = aws.iam.RolePolicy(
             f"{name}-image-policy",
             name="slurm-stacks",
-            role=made.id,
+            role=image_role.id,
             policy=pulumi.Output.all(identity.scope, bucket.arn, logs.arn).apply(
                 lambda known: json.dumps(_may(design, *known))
             ),
-            opts=own,
+            opts=child_opts,
         )
         profile = aws.iam.InstanceProfile(
             f"{name}-image-profile",
             name=physical_name(design, ROLE),
-            role=made.name,
+            role=image_role.name,
             tags=tags(design, f"{design.name}-{ROLE}"),
-            opts=own,
+            opts=child_opts,
         )
-        published = Bundle(f"{name}-bundle", design, bucket, own)
+        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
         steps = pulumi.Output.from_input(cached).apply(lambda image: script(design, image))
-        images = AwsImages(f"{name}-images", design, build, needed, {STEP: steps}, own)
+        images = AwsImages(f"{name}-images", design, build, needed, {STEP: steps}, child_opts)
         (self.image,) = images.images["compute"].values()
         self.register_outputs({"image": self.image})
 
 
 def script(design: ClusterDesign, cached: str = "") -> str:
-    """The script with its arguments, as commands for sh, with which Image Builder runs them."""
+    """Return the script with its arguments, as commands for sh, with which Image Builder runs them."""
     gpu = "gpu" if design.partitions[0].accelerator is not None else "plain"
     text = SCRIPT.read_text(encoding="utf-8")
     line = shlex.join(
@@ -92,9 +92,14 @@ def script(design: ClusterDesign, cached: str = "") -> str:
 
 
 def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_group: str) -> Document:
-    """The permissions of a machine that becomes an image, also to pull the container image that it caches."""
-    own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
-    made = policies.image(own, design)
+    """Return the permissions of a machine that becomes an image.
+
+    With `cached` it may pull the container image too.
+    """
+    image_scope = policies.Scope(
+        scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ()
+    )
+    policy = policies.image(image_scope, design)
     if access.of(design).cached:
-        made["Statement"] += batch_policies.pull(scope, design)
-    return made
+        policy["Statement"] += batch_policies.pull(scope, design)
+    return policy

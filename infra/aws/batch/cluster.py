@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_command as command
 
-from infra.aws import images, zones
-from infra.aws.batch import access, spending
-from infra.aws.batch.definition import BatchDefinition
+from infra.aws.batch import access
+from infra.aws.batch.definition import BatchDefinition, BatchRepository
 from infra.aws.batch.environment import BatchEnvironment
 from infra.aws.batch.identity import BatchIdentity
-from infra.aws.batch.repository import BatchRepository
-from infra.aws.bucket import AwsBucket
+from infra.aws.batch.states import budget_limits
+from infra.aws.launch_templates import image_id
 from infra.aws.logs import AwsLogs
-from infra.aws.network import AwsNetwork
-from infra.aws.storage import AwsStorage
-from infra.aws.zones import with_zones
+from infra.aws.network import AwsNetwork, find_zones, with_zones
+from infra.aws.storage import AwsBucket, AwsStorage
 from infra.clouds import commands
+from infra.clouds.cluster import behind
 from infra.clouds.commands import ClusterRef
-from infra.clouds.termination import behind
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import Inventory
 from node.model import ClusterDesign
@@ -40,28 +38,33 @@ class BatchCluster(pulumi.ComponentResource):
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:BatchCluster", name, None, opts)
-        self._own = own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
-        cluster_zones = zones.find(design)
+        cluster_zones = find_zones(design)
         self._design = design = with_zones(design, cluster_zones)
         batch = access.of(design)
-        network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
-        logs = AwsLogs(f"{name}-logs", design, own)
-        storage = AwsStorage(f"{name}-storage", _of_stack(design), network, own)
-        repository = BatchRepository(f"{name}-repository", design, own) if batch.repository else None
-        bucket = AwsBucket(f"{name}-bucket", design, own) if _needs_bucket(design) else None
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, child_opts)
+        logs = AwsLogs(f"{name}-logs", design, child_opts)
+        storage = AwsStorage(f"{name}-storage", _of_stack(design), network, child_opts)
+        repository = BatchRepository(f"{name}-repository", design, child_opts) if batch.repository else None
+        bucket = AwsBucket(f"{name}-bucket", design, child_opts) if _needs_bucket(design) else None
         manifests = bucket.arn if bucket is not None and batch.start_on_manifest else None
         identity = BatchIdentity(
-            f"{name}-identity", design, logs.arn, repository.arn if repository else None, manifests, own
+            f"{name}-identity",
+            design,
+            logs.arn,
+            repository.arn if repository else None,
+            manifests,
+            child_opts,
         )
         cached = repository.layers if repository else str(batch.container_image)
         image = self._image(network, identity, bucket, logs, cached if batch.cached else "")
         after = [*network.routes, *network.rules["compute"], storage, logs]
         environment = BatchEnvironment(
-            f"{name}-environment", design, network, identity, image, storage.sources, after, own
+            f"{name}-environment", design, network, identity, image, storage.sources, after, child_opts
         )
         address = repository.image if repository else str(batch.container_image)
-        definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
+        definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, child_opts)
         end = self._end([storage, *environment.made, definition], environment.machines, network.identity)
         self._options(identity, environment, definition, bucket, network, end)
         self._head = environment.made[-1]
@@ -85,16 +88,18 @@ class BatchCluster(pulumi.ComponentResource):
         logs: AwsLogs,
         cached: pulumi.Input[str],
     ) -> pulumi.Input[str] | None:
-        """The image of the machines; `None` for Batch's own."""
+        """Declare the image of the machines; `None` for Batch's own."""
         design = self._design
         if design.image.id is not None:
-            return images.image_id(design.image)
+            return image_id(design.image)
         if not design.image.bake or bucket is None:
             return None
         # This import is here because few stacks build images.
         from infra.aws.batch.bake import BatchBake
 
-        baked = BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._own)
+        baked = BatchBake(
+            f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._child_opts
+        )
         return baked.image
 
     def _end(
@@ -103,7 +108,7 @@ class BatchCluster(pulumi.ComponentResource):
         machines: pulumi.Resource,
         network_ids: list[pulumi.Output[str]],
     ) -> command.local.Command:
-        """Ends the jobs before anything is deleted, and exports file systems that write to S3.
+        """End the jobs before anything is deleted, and export file systems that write to S3.
 
         It does so too before a network or an environment that is replaced goes: jobs hold machines there. The
         next submit enables the queue again.
@@ -131,21 +136,24 @@ class BatchCluster(pulumi.ComponentResource):
         network: AwsNetwork,
         end: command.local.Command,
     ) -> None:
-        """The budget, file systems, manifests. They start or end jobs, so they are deleted before `_end`."""
+        """Declare the budget, file systems, manifests.
+
+        They start or end jobs, so they are deleted before `_end`.
+        """
         design, batch, name = self._design, access.of(self._design), self._name
-        limits, machine = spending.limits(design), None
+        limits, machine = budget_limits(design), None
         if not (limits or batch.start_on_manifest or batch.file_system == "job"):
             return
         # This import is here because few stacks have any of these.
         from infra.aws.batch import options
 
         if limits:
-            options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
+            options.BatchBudget(f"{name}-budget", design, identity, [end], self._child_opts)
         if batch.file_system == "job":
-            made = options.BatchFileSystems(
-                f"{name}-file-systems", design, identity, network, [end], self._own
+            file_systems = options.BatchFileSystems(
+                f"{name}-file-systems", design, identity, network, [end], self._child_opts
             )
-            machine = made.machine
+            machine = file_systems.machine
         if bucket is not None and batch.start_on_manifest:
             options.BatchManifests(
                 f"{name}-manifests",
@@ -156,12 +164,12 @@ class BatchCluster(pulumi.ComponentResource):
                 definition.arn,
                 machine,
                 [end],
-                self._own,
+                self._child_opts,
             )
 
 
 def _of_stack(design: ClusterDesign) -> ClusterDesign:
-    """The design with only those file systems that live as long as the stack."""
+    """Return the design with only those file systems that live as long as the stack."""
     from dataclasses import replace
 
     if access.of(design).file_system == "stack":
@@ -170,12 +178,15 @@ def _of_stack(design: ClusterDesign) -> ClusterDesign:
 
 
 def _needs_bucket(design: ClusterDesign) -> bool:
-    """Whether the stack has a bucket: for the code of machines that become images, and for manifests."""
+    """Return whether the stack has a bucket, for images' code or for manifests."""
     return access.of(design).start_on_manifest or design.image.bake
 
 
 def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventory:
-    """The inventory. There is no machine to log in to, and no shared folder that goes with the cluster."""
+    """Return the inventory.
+
+    There is no machine to log in to, and no shared folder that goes with the cluster.
+    """
     nothing: pulumi.Output[Any] = pulumi.Output.from_input(None)
     return {
         "id": environment.ecs_cluster,

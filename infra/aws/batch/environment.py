@@ -1,21 +1,27 @@
-"""The managed compute environment, its machines' launch template, and the queue."""
+"""The managed compute environment, its machines' launch template and user data, and the queue.
+
+The user data is a MIME multi-part document that mounts the shared file systems. Batch adds a part of its own,
+and takes no other form (botocore, batch: LaunchTemplateSpecification). The ECS agent starts after
+cloud-init's last scripts, so a machine takes no job before its mounts are there. A machine without them ends,
+because its job would otherwise run without data.
+"""
 
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Mapping
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws import images
-from infra.aws.batch import access, user_data
+from infra.aws.batch import access
 from infra.aws.batch.identity import BatchIdentity
-from infra.aws.launch_templates import METADATA, interfaces
+from infra.aws.launch_templates import METADATA, interfaces, root_device
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
-from infra.clouds.termination import behind
-from node.model import ClusterDesign
+from infra.clouds.cluster import behind
+from node.model import ClusterDesign, Mount
 
 STOCK_ROOT = "/dev/xvda"
 """The name of the root disk in the images of Amazon Linux, which Batch's own are."""
@@ -33,6 +39,59 @@ WITHOUT_POLICY = "us-gov-"
 43969)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
+BOUNDARY = "==slurm-stacks=="
+USER_DATA_LIMIT = 16 * 1024
+"""EC2's limit of user data in bytes, before base64."""
+MOUNT_TYPES = {"fsx_lustre": "lustre", "efs": "nfs4"}
+"""The kind of a mount -> the type that mount(8) takes."""
+_NOT_OF_MOUNT = {"_netdev"}
+"""Options of /etc/fstab alone."""
+_HEAD = f"""\
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="{BOUNDARY}"
+
+--{BOUNDARY}
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+"""
+_SCRIPT = """\
+#!/bin/sh
+# Written by slurm-stacks: mounts what jobs need, before the ECS agent takes one.
+set -u
+give_up() {
+    echo "slurm-stacks: $1: this machine ends" | tee /dev/console >&2
+    systemctl mask --now ecs
+    shutdown -h +1
+    exit 1
+}
+mount_one() { # source path type options
+    mkdir -p "$2"
+    for _try in $(seq 60); do
+        grep -qs " $2 " /proc/mounts && return 0
+        mount -t "$3" -o "$4" "$1" "$2" && return 0
+        sleep 10
+    done
+    give_up "$1 could not be mounted at $2 for ten minutes"
+}
+"""
+_LUSTRE_CLIENT = """\
+# Amazon Linux has the client in its repository; an image of this project has it already.
+command -v mount.lustre >/dev/null || dnf install --assumeyes lustre-client || give_up "no Lustre client"
+"""
+_OF_JOB = """\
+# The file system of the job that waits: the state machine wrote its address into a parameter.
+metadata=http://169.254.169.254/latest
+token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' $metadata/api/token)
+ask() { curl -sf -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/iam/security-credentials/$1"; }
+keys=$(ask "$(ask '')")
+field() { printf '%%s\\n' "$keys" | sed -n "s/.*\\"$1\\" *: *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
+answer=$(curl -sf --retry 30 --retry-all-errors --retry-delay 10 --aws-sigv4 'aws:amz:%(region)s:ssm' \\
+    --user "$(field AccessKeyId):$(field SecretAccessKey)" -H "X-Amz-Security-Token: $(field Token)" \\
+    -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: AmazonSSM.GetParameter' \\
+    -d '{"Name": "%(parameter)s"}' 'https://ssm.%(region)s.amazonaws.com/')
+source=$(printf '%%s\\n' "$answer" | sed -n 's/.*"Value" *: *"\\([^"]*\\)".*/\\1/p')
+case $source in *@tcp:/*) ;; *) give_up 'no job has a file system' ;; esac
+"""
 
 
 class BatchEnvironment(pulumi.ComponentResource):
@@ -65,7 +124,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:BatchEnvironment", name, None, opts)
         self._name = name
         self._design = design
-        self._own = pulumi.ResourceOptions(parent=self)
+        self._child_opts = pulumi.ResourceOptions(parent=self)
         batch = access.of(design)
         template = self._template(network, image, sources)
         environment = aws.batch.ComputeEnvironment(
@@ -108,7 +167,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         self.register_outputs({"queue": self.queue})
 
     def _queue(self, environment: aws.batch.ComputeEnvironment) -> aws.batch.JobQueue:
-        """The queue. It is deleted before an environment that is made anew."""
+        """Declare the queue. It is deleted before an environment that is made anew."""
         design, batch = self._design, access.of(self._design)
         return aws.batch.JobQueue(
             f"{self._name}-queue",
@@ -172,7 +231,7 @@ class BatchEnvironment(pulumi.ComponentResource):
             name=batch.placement_group,
             strategy="cluster",
             tags=tags(design, batch.placement_group, partition=batch.queue),
-            opts=self._own,
+            opts=self._child_opts,
         )
         return group.name
 
@@ -184,7 +243,7 @@ class BatchEnvironment(pulumi.ComponentResource):
     ) -> aws.ec2.LaunchTemplate:
         design, batch = self._design, access.of(self._design)
         own_tags = tags(design, f"{design.name}-{batch.queue}", role="compute", partition=batch.queue)
-        text = pulumi.Output.all(**sources).apply(lambda known: user_data.render(design, known))
+        text = pulumi.Output.all(**sources).apply(lambda known: user_data(design, known))
         group = network.groups["compute"]
         return aws.ec2.LaunchTemplate(
             f"{self._name}-launch-template",
@@ -197,7 +256,7 @@ class BatchEnvironment(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=STOCK_ROOT if image is None else images.root_device(design.image.id),
+                    device_name=STOCK_ROOT if image is None else root_device(design.image.id),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=design.partitions[0].disk_gib,
                         volume_type="gp3",
@@ -216,5 +275,33 @@ class BatchEnvironment(pulumi.ComponentResource):
                 for kind in ("volume", "network-interface")
             ],
             tags=own_tags,
-            opts=self._own,
+            opts=self._child_opts,
         )
+
+
+def user_data(design: ClusterDesign, sources: Mapping[str, str]) -> str:
+    """Return the user data of one design.
+
+    Args:
+        sources: path -> what is mounted there, for file systems that live as long as the stack.
+    """
+    batch = access.of(design)
+    parts = [_HEAD, _SCRIPT]
+    folders = sorted(set(batch.volumes) - {mount.path for mount in design.mounts})
+    if folders:
+        parts.append(f"mkdir -p {shlex.join(folders)}\n")
+    if any(mount.kind == "fsx_lustre" for mount in design.mounts):
+        parts.append(_LUSTRE_CLIENT)
+    for mount in design.mounts:
+        if mount.path not in sources:
+            names = {"region": str(design.region), "parameter": access.parameter(design.name)}
+            parts.append(_OF_JOB % names)
+        source = shlex.quote(sources[mount.path]) if mount.path in sources else '"$source"'
+        path, kind = shlex.quote(mount.path), MOUNT_TYPES[mount.kind]
+        parts.append(f"mount_one {source} {path} {kind} {_mount_options(mount)}\n")
+    return "".join([*parts, f"\n--{BOUNDARY}--\n"])
+
+
+def _mount_options(mount: Mount) -> str:
+    mount_options = (mount.options or "defaults").split(",")
+    return shlex.quote(",".join(option for option in mount_options if option not in _NOT_OF_MOUNT))

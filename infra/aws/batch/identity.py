@@ -49,7 +49,7 @@ class BatchIdentity(pulumi.ComponentResource):
         self._name = name
         self._design = design
         self.scope = self._scope(log_group, repository, bucket)
-        own = access.of(design)
+        batch = access.of(design)
         machine = role(name, design, "machine", "ec2", self)
         self.grants: list[pulumi.Resource] = [
             grant(name, "machine", machine, self.scope, lambda scope: policies.machine(scope, design), self)
@@ -64,13 +64,13 @@ class BatchIdentity(pulumi.ComponentResource):
         self.grants.append(profile)
         self.profile: pulumi.Output[str] = profile.arn
         self.job: pulumi.Output[str]
-        if own.job_role is not None:
-            self.job = pulumi.Output.from_input(own.job_role)
+        if batch.job_role is not None:
+            self.job = pulumi.Output.from_input(batch.job_role)
         else:
-            made = role(name, design, "job", "ecs-tasks", self)
-            self.job = made.arn
+            job_role = role(name, design, "job", "ecs-tasks", self)
+            self.job = job_role.arn
             if bucket is not None:
-                grant(name, "job", made, self.scope, lambda scope: policies.job(scope) or {}, self)
+                grant(name, "job", job_role, self.scope, lambda scope: policies.job(scope) or {}, self)
         self.register_outputs({"profile": self.profile, "job": self.job})
 
     def _scope(
@@ -92,7 +92,7 @@ class BatchIdentity(pulumi.ComponentResource):
 
 
 def role(name: str, design: ClusterDesign, kind: str, service: str, parent: pulumi.Resource) -> aws.iam.Role:
-    """A role that a service of AWS takes for this stack."""
+    """Declare a role that a service of AWS takes for this stack."""
     return aws.iam.Role(
         f"{name}-{kind}",
         name=physical_name(design, kind),
@@ -111,7 +111,7 @@ def grant(
     text: Text,
     parent: pulumi.Resource,
 ) -> aws.iam.RolePolicy:
-    """What a role may do, once the names are known."""
+    """Declare what a role may do, once the names are known."""
     return aws.iam.RolePolicy(
         f"{name}-{kind}-policy",
         name="slurm-stacks",

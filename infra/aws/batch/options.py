@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws.batch import access, policies, spending, states
+from infra.aws.batch import access, policies, states
 from infra.aws.batch.identity import BatchIdentity, grant, role
-from infra.aws.bucket import AwsBucket
+from infra.aws.batch.states import budget_limits
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
+from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
 from node.model import ClusterDesign
 
@@ -40,7 +41,7 @@ class BatchBudget(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchBudget", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self, depends_on=after)
+        child_opts = pulumi.ResourceOptions(parent=self, depends_on=after)
         ledger = access.ledger(design.name)
         aws.dynamodb.Table(
             f"{name}-ledger",
@@ -50,9 +51,9 @@ class BatchBudget(pulumi.ComponentResource):
             billing_mode="PAY_PER_REQUEST",
             server_side_encryption={"enabled": True},
             tags=tags(design, ledger),
-            opts=own,
+            opts=child_opts,
         )
-        most = min(spending.limits(design).values())
+        most = min(budget_limits(design).values())
         machine = _machine(
             name,
             design,
@@ -60,7 +61,7 @@ class BatchBudget(pulumi.ComponentResource):
             access.budget_machine(design.name),
             lambda scope: states.text(states.budget_machine(design, scope.partition, most)),
             lambda scope: policies.budget(scope, design),
-            own,
+            child_opts,
         )
         rule = aws.cloudwatch.EventRule(
             f"{name}-schedule",
@@ -68,9 +69,9 @@ class BatchBudget(pulumi.ComponentResource):
             description=f"counts what the cluster {design.name} spends",
             schedule_expression=f"rate({states.TICK_MINUTES} minutes)",
             tags=tags(design, access.budget_machine(design.name)),
-            opts=own,
+            opts=child_opts,
         )
-        _target(name, design, rule, machine, own)
+        _target(name, design, rule, machine, child_opts)
         self.register_outputs({})
 
 
@@ -131,20 +132,22 @@ class BatchManifests(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchManifests", name, None, opts)
-        own = pulumi.ResourceOptions(parent=self, depends_on=after)
-        aws.s3.BucketNotification(f"{name}-notification", bucket=bucket.bucket, eventbridge=True, opts=own)
+        child_opts = pulumi.ResourceOptions(parent=self, depends_on=after)
+        aws.s3.BucketNotification(
+            f"{name}-notification", bucket=bucket.bucket, eventbridge=True, opts=child_opts
+        )
         rule = aws.cloudwatch.EventRule(
             f"{name}-rule",
             name=f"{design.name}-manifests",
             description=f"a new manifest starts a job of {design.name}",
             event_pattern=bucket.bucket.apply(pattern),
             tags=tags(design, f"{design.name}-manifests"),
-            opts=own,
+            opts=child_opts,
         )
         if machine is not None:
             batch = access.of(design)
             text = definition.apply(lambda arn: job_input(design.name, batch.queue, arn))
-            _target(name, design, rule, machine, own, text)
+            _target(name, design, rule, machine, child_opts, text)
         else:
             starts = role(name, design, "start", "events", self)
             grant(name, "start", starts, identity.scope, lambda scope: policies.rule(scope, design), self)
@@ -158,19 +161,22 @@ class BatchManifests(pulumi.ComponentResource):
                     "input_paths": PATHS,
                     "input_template": json.dumps({"Parameters": {"manifest": ADDRESS}}),
                 },
-                opts=own,
+                opts=child_opts,
             )
         self.register_outputs({})
 
 
 def pattern(bucket: str) -> str:
-    """The events that start a job: new objects below `manifests/`."""
+    """Return the events that start a job: new objects below `manifests/`."""
     detail = {"bucket": {"name": [bucket]}, "object": {"key": [{"prefix": access.MANIFESTS}]}}
     return json.dumps({"source": ["aws.s3"], "detail-type": ["Object Created"], "detail": detail})
 
 
 def job_input(cluster: str, queue: str, definition: str) -> str:
-    """What a rule gives the state machine: a request of SubmitJob, in which the rule puts the address."""
+    """Return what a rule gives the state machine.
+
+    It is a request of SubmitJob, in which the rule puts the address.
+    """
     request = {"JobName": f"{cluster}-manifest", "JobQueue": queue, "JobDefinition": definition}
     return json.dumps({**request, "Parameters": {"manifest": ADDRESS}})
 

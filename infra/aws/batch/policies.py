@@ -46,12 +46,12 @@ class Scope:
     bucket: str | None = None
 
     def arn(self, service: str, resource: str) -> str:
-        """The ARN of a resource of this account and region."""
+        """Return the ARN of a resource of this account and region."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
 
 
 def trust(service: str, **conditions: dict[str, Any]) -> Document:
-    """A trust policy: only this service may take the role."""
+    """Return a trust policy: only this service may take the role."""
     statement: Statement = {
         "Effect": "Allow",
         "Action": "sts:AssumeRole",
@@ -61,8 +61,7 @@ def trust(service: str, **conditions: dict[str, Any]) -> Document:
 
 
 def machine(scope: Scope, design: ClusterDesign) -> Document:
-    """A machine registers with the ECS cluster that Batch makes for the environment, pulls the image, and
-    writes its jobs' logs.
+    """Let a machine register with the environment's ECS cluster, pull the image, and write its jobs' logs.
 
     Batch names the ECS cluster after the environment: `AWSBatch-<environment>-<id>`, formerly
     `<environment>_Batch_<id>`.
@@ -70,7 +69,7 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
     batch = access.of(design)
     names = (f"AWSBatch-{batch.compute_environment}-*", f"{batch.compute_environment}_Batch_*")
     clusters = [scope.arn("ecs", f"cluster/{name}") for name in names]
-    made = [
+    statements = [
         allow("Cluster", list(OF_CLUSTER), clusters),
         allow(
             "Machine", list(OF_MACHINE), [scope.arn("ecs", f"container-instance/{name}/*") for name in names]
@@ -78,14 +77,14 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
         allow("Endpoint", ["ecs:DiscoverPollEndpoint"], "*"),
         allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
     ]
-    made += pull(scope, design)
+    statements += pull(scope, design)
     if batch.file_system == "job":
-        made.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
-    return document(*made)
+        statements.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
+    return document(*statements)
 
 
 def pull(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Pulling the container image. One that is in no repository of ECR needs nothing of AWS."""
+    """Let a machine pull the container image. One that is in no repository of ECR needs nothing of AWS."""
     image = scope.repository or _repository(access.of(design).container_image)
     if image is None:
         return []
@@ -93,7 +92,7 @@ def pull(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def job(scope: Scope) -> Document | None:
-    """A job needs nothing of AWS: FSx reads and writes S3 itself. With manifests it may read those.
+    """Let a job read manifests. It needs nothing else of AWS: FSx reads and writes S3 itself.
 
     Returns:
         `None` if there is nothing to allow.
@@ -104,7 +103,7 @@ def job(scope: Scope) -> Document | None:
 
 
 def submit(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Submitting this stack's job to this stack's queue."""
+    """Let a role submit this stack's job to this stack's queue."""
     batch = access.of(design)
     definition = scope.arn("batch", f"job-definition/{batch.job_definition}")
     queue = scope.arn("batch", f"job-queue/{batch.queue}")
@@ -112,37 +111,39 @@ def submit(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def rule(scope: Scope, design: ClusterDesign) -> Document:
-    """A rule may submit the job."""
+    """Let a rule submit the job."""
     return document(*submit(scope, design))
 
 
 def start(machine: str) -> Document:
-    """A rule may start a state machine."""
+    """Let a rule start a state machine."""
     return document(allow("Start", ["states:StartExecution"], machine))
 
 
 def budget(scope: Scope, design: ClusterDesign) -> Document:
-    """The budget's state machine sees what is up, counts it, closes the queue, and with `cancel` ends jobs
-    and environment."""
+    """Let the budget's state machine see what is up, count it, and close the queue.
+
+    With `cancel` it may end jobs and environment too.
+    """
     batch = access.of(design)
     queue = scope.arn("batch", f"job-queue/{batch.queue}")
     environment = scope.arn("batch", f"compute-environment/{batch.compute_environment}")
-    made = [
+    statements = [
         allow("See", ["batch:DescribeComputeEnvironments"], "*"),
         allow("Count", ["dynamodb:UpdateItem"], scope.arn("dynamodb", f"table/{access.ledger(design.name)}")),
         allow("Close", ["batch:UpdateJobQueue"], queue),
     ]
     if design.budget.running_jobs == "cancel":
-        made += [
+        statements += [
             allow("List", ["batch:ListJobs"], "*"),
             allow("Stop", ["batch:UpdateComputeEnvironment"], environment),
             allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
         ]
-    return document(*made)
+    return document(*statements)
 
 
 def file_systems(scope: Scope, design: ClusterDesign) -> Document:
-    """A job's state machine makes and deletes a file system of this cluster, and runs this stack's job."""
+    """Let a job's state machine make and delete a file system of this cluster, and run this stack's job."""
     systems, tasks = scope.arn("fsx", "file-system/*"), scope.arn("fsx", "task/*")
     given = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": design.name}}
     linked = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/*"
@@ -168,7 +169,7 @@ def file_systems(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def tagged(design: ClusterDesign) -> dict[str, Any]:
-    """The condition that a resource has this cluster's tag."""
+    """Return the condition that a resource has this cluster's tag."""
     return {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": design.name}}
 
 
@@ -179,17 +180,17 @@ def document(*statements: Statement) -> Document:
 def allow(
     sid: str, actions: list[str], resources: str | list[str], **conditions: dict[str, Any]
 ) -> Statement:
-    made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
-    return {**made, "Condition": conditions} if conditions else made
+    statement: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": conditions} if conditions else statement
 
 
 def parameter(scope: Scope, design: ClusterDesign) -> str:
-    """The ARN of the parameter with the address of a job's file system."""
+    """Return the ARN of the parameter with the address of a job's file system."""
     return scope.arn("ssm", f"parameter{access.parameter(design.name)}")
 
 
 def _repository(image: str | None) -> str | None:
-    """The ARN of an image's repository in ECR, by its address; `None` if the image is elsewhere."""
+    """Return the ARN of an image's repository in ECR, by its address; `None` if the image is elsewhere."""
     host, _, path = (image or "").partition("/")
     parts = host.split(".")
     if len(parts) < 6 or parts[1:3] != ["dkr", "ecr"]:

@@ -1,6 +1,7 @@
-"""State machines in Amazon States Language, as plain data. The functions are pure.
+"""State machines in Amazon States Language, as plain data, and the budget that one of them counts.
 
-Each state calls one action of AWS's API. There is no function of ours to keep.
+The functions are pure and need no Pulumi: `status` reads the budget here. Each state calls one action of
+AWS's API. There is no function of ours to keep.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ LEDGER = "vcpus"
 """The key of the ledger's only number: the vCPUs that were up, added at each tick."""
 TICK_MINUTES = 5
 """How often the budget is counted."""
+MINUTES = 60
 
 
 def call(partition: str, service: str, action: str, **fields: Any) -> State:
-    """A state that calls an action of AWS's API."""
+    """Return a state that calls an action of AWS's API."""
     return {
         "Type": "Task",
         "Resource": SDK.format(partition=partition, service=service, action=action),
@@ -39,7 +41,10 @@ def call(partition: str, service: str, action: str, **fields: Any) -> State:
 
 
 def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list[str]) -> dict[str, Any]:
-    """Makes a file system, runs the job that the input describes, exports to S3, deletes the file system.
+    """Return the machine that gives each job a file system.
+
+    It makes the file system, runs the job that the input describes, exports to S3, deletes the file system.
+
 
     The input is a request of SubmitJob. One job runs at a time: the next one waits for the parameter, because
     machines find the file system by it.
@@ -109,12 +114,12 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
 
 
 def _caught(then: str) -> list[State]:
-    """Whatever error a state has, it is kept for the end, and the execution goes on there."""
+    """Keep whatever error a state has for the end, and go on there."""
     return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": then}]
 
 
 def _failure(error: str, cause: str, then: str) -> State:
-    """Notes an error of our own."""
+    """Note an error of our own."""
     return {
         "Type": "Pass",
         "Result": {"Error": error, "Cause": cause},
@@ -124,12 +129,12 @@ def _failure(error: str, cause: str, then: str) -> State:
 
 
 def _run(partition: str, then: str, **more: str) -> State:
-    """Submits the job and waits for its end; what it has written is exported even if it has failed."""
-    own = {key: f"$.{key[:-2]}" for key in ("JobName.$", "JobQueue.$", "JobDefinition.$")}
+    """Submit the job and wait for its end; what it has written is exported even if it has failed."""
+    request = {key: f"$.{key[:-2]}" for key in ("JobName.$", "JobQueue.$", "JobDefinition.$")}
     return {
         "Type": "Task",
         "Resource": f"arn:{partition}:states:::batch:submitJob.sync",
-        "Parameters": {**own, "PropagateTags": True, **more},
+        "Parameters": {**request, "PropagateTags": True, **more},
         "ResultPath": "$.job",
         "Catch": _caught(then),
         "Next": then,
@@ -137,7 +142,7 @@ def _run(partition: str, then: str, **more: str) -> State:
 
 
 def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter: str) -> dict[str, State]:
-    """The export, and the end of the file system, whatever became of the job.
+    """Return the states that export and delete the file system, whatever became of the job.
 
     At the end the turn is given back in every case: a file system whose export failed belongs to no job now.
     """
@@ -209,7 +214,7 @@ def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter:
 
 
 def _file_system(design: ClusterDesign, mount: Mount, subnet: str, groups: list[str]) -> dict[str, Any]:
-    """The request of CreateFileSystem. It has the cluster's tags, so `down` finds what is left."""
+    """Return the request of CreateFileSystem. It has the cluster's tags, so `down` finds what is left."""
     from infra.aws.storage import LUSTRE_VERSION
     from infra.aws.tags import tags
 
@@ -235,8 +240,10 @@ def _file_system(design: ClusterDesign, mount: Mount, subnet: str, groups: list[
 
 
 def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str, Any]:
-    """Adds what is up to the ledger. When the next tick would go beyond the budget it closes the queue, and
-    with `running_jobs: cancel` ends the jobs and the machines.
+    """Return the machine that adds what is up to the ledger.
+
+    When the next tick would go beyond the budget it closes the queue, and with `running_jobs: cancel` ends
+    the jobs and the machines.
 
     Machines that are up count with or without a job, as EC2 bills them.
 
@@ -303,7 +310,7 @@ def _cancels(design: ClusterDesign) -> bool:
 
 
 def _terminate(partition: str, queue: str) -> dict[str, State]:
-    """Ends the jobs that run or start."""
+    """End the jobs that run or start."""
     each = {
         "StartAt": "End",
         "States": {
@@ -313,21 +320,38 @@ def _terminate(partition: str, queue: str) -> dict[str, State]:
             )
         },
     }  # fmt: skip
-    made: dict[str, State] = {}
+    states: dict[str, State] = {}
     order = {"List": "RUNNING", "ListStarting": "STARTING", "ListWaiting": "RUNNABLE"}
     names = [*order, "Stop"]
     for number, (name, status) in enumerate(order.items()):
-        made[name] = call(
+        states[name] = call(
             partition, "batch", "listJobs", Parameters={"JobQueue": queue, "JobStatus": status},
             ResultPath="$.jobs", Next=f"End{name}",
         )  # fmt: skip
-        made[f"End{name}"] = {
+        states[f"End{name}"] = {
             "Type": "Map", "ItemsPath": "$.jobs.JobSummaryList", "ItemProcessor": each, "ResultPath": None,
             "Next": names[number + 1],
         }  # fmt: skip
-    return made
+    return states
 
 
 def text(machine: Mapping[str, Any]) -> str:
-    """A state machine's definition, as the API takes it."""
+    """Return a state machine's definition, as the API takes it."""
     return json.dumps(machine, indent=1)
+
+
+def budget_limits(design: ClusterDesign) -> dict[str, int]:
+    """Return the budget's limits as vCPU-minutes of machines that are up.
+
+    The keys are `usd` and `hours`, as far as they are set.
+
+    Of several machine types the dearest counts for USD, and the first for machine-hours. A limit in USD on
+    machines that cost nothing is none.
+    """
+    batch, (queue,), budget = access.of(design), design.partitions, design.budget
+    found = {}
+    if budget.max_usd is not None and batch.vcpu_price_hour:
+        found["usd"] = int(budget.max_usd / batch.vcpu_price_hour * MINUTES)
+    if budget.max_hours is not None:
+        found["hours"] = int(budget.max_hours * queue.cpus * MINUTES)
+    return found

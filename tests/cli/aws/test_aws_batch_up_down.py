@@ -28,7 +28,7 @@ from cli.console.progress import Console
 from cli.runner.events import Summary
 from infra.addresses import private_parts
 from infra.aws.batch import access
-from infra.aws.batch.repository import ImageRequest
+from infra.aws.batch.definition import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
 from infra.clouds.commands import ClusterRef
 from infra.config import load_file

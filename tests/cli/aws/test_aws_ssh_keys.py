@@ -20,7 +20,6 @@ from cli.aws.provider import AwsProvider
 from cli.clouds import keys, ssh_access
 from cli.doctor.finding import Severity
 from cli.provider import StackUp
-from infra import clusters
 from infra.aws import access
 from infra.aws.cluster import AwsCluster
 from infra.clouds import shell
@@ -28,6 +27,7 @@ from infra.clouds.commands import PYTHON, ClusterRef
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
+from infra.providers import create_cluster
 from node.model import Access, ClusterDesign
 from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
@@ -166,7 +166,7 @@ def shells(design: ClusterDesign) -> Any:
     found: list[Any] = []
 
     def program() -> None:
-        found.append(clusters.create(design).shell)
+        found.append(create_cluster(design).shell)
 
     declare(program, aws=Machines())
     return found[0]
@@ -177,7 +177,7 @@ def test_the_shell_of_a_machine_behind_session_manager_knows_its_keys() -> None:
 
     def program() -> Any:
         design = aws_design()
-        made = shell.of(design, AwsCluster("c", design))
+        made = shell.cluster_shell(design, AwsCluster("c", design))
         job = made.prepare("environment", pulumi.ResourceOptions())
         return job.environment.apply(seen.append)  # type: ignore[attr-defined]
 

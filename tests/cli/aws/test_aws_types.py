@@ -18,8 +18,7 @@ from infra.cost import cost, sentence
 from infra.design import design
 from infra.instance_types import cache
 from infra.instance_types import catalog as catalog_module
-from infra.instance_types.catalog import InstanceType, catalog, tables
-from infra.instance_types.tables import Table
+from infra.instance_types.catalog import InstanceType, Table, catalog, tables
 from infra.program.stack import Stack
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 

@@ -17,7 +17,7 @@ from infra.design import design as design_of
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from infra.ssh.target import Target
+from infra.ssh import Target
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeProvider, Head, head
 from tests.support.stack_values import stack_file

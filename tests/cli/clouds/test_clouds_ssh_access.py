@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.clouds import ssh_access
-from infra.clouds import ready, shell
+from infra.clouds import shell
+from infra.clouds.cluster import parse_boot_facts
 from infra.errors import NotUpError, UserError
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign
@@ -90,13 +91,13 @@ def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> Non
 def test_the_commands_know_where_things_lie_as_the_program_does() -> None:
     known = FakeProvider().layout(PUBLIC)
     assert (known.apps, known.shared) == ("/apps", "/home")
-    assert known.environment == shell.paths_of(PUBLIC).environment
+    assert known.environment == shell.shell_paths(PUBLIC).environment
 
 
 def test_a_plan_has_a_placeholder_for_each_fact() -> None:
-    facts = ready.parse("<c-ready.stdout>")
+    facts = parse_boot_facts("<c-ready.stdout>")
     assert set(facts) == {"host_keys", "login_user", "scheduler_version"}
     assert facts["host_keys"] == ["<c-ready.stdout.host_keys[0]>"]
-    assert ready.parse('{"login_user": "ann"}') == {"login_user": "ann"}
+    assert parse_boot_facts('{"login_user": "ann"}') == {"login_user": "ann"}
     with pytest.raises(ValueError, match="Expecting value"):
-        ready.parse("Traceback")
+        parse_boot_facts("Traceback")

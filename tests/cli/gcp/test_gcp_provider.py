@@ -25,12 +25,12 @@ from cli.gcp.cloud import GcpCloud
 from cli.gcp.leftovers import KINDS, _belongs_to
 from cli.gcp.provider import GcpProvider
 from cli.provider import StackUp
-from infra import bundle, clusters
+from infra import bundle, ssh
 from infra.clouds.commands import ClusterRef
+from infra.clouds.shell import OpenSshShell
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from infra.ssh import target
-from infra.ssh.shells import OpenSshShell
+from infra.providers import create_cluster
 from node.elastic.drivers.gce.names import CLUSTER
 from node.model import ClusterDesign, Image, Settings, Site
 from tests.support.checkout import ROOT
@@ -128,12 +128,12 @@ def test_the_benchmark_goes_by_ssh_as_whoever_runs_it(design: ClusterDesign) -> 
     found: list[Any] = []
 
     def program() -> None:
-        found.append(clusters.create(design).shell)
+        found.append(create_cluster(design).shell)
         found[0].prepare("p", pulumi.ResourceOptions())
 
     made = declare(program, gcp=Machines())
     assert [type(shell) for shell in found] == [OpenSshShell]
-    reached = target.parse(made.inputs("p")["environment"][target.VARIABLE])
+    reached = ssh.parse(made.inputs("p")["environment"][ssh.VARIABLE])
     assert (reached.user, reached.proxy_command is None) == ("", design.access.mode == "ssh")
     python, flag, module, *words = shlex.split(str(reached.ask))
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
@@ -224,7 +224,7 @@ def test_the_report_of_leftovers_finds_all_that_a_stack_makes() -> None:
         mounts=(FILESTORE, NFS[1]),
         image=Image(source="ubuntu-24.04", bake=True),
     )
-    made = declare(lambda: clusters.create(design), gcp=Machines())
+    made = declare(lambda: create_cluster(design), gcp=Machines())
     kinds = {kind.name: kind for kind in KINDS}
     seen: set[str] = set()
     for name, type_ in made.types().items():

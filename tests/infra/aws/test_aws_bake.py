@@ -23,7 +23,7 @@ from cli.operate import make_plan
 from infra.aws import bake, policies
 from infra.aws.bake import AwsImages
 from infra.aws.cluster import AwsCluster
-from infra.aws.role_resources import ImageBuild
+from infra.aws.launch_templates import ImageBuild
 from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images

@@ -24,10 +24,11 @@ from cli.console.tables import show_plan
 from cli.operate import make_plan
 from infra import outputs
 from infra.aws import bake
-from infra.aws.batch import definition, policies, user_data
+from infra.aws.batch import definition, policies
 from infra.aws.batch.bake import script
 from infra.aws.batch.cluster import BatchCluster
-from infra.aws.batch.repository import LARGE, ImageRequest, content_tag, layers_tag
+from infra.aws.batch.definition import LARGE, ImageRequest, content_tag, layers_tag
+from infra.aws.batch.environment import USER_DATA_LIMIT, user_data
 from infra.config import load_file
 from infra.program.stack import Stack
 from node.batch import CACHING_GIB
@@ -262,7 +263,7 @@ def test_with_efa_the_container_has_its_devices_and_the_machine_its_interface() 
 def test_the_user_data_is_mime_and_mounts_before_the_agent_starts() -> None:
     template = _declared("published", False)[0].inputs("c-environment-launch-template")
     text = base64.b64decode(template["userData"]).decode()
-    assert len(text.encode()) < user_data.LIMIT
+    assert len(text.encode()) < USER_DATA_LIMIT
     message = message_from_string(text)
     assert message.get_content_type() == "multipart/mixed"
     assert [part.get_content_type() for part in message.get_payload()] == ["text/x-shellscript"]  # type: ignore[union-attr]
@@ -283,7 +284,7 @@ def test_the_mount_is_tried_again_and_a_machine_without_it_ends(tmp_path: Path) 
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
-    message = message_from_string(user_data.render(stack(), {"/fsx": "fs@tcp:/x"}))
+    message = message_from_string(user_data(stack(), {"/fsx": "fs@tcp:/x"}))
     content = message.get_payload(0).get_payload()  # type: ignore[union-attr]
     calls = tmp_path / "calls"
 
@@ -324,7 +325,7 @@ def test_a_machine_of_a_job_finds_the_jobs_file_system(tmp_path: Path, value: st
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
-    message = message_from_string(user_data.render(stack(file_system="job"), {}))
+    message = message_from_string(user_data(stack(file_system="job"), {}))
     content = str(message.get_payload(0).get_payload())  # type: ignore[union-attr]
     calls = tmp_path / "calls"
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(calls), "VALUE": value}

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from botocore.validate import ParamValidator
 
-from infra.aws.batch import options, policies, spending, states, user_data
+from infra.aws.batch import options, policies, states
 from infra.aws.batch.cluster import BatchCluster
+from infra.aws.batch.environment import user_data
+from infra.aws.batch.states import budget_limits
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
@@ -36,8 +38,8 @@ NO_EXPORT = dataclasses.replace(
 )
 PLACE = ("subnet-12345678", ["sg-12345678"])
 MACHINES = {
-    "cancels": states.budget_machine(CANCELS, "aws", spending.limits(CANCELS)["usd"]),
-    "keeps": states.budget_machine(KEEPS, "aws", spending.limits(KEEPS)["hours"]),
+    "cancels": states.budget_machine(CANCELS, "aws", budget_limits(CANCELS)["usd"]),
+    "keeps": states.budget_machine(KEEPS, "aws", budget_limits(KEEPS)["hours"]),
     "job": states.job_machine(OF_JOB, "aws", *PLACE),
     "no-export": states.job_machine(NO_EXPORT, "aws", *PLACE),
 }
@@ -183,11 +185,11 @@ def test_an_error_of_a_job_is_the_error_of_its_execution() -> None:
 
 def test_the_budget_ends_what_runs_before_the_next_tick_would_exceed_it() -> None:
     """1000 USD at 31.212 USD an hour and 96 vCPUs are 32 machine-hours, in ticks of five minutes."""
-    assert spending.limits(CANCELS) == {"usd": int(1000 / 31.212 * 96 * 60)}
-    assert spending.limits(KEEPS) == {"hours": 100 * 96 * 60}
+    assert budget_limits(CANCELS) == {"usd": int(1000 / 31.212 * 96 * 60)}
+    assert budget_limits(KEEPS) == {"hours": 100 * 96 * 60}
     (choice,) = MACHINES["cancels"]["States"]["Enough"]["Choices"]
     assert choice["Variable"] == "$.ahead.ticks"
-    assert choice["NumericGreaterThan"] == spending.limits(CANCELS)["usd"] // 5
+    assert choice["NumericGreaterThan"] == budget_limits(CANCELS)["usd"] // 5
     assert {action for _, action, _ in calls(MACHINES["cancels"])} >= {
         "TerminateJob",
         "UpdateComputeEnvironment",
@@ -219,7 +221,7 @@ def test_the_budget_counts_the_prices_of_the_stack_file() -> None:
         "instance_types": {"p4d.24xlarge": {"price_hour": 96}},
     }
     made = design(parse(given, "aws-batch"), catalog())
-    assert spending.limits(made) == {"usd": 960 * 60}
+    assert budget_limits(made) == {"usd": 960 * 60}
 
 
 # --- policies, in both directions -------------------------------------------------------------------------
@@ -322,7 +324,7 @@ def test_a_manifest_starts_the_job_with_its_address() -> None:
 
 
 def test_machines_of_a_job_ask_for_its_file_system() -> None:
-    text = user_data.render(OF_JOB, {})
+    text = user_data(OF_JOB, {})
     assert '-d \'{"Name": "/slurm-stacks/aws-batch/file-system"}\'' in text
     assert 'mount_one "$source" /fsx lustre relatime,flock' in text
     assert allowed(

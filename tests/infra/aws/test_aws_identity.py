@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from infra.aws import policies, systems_manager
-from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
+from infra.aws import policies
+from infra.aws.identity import AccessTargets, AwsIdentity, AwsSecrets, physical_name
+from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
 from tests.support.aws_mocks import (
@@ -148,7 +149,7 @@ def test_everything_is_a_resource_only_where_aws_takes_no_other(document: polici
     inside = [r for s in document["Statement"] if isinstance(s["Resource"], list) for r in s["Resource"]]
     assert "*" not in inside
     metrics = "cloudwatch:PutMetricData"
-    assert all(a.startswith("ec2:Describe") or a in systems_manager.SESSION or a == metrics for a in wide)
+    assert all(a.startswith("ec2:Describe") or a in SSM_SESSION or a == metrics for a in wide)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -358,11 +359,11 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 def test_session_manager_only_where_it_is_the_way_in_and_on_no_node(role: str) -> None:
     """`up` has the controller boot again through a session, too, where people log in at a login machine."""
     with_login = aws_design(hosts=(CONTROLLER, LOGIN))
-    for action in systems_manager.SESSION:
+    for action in SSM_SESSION:
         assert may(action, "*", role=role) == (role != "compute")
         assert may(action, "*", role=role, design=with_login) == (role != "compute")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
-    for action in (*systems_manager.MESSAGES, *systems_manager.MANAGED):
+    for action in (*SSM_MESSAGES, *SSM_MANAGED):
         assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
     assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
 
@@ -468,3 +469,27 @@ def test_a_machine_that_becomes_an_image_may_what_image_builder_documents() -> N
     assert [action for action in documented.split() if not may(action, "*", role="image")] == []
     for action in ("ssm:GetParameter", "ssm:GetParameters", "secretsmanager:GetSecretValue"):
         assert not may(action, "*", role="image")
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_the_secret_is_empty_and_leaves_nothing_behind(preview: bool) -> None:
+    made = declare(lambda: AwsSecrets("s", aws_design()), preview=preview)
+    assert counts(made) == {
+        "slurm-stacks:index:AwsSecrets": 1,
+        "aws:secretsmanager/secret:Secret": 1,  # and no version: its value is the head's to make
+    }
+    secret = made.inputs("s-munge")
+    assert secret["name"] == "c-munge"
+    assert secret["recoveryWindowInDays"] == 0
+    assert "kmsKeyId" not in secret, "the account's own key of the service encrypts it"
+    assert secret["tags"]["slurm-stacks:cluster"] == "c"
+    assert unknown(made, "s-munge") == set()
+    assert made.parents()["s-munge"] == "s"
+    assert made.closed.count("s") == 1
+
+
+def test_its_arn_is_known_only_when_it_is_there() -> None:
+    for preview, expected in ((False, ["arn:s-munge"]), (True, [])):
+        seen: list[str] = []
+        declare(lambda found=seen: AwsSecrets("s", aws_design()).munge.apply(found.append), preview=preview)  # type: ignore[misc]
+        assert seen == expected

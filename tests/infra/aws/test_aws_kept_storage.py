@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from pulumi.runtime import mocks
 
-from infra.aws import zones
 from infra.aws.cluster import AwsCluster
-from infra.aws.network import AwsNetwork
-from infra.aws.security import rules
+from infra.aws.network import AwsNetwork, Zones, find_zones, security_rules
 from infra.aws.storage import AwsDisks, AwsStorage
-from infra.aws.zones import Zones
 from infra.errors import UserError
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
@@ -94,7 +91,7 @@ def test_a_port_is_opened_in_the_owners_group_and_the_group_stays_the_owners() -
     design = aws_design(mounts=(TARGETS, FSX), network=EXISTING)
     opened = {
         (rule.direction, rule.group, rule.peer, rule.ports)
-        for rule in rules(design)
+        for rule in security_rules(design)
         if "sg-" in rule.group + rule.peer
     }
     lustre = ((988, 988), (1018, 1023))
@@ -137,7 +134,7 @@ def test_performance_reaches_every_disk() -> None:
 
 def found(aws: Account, **changes: Any) -> Zones:
     seen: list[Zones] = []
-    declare(lambda: seen.append(zones.find(aws_design(mounts=(VOLUME, NFS[1]), **changes))), aws=aws)
+    declare(lambda: seen.append(find_zones(aws_design(mounts=(VOLUME, NFS[1]), **changes))), aws=aws)
     return seen[0]
 
 

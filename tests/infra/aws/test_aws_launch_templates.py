@@ -8,11 +8,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pulumi
 import pytest
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
-from infra.aws.launch_templates import AwsLaunchTemplates, interfaces
+from infra.aws.launch_templates import IMAGE_PARAMETERS, AwsLaunchTemplates, image_id, interfaces
 from node.model import Access, ClusterDesign, Image
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import ACCOUNT, CPU, GPU, OWN, aws_design, declare
@@ -264,3 +265,28 @@ def test_without_a_nat_gateway_a_node_has_a_public_address() -> None:
     for name in ("f-cpu", "f-gpu"):
         (only,) = made.inputs(name)["networkInterfaces"]
         assert (only["associatePublicIpAddress"], only["securityGroups"]) == ("true", ["sg-compute"])
+
+
+def image(wanted: Image) -> tuple[Any, list[str]]:
+    seen: list[Any] = []
+    aws = Machines()
+    declare(lambda: pulumi.Output.from_input(image_id(wanted)).apply(seen.append), aws=aws)
+    (found,) = seen
+    return found, aws.calls
+
+
+def test_ubuntu_is_found_by_its_public_parameter() -> None:
+    """The id comes from `insecure_value`: `value` is a secret, and so would be every template."""
+    assert image(Image("ubuntu-24.04")) == (AMI, ["aws:ssm/getParameter:getParameter"])
+    (name,) = IMAGE_PARAMETERS.values()
+    assert name == "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+
+
+def test_an_image_of_ones_own_needs_no_question() -> None:
+    assert image(Image(id="ami-0fedcba9876543210")) == ("ami-0fedcba9876543210", [])
+
+
+@pytest.mark.parametrize("bake", [False, True])
+def test_a_baked_one_begins_with_the_same(bake: bool) -> None:
+    assert image(Image(id="ami-0fedcba9876543210", bake=bake))[0] == "ami-0fedcba9876543210"
+    assert image(Image("ubuntu-24.04", bake=bake))[0] == AMI

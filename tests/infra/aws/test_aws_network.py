@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.aws import security
-from infra.aws.network import AwsNetwork
-from infra.aws.zones import Zones
+from infra.aws.network import AwsNetwork, Zones, security_groups, security_rules
 from infra.clouds import firewall
 from node import model
 from node.model import Site, SlurmSettings
@@ -96,11 +94,11 @@ def rules_of(made: Recorder) -> list[dict[str, Any]]:
 def test_a_network_is_exactly_these_resources(variant: str) -> None:
     design = VARIANTS[variant]
     made = network(design)
-    rules = security.rules(design)
+    rules = security_rules(design)
     assert counts(made) == {
         "slurm-stacks:index:AwsNetwork": 1,
         **({} if design.network.vpc else OWN_VPC),
-        GROUP: len(security.groups(design)),
+        GROUP: len(security_groups(design)),
         INGRESS: sum(rule.direction == "in" for rule in rules),
         EGRESS: sum(rule.direction == "out" for rule in rules),
     }
@@ -242,7 +240,7 @@ def test_networks_without_mode_ssh_open_nothing() -> None:
     from node.model import Access
 
     design = dataclasses.replace(ssh_design(), access=Access("ssm", ("0.0.0.0/0",)))
-    assert [rule for rule in security.rules(design) if rule.direction == "in" and "/" in rule.peer] == []
+    assert [rule for rule in security_rules(design) if rule.direction == "in" and "/" in rule.peer] == []
 
 
 def test_all_of_the_internet_only_where_the_stack_says_it_twice() -> None:
@@ -263,7 +261,7 @@ def test_all_of_the_internet_only_where_the_stack_says_it_twice() -> None:
         parse(stack, "test")
     stack["slurm-stacks:cluster"]["access"]["allow_ssh_from_anywhere"] = True  # type: ignore[index]
     made = design(parse(stack, "test"), catalog())
-    assert [r.ports for r in security.rules(made) if r.direction == "in" and r.peer == firewall.ANYWHERE] == [
+    assert [r.ports for r in security_rules(made) if r.direction == "in" and r.peer == firewall.ANYWHERE] == [
         (22, 22)
     ]
 
@@ -278,7 +276,7 @@ def test_efa_needs_the_group_itself_in_and_out() -> None:
 
 
 def pairs(design: Any, group: str, peer: str, way: str = "in") -> set[tuple[int, int] | None]:
-    return {r.ports for r in security.rules(design) if (r.group, r.peer, r.direction) == (group, peer, way)}
+    return {r.ports for r in security_rules(design) if (r.group, r.peer, r.direction) == (group, peer, way)}
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -286,7 +284,7 @@ def test_users_ask_slurmdbd_where_there_is_one(asked: bool) -> None:
     """`sacct` on a login machine and in jobs connects to slurmdbd on the controller."""
     assert firewall.SLURMDBD == (model.SLURMDBD_PORT, model.SLURMDBD_PORT)
     design = ssh_design(login=True, slurm=SlurmSettings(accounting=asked))
-    found = {(r.group, r.direction, r.peer) for r in security.rules(design) if r.ports == firewall.SLURMDBD}
+    found = {(r.group, r.direction, r.peer) for r in security_rules(design) if r.ports == firewall.SLURMDBD}
     assert found == ({("controller", "in", "login"), ("controller", "in", "compute")} if asked else set())
 
 
@@ -329,7 +327,7 @@ def test_every_machine_asks_the_controller_for_names() -> None:
 
 def test_file_systems() -> None:
     own = aws_design(mounts=(EFS,))
-    assert security.groups(own) == ("controller", "compute", "storage")
+    assert security_groups(own) == ("controller", "compute", "storage")
     assert pairs(own, "storage", "compute") == pairs(own, "storage", "controller") == {(2049, 2049)}
     assert pairs(own, "controller", "compute") == {
         firewall.SLURMCTLD,
@@ -342,7 +340,7 @@ def test_file_systems() -> None:
     for peer in ("controller", "login", "compute", "storage"):
         assert pairs(lustre, "storage", peer) == {(988, 988), (1018, 1023)}
         assert pairs(lustre, "storage", peer, "out") == {(988, 988), (1018, 1023)}
-    assert "storage" not in security.groups(aws_design())
+    assert "storage" not in security_groups(aws_design())
 
 
 def test_lustres_servers_call_their_clients_back() -> None:
@@ -362,6 +360,6 @@ def test_lustres_servers_call_their_clients_back() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rules_are_told_apart_by_name_and_say_why(variant: str) -> None:
-    rules = security.rules(VARIANTS[variant])
+    rules = security_rules(VARIANTS[variant])
     assert len({rule.name for rule in rules}) == len(rules)
     assert all(rule.description and len(rule.description) < 255 for rule in rules)

@@ -15,7 +15,7 @@ import pytest
 
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.userdata import UNIT
-from infra.gcp import metadata
+from infra.gcp import instance_templates
 from node.aws import start
 from node.model import ClusterDesign
 from tests.support.aws_mocks import aws_design
@@ -60,7 +60,7 @@ def test_the_text_that_running_clusters_have_is_kept() -> None:
     Whoever changes the text on purpose puts the new digest here, and a line into the CHANGELOG.
     """
     aws = BOOT_SCRIPT.render(aws_design(), BUCKET, "compute")
-    google = metadata.BOOT_SCRIPT.render(gcp_design(), BUCKET, "compute")
+    google = instance_templates.BOOT_SCRIPT.render(gcp_design(), BUCKET, "compute")
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (aws, google)] == [
         "694846bed897ca59",
         "a4d9eee89728fc90",

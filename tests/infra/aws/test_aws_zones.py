@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from infra import addresses
 from infra.addresses import Need
-from infra.aws import zones
-from infra.aws.network import AwsNetwork
+from infra.aws.network import AwsNetwork, Zones, find_zones
 from infra.aws.storage import AwsStorage
-from infra.aws.zones import Zones
 from infra.errors import UserError
 from node.model import ClusterDesign
 from tests.support.aws_mocks import (
@@ -36,7 +34,7 @@ from tests.support.aws_mocks import (
 def find(design: Any, aws: Aws | None = None) -> tuple[Zones, list[str]]:
     found: list[Zones] = []
     cloud = aws or Aws()
-    declare(lambda: found.append(zones.find(design)), aws=cloud)
+    declare(lambda: found.append(find_zones(design)), aws=cloud)
     return found[0], cloud.calls
 
 
@@ -161,7 +159,7 @@ def test_any_mix_of_zones_that_are_named_and_not_gives_each_resource_its_own_nam
     blank = {machine: ["<x>"] for machine in ("m5.xlarge", "p3dn.24xlarge", "m5.large")}
 
     def program() -> None:
-        made = AwsNetwork("n", design, zones.find(design))
+        made = AwsNetwork("n", design, find_zones(design))
         AwsStorage("s", design, made)
 
     # The recorder refuses a name that two resources have.
@@ -207,7 +205,7 @@ def test_the_nodes_of_all_partitions_have_addresses_together() -> None:
 
 
 def network_of(design: ClusterDesign) -> None:
-    AwsNetwork("n", design, zones.find(design))
+    AwsNetwork("n", design, find_zones(design))
 
 
 ZONE_NAMES = ("a", "b", "c")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from infra.clouds import firewall
-from infra.gcp import names, security
-from infra.gcp.labels import labels, value
-from infra.gcp.network import GcpNetwork, subnetwork_cidr
+from infra.errors import UserError
+from infra.gcp import names
+from infra.gcp.names import labels, value
+from infra.gcp.network import IAP, GcpNetwork, check_zones, ingress_rules, subnetwork_cidr, with_zones
 from node.model import Access, ClusterDesign, Network
+from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import (
     CPU,
     EXISTING,
     FILESTORE,
+    GPU,
     LOGIN,
     OWN,
     PROJECT,
@@ -72,7 +76,7 @@ def test_a_network_is_exactly_these_resources(variant: str) -> None:
     assert counts(made) == {
         "slurm-stacks:index:GcpNetwork": 1,
         **({} if design.network.vpc else OWN_VPC),
-        FIREWALL: len(security.ingress_rules(design)),
+        FIREWALL: len(ingress_rules(design)),
     }
     parents = made.parents()
     assert {parents[name] for name in made.types() if name != "n"} == {"n"}
@@ -131,7 +135,7 @@ def test_a_preview_invents_nothing() -> None:
 def test_machines_wait_for_the_way_out_and_the_rules() -> None:
     seen: list[GcpNetwork] = []
     declare(lambda: seen.append(GcpNetwork("n", VARIANTS["ssh"], ())))
-    assert len(seen[0].routes) == 1 + len(security.ingress_rules(VARIANTS["ssh"]))
+    assert len(seen[0].routes) == 1 + len(ingress_rules(VARIANTS["ssh"]))
 
 
 # --- who reaches whom -------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
 
 
 def test_without_exports_port_2049_is_shut() -> None:
-    ports = {port for rule in security.ingress_rules(VARIANTS["filestore"]) for port in rule.ports}
+    ports = {port for rule in ingress_rules(VARIANTS["filestore"]) for port in rule.ports}
     assert firewall.NFS not in ports
     assert firewall.SLURMCTLD in ports
 
@@ -194,12 +198,12 @@ def test_without_exports_port_2049_is_shut() -> None:
 def test_networks_without_mode_ssh_open_nothing() -> None:
     """The configuration refuses this. If it did not, the port would still stay closed."""
     design = dataclasses.replace(gcp_ssh_design(), access=Access("iap", ("0.0.0.0/0",)))
-    ranges = {cidr for rule in security.ingress_rules(design) for cidr in rule.ranges}
-    assert ranges == {security.IAP}
+    ranges = {cidr for rule in ingress_rules(design) for cidr in rule.ranges}
+    assert ranges == {IAP}
 
 
 def test_a_cluster_reached_by_ssh_leaves_the_proxy_out() -> None:
-    assert all(security.IAP not in o.ranges for o in security.ingress_rules(VARIANTS["ssh"]))
+    assert all(IAP not in o.ranges for o in ingress_rules(VARIANTS["ssh"]))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -252,3 +256,59 @@ def test_labels_are_as_google_takes_them() -> None:
     assert made["slurm-stacks-stack"].startswith("dev-team-alphax")
     assert len(made["slurm-stacks-stack"]) == 63
     assert value("cpu_1-a") == "cpu_1-a"
+
+
+A, B, C = "europe-west4-a", "europe-west4-b", "europe-west4-c"
+
+
+def placed_zones(design: ClusterDesign) -> dict[str, tuple[str, ...]]:
+    return {p.name: p.zones for p in with_zones(design).partitions}
+
+
+def test_a_zone_that_nobody_names_is_the_stacks_own() -> None:
+    assert placed_zones(gcp_design()) == {"cpu": (A,), "gpu": (A,)}
+
+
+def test_a_partitions_zones_win_over_the_networks_and_keep_their_order() -> None:
+    partitions = (replace(CPU, zones=(C, B)), GPU)
+    design = gcp_design(partitions=partitions, network=Network(cidr="10.0.0.0/16", zones=(B, A)))
+    assert placed_zones(design) == {"cpu": (C, B), "gpu": (B, A)}
+
+
+def test_nodes_close_together_are_in_one_zone() -> None:
+    close = replace(CPU, placement="cluster", zones=(B, A))
+    assert placed_zones(gcp_design(partitions=(close,))) == {"cpu": (B,)}
+
+
+def compared(design: ClusterDesign, **offered: dict[str, int]) -> list[str]:
+    known = {zone.replace("_", "-"): machines for zone, machines in offered.items()}
+    gcp = Machines(machines=known or None)
+    declare(lambda: check_zones(with_zones(design)), gcp=gcp)
+    return gcp.calls
+
+
+def test_each_zone_is_asked_once() -> None:
+    design = gcp_design(partitions=(replace(CPU, zones=(A, B)), replace(GPU, zones=(B,))))
+    assert compared(design) == ["gcp:compute/getMachineTypes:getMachineTypes"] * 2
+
+
+def test_a_machine_that_a_zone_does_not_offer_is_named_with_it() -> None:
+    both = {"n1-standard-2": 2, "n1-standard-8": 8}
+    design = gcp_design(partitions=(CPU, replace(GPU, zones=(B,))))
+    with pytest.raises(UserError, match=rf"partition gpu: .* does not offer n1-standard-8 in {B}"):
+        compared(design, europe_west4_a=both, europe_west4_b={"n1-standard-2": 2})
+    with pytest.raises(UserError, match=rf"controller: .* does not offer n1-standard-2 in {A}"):
+        compared(design, europe_west4_a={"n1-standard-8": 8}, europe_west4_b=both)
+
+
+def test_a_machine_that_is_not_what_the_snapshot_says_is_named() -> None:
+    """Otherwise Slurm would drain the nodes one after another."""
+    offered = {"n1-standard-2": 2, "n1-standard-8": 6}
+    with pytest.raises(
+        UserError, match=r"n1-standard-8 has 6 vCPUs .* and the snapshot says 8.*\.instance_types\."
+    ):
+        compared(gcp_design(), europe_west4_a=offered)
+
+
+def test_an_offline_plan_compares_nothing() -> None:
+    compared(gcp_design(), europe_west4_a={"<getMachineTypes.machineTypes[0].name>": 0})

@@ -20,7 +20,7 @@ from cli.operate import make_plan
 from cli.runner.plan import Plan
 from infra.config import load_file
 from infra.errors import EXIT_USAGE, UserError
-from infra.gcp.metadata import BOOT_SCRIPT
+from infra.gcp.instance_templates import BOOT_SCRIPT
 from infra.program.stack import Stack
 from tests.support import gcp_plans
 from tests.support.checkout import ROOT

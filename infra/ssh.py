@@ -48,7 +48,7 @@ class Target:
 
 
 def parse(text: str | None) -> Target:
-    """Reads a target from its JSON.
+    """Read a target from its JSON.
 
     Raises:
         UserError: The text is not a target.

@@ -27,7 +27,7 @@ def check_provider(name: str) -> None:
         )
 
 
-def create(design: ClusterDesign) -> ClusterComponent:
+def create_cluster(design: ClusterDesign) -> ClusterComponent:
     """Declare the cluster's resources.
 
     Raises:
@@ -36,9 +36,9 @@ def create(design: ClusterDesign) -> ClusterComponent:
     check_provider(design.provider)
     # Imported only when needed, because the SDK of each cloud takes seconds.
     if design.provider == "local":
-        from infra.local import cluster
+        from infra.local import create
 
-        return cluster.create(design)
+        return create(design)
     if design.scheduler == "batch":
         from infra.aws.batch.cluster import BatchCluster
 

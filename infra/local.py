@@ -1,5 +1,4 @@
-"""The resources of the local stack: the local cloud, the bundle in its bucket, the termination of nodes, the
-head."""
+"""The local stack: the local cloud, the bundle in its bucket, the termination of nodes, and the head."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ OPERATIONS = f".venv/bin/python -m {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
-    """A command line of `cli.local.operations`."""
+    """Return a command line of `cli.local.operations`."""
     return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
 
 
 def create(design: ClusterDesign) -> LocalCluster:
-    """Declares the resources, and claims the cluster for the engine that runs the program.
+    """Declare the resources, and claim the cluster for the engine that runs the program.
 
     Raises:
         UserError: Exit 3. Another engine has the cluster, or this user may not install what it needs.
@@ -44,7 +43,7 @@ def create(design: ClusterDesign) -> LocalCluster:
 
 
 def warnings(design: ClusterDesign) -> list[str]:
-    """What on this machine hinders such a cluster, in one sentence each.
+    """Return what on this machine hinders such a cluster, in one sentence each.
 
     A command checks it, as commands do everything that the stack does on this machine.
 
@@ -130,8 +129,7 @@ class LocalCluster(pulumi.ComponentResource):
         environment: Mapping[str, pulumi.Input[str]] | None = None,
         after: Sequence[pulumi.Resource] = (),
     ) -> command.local.Command:
-        """A local command that runs the same line to create and to update, because every verb can run
-        again."""
+        """Declare a local command with one line to create and to update, because every verb can run again."""
         # The cluster is named, because two names of one stack would share its run directory.
         named = ["--cluster", self._name]
         stack = self._design.stack
@@ -148,8 +146,10 @@ class LocalCluster(pulumi.ComponentResource):
 
 
 def _facts(printed: str) -> dict[str, str]:
-    """What the head's command printed, as values. A plan runs nothing and gets a placeholder for each
-    value."""
+    """Return what the head's command printed, as values.
+
+    A plan runs nothing and gets a placeholder for each value.
+    """
     try:
         facts: dict[str, str] = json.loads(printed)
     except ValueError:
@@ -161,7 +161,7 @@ def _facts(printed: str) -> dict[str, str]:
 
 
 class LocalShell:
-    """Reaches the login machine, which is this machine or a container on it.
+    """The way to the login machine, which is this machine or a container on it.
 
     Args:
         isolation: process | container.
