@@ -47,6 +47,16 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"containers": pyxis("gs://b/f/")}, "containers.packages[0].source", [".deb"]),
     # Slurm's origin
     ("aws", {"slurm.source": "debian-13"}, "slurm.source", ["only with image: {bake: true}"]),
+    (
+        "aws",
+        {
+            "slurm.source": "debian-13",
+            "image.bake": True,
+            "partitions[0].image": {"id": "ami-0123456789abcdef0"},
+        },
+        "partitions[0].image",
+        ["not baked"],
+    ),
     ("aws", {"slurm.source": "debian-12", "image.bake": True}, "slurm.source", ["debian-13"]),
     ("local", {"slurm.source": "debian-13"}, "slurm.source", ["isolation: container"]),
     ("local", {"slurm.repository": MIRROR}, "slurm.repository", ["isolation: container"]),
