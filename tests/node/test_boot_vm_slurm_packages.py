@@ -24,7 +24,6 @@ from tests.support.recorded import machine
 
 OLD, NEW = "23.11.4-1", "24.11.5-4+deb13u1"
 OTHERS = ("munge", "chrony", "libpmix-dev", "rsync", "nfs-common", "nftables", "dpkg-dev")
-OTHERS += slurm_source.TOOLS
 DAEMONS = ("slurmctld", "slurmd", "slurm-client")
 PLUGINS = "slurm-wlm-basic-plugins"
 
@@ -67,7 +66,7 @@ def run(tmp_path: Path, debs: Repository) -> Machine:
     root = tmp_path / "root"
     config = found._config.read_text().replace(f"{root}/none", f"{root}/etc/apt/sources.list.d")
     found._config.write_text(config)
-    texts = [package(debs, name, OLD) for name in (*DAEMONS, PLUGINS, *OTHERS)]
+    texts = [package(debs, name, OLD) for name in (*DAEMONS, PLUGINS, *OTHERS, *slurm_source.TOOLS)]
     (found._index / "Packages").write_text("\n".join(texts).replace("Filename: ", "Filename: pool/"))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.config.checks.containers import check_packages
 from infra.config.checks.context import CLUSTER, Context
+from infra.config.mistakes import Location
 
 KEYS = ("source", "packages", "repository")
 
@@ -35,11 +36,11 @@ def check_slurm_origin(c: Context) -> None:
             "a source only with image: {bake: true}",
             "Slurm is built for an image, once: write image: {bake: true}, or packages: that are built",
         )
-    own = [("controller", "image")] if c.cluster.controller.image else []
+    own: list[Location] = [("controller", "image")] if c.cluster.controller.image else []
     own += [("partitions", index, "image") for index, part in enumerate(c.cluster.partitions) if part.image]
     for where in own if slurm.source is not None else ():
         advice = "remove it, or write slurm: {packages: …} instead of source: an image of yours is not baked"
         c.add((*CLUSTER, *where), "an image of its own", "none with slurm.source", advice)
-    if slurm.source is not None and c.cluster.image.source == slurm.source:
+    if slurm.source is not None and str(c.cluster.image.source) == slurm.source:
         advice = "remove it: the distribution's own packages are made from the same source"
         c.add((*at, "source"), slurm.source, "a source of another distribution than image.source", advice)
