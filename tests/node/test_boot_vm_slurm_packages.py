@@ -36,6 +36,7 @@ Build-Depends: dpkg-dev (>= 99)
 RULES = """\
 #!/usr/bin/make -f
 clean build build-arch build-indep binary-indep:
+\tfalse emulator: nobody waits for a second Slurm
 binary binary-arch:
 \tfor name in slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurm-wlm-doc; do \\
 \t  mkdir -p debian/$$name/DEBIAN && dpkg-gencontrol -p$$name -Pdebian/$$name && \\
@@ -208,7 +209,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paragraphs = [
         f"\nPackage: {name}\nArchitecture: all\nDescription: Nothing\n"
         + (f"Depends: {PLUGINS} (= ${{binary:Version}})\n" if name in DAEMONS else "")
-        for name in (*DAEMONS, PLUGINS, "slurm-wlm-doc")
+        for name in (*DAEMONS, PLUGINS, "slurm-wlm-doc", "slurm-wlm-emulator")
     ]
     upstream = NEW.partition("-")[0]
     debian = {

@@ -12,18 +12,17 @@ import subprocess
 from pathlib import Path
 
 VARIABLE = "SLURM_STACKS_TEST_SLURM"
-_ENTERED = "SLURM_STACKS_TEST_SLURM_ENTERED"
 _CLONE_NEWNS = 0x00020000
 
 
 def enter() -> None:
-    """Put the folder's programs in place, if the variable names one. Only the first process of a run does it.
+    """Put the folder's programs in place, if the variable names one. The first process of a run does it.
 
     Raises:
         SystemExit: The folder has no Slurm, or this user may not mount.
     """
     folder = os.environ.get(VARIABLE)
-    if not folder or _ENTERED in os.environ:
+    if not folder:
         return
     places = {
         path: Path("/usr") / part / path.name
@@ -37,6 +36,8 @@ def enter() -> None:
             f"{VARIABLE}={folder}: must be the folder of an installation of Slurm, with bin and sbin, on a "
             f"machine that has Slurm: {', '.join(sorted(missing))} is missing in one of them"
         )
+    if all(path.samefile(place) for path, place in found.items()):
+        return  # a process of the run has done it
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
         raise SystemExit(
@@ -45,7 +46,6 @@ def enter() -> None:
     _run("mount", "--make-rprivate", "/")
     for path, place in found.items():
         _run("mount", "--bind", str(path), str(place.resolve()))
-    os.environ[_ENTERED] = "1"
 
 
 def _run(*command: str) -> None:

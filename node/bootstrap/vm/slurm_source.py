@@ -31,7 +31,7 @@ TOOLS = ("build-essential", "debian-archive-keyring", "xz-utils")
 WORK = "var/tmp/slurm-stacks-source"
 FETCH_SECONDS = 300.0
 BUILD_SECONDS = 3600.0
-LEFT_OUT = re.compile(r"emulator|dbgsym|-doc_|-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
+LEFT_OUT = re.compile(r"dbgsym|-doc_|-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
 """Packages that nothing here installs."""
 
 
@@ -133,7 +133,16 @@ def _unpack(context: Context, work: Path, tree: Path) -> None:
     for pattern, options in (("*.orig.tar.*", ["--strip-components=1"]), ("*.debian.tar.*", [])):
         (path,) = work.glob(pattern)
         context.run("tar", "--extract", f"--file={path}", f"--directory={tree}", *options, timeout=120.0)
-    control = tree / "debian" / "control"
-    # Debian's own asks for a dpkg that builds 32-bit machines with 64-bit time, which concerns none of ours.
-    text = re.sub(r"\bdpkg-dev \(>= [^)]*\)", "dpkg-dev", control.read_text())
-    files.write(control, text.encode(), 0o644)
+    _adapt(tree / "debian")
+
+
+def _adapt(debian: Path) -> None:
+    """Changes what Debian's recipe does for other machines than ours."""
+    control, rules = debian / "control", debian / "rules"
+    paragraphs = control.read_text().split("\n\n")
+    # The emulator is Slurm once more, and would take as long as all the rest.
+    text = "\n\n".join(part for part in paragraphs if not re.match(r"\s*Package: \S+-emulator\n", part))
+    # This dpkg builds 32-bit machines with 64-bit time.
+    files.write(control, re.sub(r"\bdpkg-dev \(>= [^)]*\)", "dpkg-dev", text).encode(), 0o644)
+    lines = rules.read_text().splitlines(keepends=True)
+    files.write(rules, "".join(line for line in lines if "emulator" not in line).encode(), 0o755)
