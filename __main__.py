@@ -5,7 +5,8 @@ import pulumi
 from infra import config
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
-from infra.config import engine, placeholders
+from infra.config import placeholders
+from infra.config.load import engine_values
 from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
@@ -16,7 +17,7 @@ from infra.providers import create_cluster
 
 def main() -> None:
     """Declare the stack's resources."""
-    stack = config.parse(engine.values(), pulumi.get_stack())
+    stack = config.parse(engine_values(), pulumi.get_stack())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
     cluster_design = design(stack, catalog())

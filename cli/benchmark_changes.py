@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cli import login_machine, providers
+from cli import login_machine, provider
 from cli.hints import hint
-from cli.provider import StackUp
 from infra.benchmark import BenchmarkRun
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from operations.access import StackUp
 
 if TYPE_CHECKING:
-    from cli.provider import Outputs
     from infra.program.stack import Stack
     from node.model import BenchmarkDesign, ClusterDesign
+    from operations.access import Outputs
 
 RESULT = "benchmark_result"
 CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
@@ -167,7 +167,7 @@ def _following(up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | 
     """The folder of the run that the stack file asks for, relative to `bench`; `None` if it asks for none."""
     if training is None:
         return None
-    layout = providers.load(cluster.provider).layout(cluster)
+    layout = provider.load(cluster.provider).layout(cluster)
     return BenchmarkRun.of(cluster, training, layout, up.stack.project).folder
 
 

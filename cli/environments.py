@@ -13,7 +13,7 @@ from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
+    from operations.access import StackUp
 
 app = typer.Typer(
     help="List or make Python environments of the cluster, which jobs on all machines can use.",
@@ -52,18 +52,18 @@ def make(
     stack: StackOption = UNNAMED,
 ) -> None:
     """Make an environment from a requirements file, if it is not there yet."""
-    from cli import providers
+    from cli import provider
     from cli.console.progress import Console
 
     if not requirements.is_file():
         raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
-    made = providers.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
+    made = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {made}/bin/activate")
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
-    """The cluster's environments (`node.environments.found`), each with its `source`: a file, or null.
+    """The cluster's environments (`training.environments` there), each with its `source`: a file, or null.
 
     Raises:
         UserError: The cluster is not up or does not answer.

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.provider import Inside
 from infra.errors import UserError
+from operations.access import Inside
 
 _COPY = ("cp", "-R", "--remove-destination", "--")
 """Copies with scp's rules. A link in a file's place is replaced: whoever made it does not choose what is

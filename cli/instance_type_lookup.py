@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cli import providers
-from cli.clouds.provider import CloudProvider
+from cli import provider as providers
+from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError, stack_file
-from infra.config.checks.instance_types import is_arm
+from infra.config.rules.partitions import is_arm
 from infra.errors import UserError
 from infra.instance_types import cache
 from infra.instance_types.catalog import Catalog, Described, InstanceType, catalog

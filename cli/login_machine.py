@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli import programs, providers
-from cli.provider import TOOL
+from cli import provider
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.slurm.environment import without_job
+from operations import programs
+from operations.access import TOOL
 
 if TYPE_CHECKING:
-    from cli.provider import Command, StackUp
+    from operations.access import Command, StackUp
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
@@ -30,7 +31,7 @@ def replace_process(up: StackUp, argv: Sequence[str]) -> None:
     Raises:
         UserError: The cluster is not up, or there is no such command.
     """
-    chosen = providers.load(up.provider)
+    chosen = provider.load(up.provider)
     command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
     try:
         os.execvpe(command.argv[0], command.argv, environment_of(command))
@@ -71,7 +72,7 @@ def tool(
     Raises:
         UserError: The tool failed; the message is its own.
     """
-    chosen = providers.load(up.provider)
+    chosen = provider.load(up.provider)
     command = chosen.access(up.stack, {}, [TOOL, *arguments], tty=False)
     seconds = TOOL_SECONDS if seconds is None else seconds
     result = programs.capture(command.argv, env=environment_of(command), text=text, seconds=seconds)
@@ -91,7 +92,7 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     found = cluster_status(up)
     if as_json:
         print(json.dumps(found, indent=1))
-    elif (own := providers.scheduler(up.stack, up.config)) is not None:
+    elif (own := provider.scheduler(up.stack, up.config)) is not None:
         own.show_status(found)
     else:
         from cli.console.tables import show_status
@@ -106,13 +107,13 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.
             If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
     """
-    if (own := providers.scheduler(up.stack, up.config)) is not None:
+    if (own := provider.scheduler(up.stack, up.config)) is not None:
         return own.status()
     look = f"`./cluster logs --stack {up.stack.name}`"
     try:
         found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))
     except NotUpError as error:
-        if providers.load(up.provider).settings_here(up) is None:
+        if provider.load(up.provider).settings_here(up) is None:
             raise
         raise UserError(
             f"stack {up.stack.name} is half up: its controller cannot report its status yet. {look} shows "

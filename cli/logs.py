@@ -8,16 +8,16 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cli import providers
+from cli import provider
 from cli.login_machine import environment_of
-from cli.provider import TOOL
-from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from node.logs import show as here
 from node.logs.find import CONTROLLER, Cluster
+from operations.access import TOOL
+from operations.signals import handled_signals
 
 if TYPE_CHECKING:
-    from cli.provider import Command, StackUp
+    from operations.access import Command, StackUp
 
 BROKEN = 126
 """The status of a tool that cannot be run or has no `logs`: it is older, or its interpreter is missing."""
@@ -37,9 +37,9 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     Raises:
         UserError: The cluster is not up.
     """
-    if (own := providers.scheduler(up.stack, up.config)) is not None:
+    if (own := provider.scheduler(up.stack, up.config)) is not None:
         return own.logs(what, lines=lines, follow=follow)
-    chosen = providers.load(up.provider)
+    chosen = provider.load(up.provider)
     what = what or CONTROLLER
     arguments = [TOOL, "logs", what, f"--lines={lines}", *(["--follow"] if follow else [])]
     try:
@@ -74,7 +74,7 @@ def _run(command: Command) -> int:
                 child.kill()
 
     before = signal.getsignal(signal.SIGINT)
-    if signal.SIGINT in interrupt.handled_signals():
+    if signal.SIGINT in handled_signals():
         signal.signal(signal.SIGINT, interrupted)
     try:
         child = subprocess.Popen(

@@ -134,9 +134,9 @@ def down(
         name: str = load(stack).cluster.provider
     except UserError as error:
         # A cluster that is up comes down whatever its stack file says by now.
-        from cli import providers
+        from cli import provider
 
-        found = providers.of_cluster(stack)
+        found = provider.of_cluster(stack)
         if found is None:
             raise
         name, which = found, "local cluster" if found == "local" else "cluster"
@@ -146,9 +146,9 @@ def down(
         )
     take_down(stack, name, console, yes=yes)
     if name == "local":
-        from cli.local import gone_clusters
+        from cli.local import clusters
 
-        for text in gone_clusters.messages():
+        for text in clusters.gone_messages():
             console.say(text, "yellow")
 
 
@@ -287,8 +287,9 @@ def run_sweep(
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
     sweep that is under way. The cluster must be up.
     """
-    from cli import packages, sweep
+    from cli import sweep
     from cli.console.progress import Console
+    from operations import packages
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
         raise UserError("--cancel ends the sweep that is under way: it takes no other option", EXIT_USAGE)
@@ -307,8 +308,8 @@ def report(
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
-    from cli import packages
     from cli import report as reports
+    from operations import packages
 
     packages.provide("report")
     made = reports.make(stack, output, project=project())
@@ -355,7 +356,7 @@ def run_tests(
     ] = False,
 ) -> None:
     """Run the tests that this machine can run; with a file, all of that file's."""
-    from cli import packages
+    from operations import packages
 
     packages.provide("dev")
     from tools import run_tests as suites

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import benchmark_changes, login_machine, preview, providers, results, shared_cores
+from cli import benchmark_changes, login_machine, preview, provider, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
-from cli.provider import StackUp
 from cli.runner import interrupt
-from cli.waiting import attempts
 from infra import cost
 from infra.additions import additions
 from infra.benchmark import BenchmarkRun
@@ -27,14 +27,18 @@ from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node import plurals
+from operations.access import StackUp
+from operations.waiting import attempts
 
 if TYPE_CHECKING:
+    from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
-    from cli.provider import Outputs, Provider
+    from cli.provider import Provider
     from cli.runner import Runner
     from cli.runner.plan import Plan
     from infra.config import StackConfig
     from node.model import BenchmarkDesign, ClusterDesign
+    from operations.access import Outputs
 
 POLL_SECONDS = 1.0
 SUBMIT = "-benchmark-job"
@@ -60,6 +64,49 @@ class Made(TypedDict):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `up` was asked for, with the design of the stack file, which all steps share.
+
+    Attributes:
+        training: The benchmark to run; `None` if the stack file has none, or if it is left as it is.
+        benchmark: False leaves the benchmark as it is; a running job of it goes on.
+        replace: Whether to make changes, too, that end running jobs or delete files.
+        quiet: Whether to print nothing on standard output.
+        began: When the `up` began, in seconds since the epoch.
+    """
+
+    up: StackUp
+    cluster: ClusterDesign
+    training: BenchmarkDesign | None
+    provider: Provider
+    benchmark: bool
+    replace: bool
+    quiet: bool
+    began: float
+
+    @property
+    def stack(self) -> Stack:
+        """The stack that is brought up."""
+        return self.up.stack
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change of a stack that a request comes to.
+
+    Attributes:
+        engine: Makes the change.
+        outputs: The outputs of the cluster that is up before the change.
+        checked: What the change does to that cluster.
+    """
+
+    request: Request
+    engine: Runner
+    outputs: Outputs
+    checked: CheckedChanges
+
+
 def bring_up(
     stack: Stack,
     config: StackConfig,
@@ -72,104 +119,27 @@ def bring_up(
     """Create or change the stack, wait for its benchmark's result, and print it.
 
     Args:
-        replace: Whether to make changes, too, that end running jobs or delete files.
-        benchmark: False leaves the benchmark as it is; a running job of it goes on.
-        quiet: Whether to print nothing on standard output.
+        replace: As in `Request`.
+        benchmark: As in `Request`.
+        quiet: As in `Request`.
 
     Raises:
         UserError: The cluster did not come up, or the benchmark ended without a result.
     """
-    from cli import runner
-    from cli.console.tables import show_outputs, show_result
-    from cli.report import one_node, programs
+    from cli.console.tables import show_outputs
 
-    started, began = time.monotonic(), time.time()
-    up = StackUp.of(stack, config)
-    cluster = design(config, catalog())
-    training = benchmark_design(config, cluster) if benchmark else None
-    chosen = providers.load(cluster.provider)
-    check_program(stack, cluster)
-    chosen.check_host()
-    engine = runner.select(stack, cluster.provider, console.on_event)
-    place = "this machine" if cluster.provider == "local" else cluster.provider
-    console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
-    if hint := interrupt.background_hint():
-        console.say(hint, "dim")
-    known = runner.outputs_of(engine)
-    if benchmark:
-        former = benchmark_changes.find(up, cluster, training, known)
-        benchmark_changes.keep(stack.name, former, console.say, replace=replace)
-    checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
-
-    def prepare() -> None:
-        preview.check(stack, cluster, engine, console, benchmark=benchmark)
-        chosen.prepare(cluster, console.say)
-
-    checked.begin(prepare)
-    if checked.recreate:
-        console.say(
-            "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"
-        )
-        known()  # the destroy deletes them
-        # Its jobs get time to save their state.
-        chosen.drain(stack, known, console.say, lambda _jobs: None)
-        for line in _destroy(stack, chosen, engine, known, console):
-            console.say(line)
-        engine = runner.select(stack, cluster.provider, console.on_event)
-    try:
-        with console.waiting("bringing the cluster up"), console.errors_once():
-            outputs = engine.up(console.on_event, benchmark=benchmark)
-            # Resources that the engine knows may have died since; it sees no change and does nothing.
-            chosen.repair(stack, console.say)
-    except BaseException as failed:
-        # Jobs were held back for a change that has not been made.
-        checked.release()
-        if not isinstance(failed, UserError) or failed.exit_code != EXIT_FAILED:
-            raise
-        error = failed
-        more = chosen.explain(cluster, began)
-        told = f"{error}\n{more}" if more else str(error)
-        raise UserError(f"{told}\n`./cluster doctor --stack {stack.name}` looks for the cause.") from None
-    result: dict[str, Any] | None = None
-    if benchmark and (own := providers.scheduler(stack, config)) is not None:
-        result = own.follow(console, quiet=quiet)
-    if training is not None:
-        try:
-            submitted = console.changed(SUBMIT)
-            followed = follow(up, cluster, training, console, submitted=submitted)
-        except KeyboardInterrupt:
-            raise UserError(
-                "not waiting any longer: the cluster and its job go on. "
-                f"`./cluster up --stack {stack.name}` waits again, "
-                f"`./cluster status --stack {stack.name}` looks, "
-                f"`./cluster down --stack {stack.name}` ends both.",
-                EXIT_INTERRUPTED,
-            ) from None
-        if not quiet:
-            show_result(followed.result, followed.owner)
-            sys.stdout.flush()  # before the next line on standard error, because both may go to one file
-        result = followed.own
-        results.keep_own(stack, followed, outputs.get("benchmark_result"), console.say)
+    started = time.monotonic()
+    request = _designed(stack, config, replace=replace, benchmark=benchmark, quiet=quiet)
+    change = _prepared(_checked(request, console), console)
+    outputs = _applied(_without_old_cluster(change, console), console)
+    result = _benchmark_result(request, outputs, console)
     if not quiet:
         show_outputs(outputs)
     seconds = time.monotonic() - started
     console.say(f"up after {seconds:.0f} s")
-    if result is not None and training is not None:
-        kept, _ = results.load(stack.name)
-        compare = programs.compared if results.is_program(result) else one_node.compared
-        if (faster := compare(result, kept, stack.name)) is not None:
-            console.say(faster)
-        if (beside := shared_cores.after(stack, cluster.provider, [result])) is not None:
-            console.say(beside, "yellow")
-    if training is not None:
-        try:
-            wait_for_idle(up, cluster, console, result["job_id"] if result else None)
-        except KeyboardInterrupt:
-            raise UserError(
-                "the cluster is up and the result is kept; the nodes go back by themselves. "
-                f"`./cluster down --stack {stack.name}` ends the cluster.",
-                EXIT_INTERRUPTED,
-            ) from None
+    if request.training is not None:
+        _compare(request, result, console)
+        _wait_for_nodes(request, result, console)
     return Made(
         stack=stack.name,
         outputs=outputs,
@@ -177,6 +147,164 @@ def bring_up(
         changes=console.changes,
         seconds=round(seconds, 1),
     )
+
+
+def _designed(stack: Stack, config: StackConfig, *, replace: bool, benchmark: bool, quiet: bool) -> Request:
+    """Design the stack, once for all steps."""
+    cluster = design(config, catalog())
+    return Request(
+        up=StackUp.of(stack, config),
+        cluster=cluster,
+        training=benchmark_design(config, cluster) if benchmark else None,
+        provider=provider.load(cluster.provider),
+        benchmark=benchmark,
+        replace=replace,
+        quiet=quiet,
+        began=time.time(),
+    )
+
+
+def _checked(request: Request, console: Console) -> Change:
+    """Check the program, this machine, and what the request changes. Nothing is installed or changed yet.
+
+    Raises:
+        UserError: This machine lacks something, or a change is refused.
+    """
+    from cli import runner
+
+    stack, cluster = request.stack, request.cluster
+    check_program(stack, cluster)
+    request.provider.check_host()
+    engine = runner.select(stack, cluster.provider, console.on_event)
+    place = "this machine" if cluster.provider == "local" else cluster.provider
+    console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
+    if advice := interrupt.background_hint():
+        console.say(advice, "dim")
+    outputs = runner.outputs_of(engine)
+    if request.benchmark:
+        former = benchmark_changes.find(request.up, cluster, request.training, outputs)
+        benchmark_changes.keep(stack.name, former, console.say, replace=request.replace)
+    checked = request.provider.check_changes(stack, cluster, outputs, console.say, replace=request.replace)
+    return Change(request, engine, outputs, checked)
+
+
+def _prepared(change: Change, console: Console) -> Change:
+    """Preview the change, install what is missing here, and then end the jobs that the change ends."""
+    request = change.request
+
+    def prepare() -> None:
+        preview.check(request.stack, request.cluster, change.engine, console, benchmark=request.benchmark)
+        request.provider.prepare(request.cluster, console.say)
+
+    change.checked.begin(prepare)
+    return change
+
+
+def _without_old_cluster(change: Change, console: Console) -> Change:
+    """Destroy the cluster that is up if the change makes another one in its place."""
+    from cli import runner
+
+    if not change.checked.recreate:
+        return change
+    request = change.request
+    console.say("this makes another cluster: the one that is up is destroyed first, with its files", "yellow")
+    change.outputs()  # the destroy deletes them
+    # Its jobs get time to save their state.
+    request.provider.drain(request.stack, change.outputs, console.say, lambda _jobs: None)
+    for line in _destroy(request.stack, request.provider, change.engine, change.outputs, console):
+        console.say(line)
+    engine = runner.select(request.stack, request.cluster.provider, console.on_event)
+    return dataclasses.replace(change, engine=engine)
+
+
+def _applied(change: Change, console: Console) -> dict[str, Any]:
+    """Have the engine make the change, repair what it does not see, and return the outputs.
+
+    Raises:
+        UserError: The change failed; the message has what the machines report about it.
+    """
+    request = change.request
+    try:
+        with console.waiting("bringing the cluster up"), console.errors_once():
+            outputs = change.engine.up(console.on_event, benchmark=request.benchmark)
+            # Resources that the engine knows may have died since; it sees no change and does nothing.
+            request.provider.repair(request.stack, console.say)
+    except BaseException as error:
+        # Jobs were held back for a change that has not been made.
+        change.checked.release()
+        if not isinstance(error, UserError) or error.exit_code != EXIT_FAILED:
+            raise
+        reported = request.provider.explain(request.cluster, request.began)
+        message = f"{error}\n{reported}" if reported else str(error)
+        raise UserError(
+            f"{message}\n`./cluster doctor --stack {request.stack.name}` looks for the cause."
+        ) from None
+    return outputs
+
+
+def _benchmark_result(
+    request: Request, outputs: Mapping[str, Any], console: Console
+) -> dict[str, Any] | None:
+    """Wait for the benchmark's result, print and keep it; `None` if there is none, or another user's.
+
+    Raises:
+        UserError: The benchmark ended without a result; or the user does not wait any longer (exit 130).
+    """
+    from cli.console.tables import show_result
+
+    stack, training = request.stack, request.training
+    scheduler = provider.scheduler(stack, request.up.config, request.cluster) if request.benchmark else None
+    if scheduler is not None:
+        return scheduler.follow(console, quiet=request.quiet)
+    if training is None:
+        return None
+    try:
+        submitted = console.changed(SUBMIT)
+        followed = follow(request.up, request.cluster, training, console, submitted=submitted)
+    except KeyboardInterrupt:
+        raise UserError(
+            "not waiting any longer: the cluster and its job go on. "
+            f"`./cluster up --stack {stack.name}` waits again, "
+            f"`./cluster status --stack {stack.name}` looks, "
+            f"`./cluster down --stack {stack.name}` ends both.",
+            EXIT_INTERRUPTED,
+        ) from None
+    if not request.quiet:
+        show_result(followed.result, followed.owner)
+        sys.stdout.flush()  # before the next line on standard error, because both may go to one file
+    results.keep_own(stack, followed, outputs.get("benchmark_result"), console.say)
+    return followed.own
+
+
+def _compare(request: Request, result: dict[str, Any] | None, console: Console) -> None:
+    """Say how a result compares with kept ones, and whether its nodes shared their cores."""
+    from cli.report import one_node, programs
+
+    if result is None:
+        return
+    stack = request.stack
+    kept, _ = results.load(stack.name)
+    compare = programs.compared if results.is_program(result) else one_node.compared
+    if (comparison := compare(result, kept, stack.name)) is not None:
+        console.say(comparison)
+    if (shared := shared_cores.after(stack, request.cluster.provider, [result])) is not None:
+        console.say(shared, "yellow")
+
+
+def _wait_for_nodes(request: Request, result: dict[str, Any] | None, console: Console) -> None:
+    """Wait until the benchmark's nodes are gone.
+
+    Raises:
+        UserError: Exit 130; the user does not wait any longer.
+    """
+    try:
+        wait_for_idle(request.up, request.cluster, console, result["job_id"] if result else None)
+    except KeyboardInterrupt:
+        raise UserError(
+            "the cluster is up and the result is kept; the nodes go back by themselves. "
+            f"`./cluster down --stack {request.stack.name}` ends the cluster.",
+            EXIT_INTERRUPTED,
+        ) from None
 
 
 def check_program(stack: Stack, cluster: ClusterDesign) -> None:
@@ -214,7 +342,7 @@ def follow(
     Raises:
         UserError: The job ended without a result; the message has the end of its output.
     """
-    layout = providers.load(cluster.provider).layout(cluster)
+    layout = provider.load(cluster.provider).layout(cluster)
     run = BenchmarkRun.of(cluster, training, layout, up.stack.project)
     once = ["--no-retry"] if submitted else []
     job = _asked(up, console, "submit", "--run", run.folder, *once, text=run.script).strip()
@@ -309,7 +437,7 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
     """
     from cli import runner
 
-    chosen = providers.load(provider_name)
+    chosen = provider.load(provider_name)
     engine = runner.select(stack, provider_name, console.on_event)
     if hint := interrupt.background_hint():
         console.say(hint, "dim")
@@ -377,7 +505,7 @@ def agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
 
 
 def make_plan(stack: Stack, config: StackConfig) -> Plan:
-    """The plan contract (`./cluster plan --json`)."""
+    """Return the plan contract (`./cluster plan --json`)."""
     from cli.changes import table
     from cli.runner.plan import plan
 
@@ -385,10 +513,10 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     training = benchmark_design(config, cluster)
     found = warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
-    made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
-    made["additions"] = additions(cluster)
-    there = providers.load(cluster.provider).changes(stack, cluster)
-    made["changes"] = None if there is None else table.described(*there)
-    if made["changes"] is not None:
-        made["changes"] += benchmark_changes.described(stack, cluster, training)
-    return made
+    result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
+    result["additions"] = additions(cluster)
+    changes = provider.load(cluster.provider).changes(stack, cluster)
+    result["changes"] = None if changes is None else table.described(*changes)
+    if result["changes"] is not None:
+        result["changes"] += benchmark_changes.described(stack, cluster, training)
+    return result

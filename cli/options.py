@@ -13,8 +13,8 @@ from infra.errors import UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
     from infra.config import StackConfig
+    from operations.access import StackUp
 
 
 def project() -> Path:
@@ -164,14 +164,14 @@ def load_up(stack: Stack) -> StackUp:
     Raises:
         UserError: The file has a mistake, and nothing is known to be up.
     """
-    from cli.provider import StackUp
+    from operations.access import StackUp
 
     try:
         return StackUp.of(stack, load(stack))
     except UserError as error:
-        from cli import providers
+        from cli import provider
 
-        name = providers.of_cluster(stack)
+        name = provider.of_cluster(stack)
         if name is None:
             raise
         from cli.console.progress import Console

@@ -1,74 +1,30 @@
-"""The interface that every provider implements for the commands."""
+"""The interface that every provider implements for the commands, and the choice of one by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.program.stack import Stack
+from infra.providers import check_provider
 from node.model import BenchmarkDesign, ClusterDesign, Settings
+from operations.access import Command, Files, Inside, Outputs, StackUp
 
 if TYPE_CHECKING:
-    # Only for types, because `status` and `exec` must not wait for the import of Pulumi.
+    from collections.abc import Callable, Sequence
+
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change
+    from cli.clouds.base import CloudProvider
+    from cli.clouds.listing import Listed
     from cli.console.progress import Console
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.config import StackConfig
+    from infra.program.clusters import Cluster
     from infra.ssh import Target
-
-
-TOOL = "slurm-stacks"
-"""The name of the cluster's own command on its login machine."""
-Outputs = Callable[[], Mapping[str, Any]]
-"""Asks the engine, once, for the stack's outputs; empty if the stack is not up or they cannot be read."""
-
-
-Files = Callable[[str], Path]
-"""Maps a path on the login machine, absolute or below the shared home folder, to its path on this machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """A login machine on this machine that has a root folder of its own.
-
-    Attributes:
-        enter: The beginning of a command line that runs there, in the user's home folder.
-    """
-
-    enter: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StackUp:
-    """What a command needs to know of a stack whose cluster is up.
-
-    Attributes:
-        provider: local | aws | gcp
-        config: The stack file; `None` where it has mistakes.
-    """
-
-    stack: Stack
-    provider: str
-    config: StackConfig | None = None
-
-    @classmethod
-    def of(cls, stack: Stack, config: StackConfig) -> StackUp:
-        """A stack whose file has no mistakes."""
-        return cls(stack, config.provider, config)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A process to start on the engineer's machine that acts on the cluster's login machine."""
-
-    argv: list[str]
-    env: dict[str, str]
-    """The variables that are added to the caller's environment."""
 
 
 class Scheduler(Protocol):
@@ -79,7 +35,7 @@ class Scheduler(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """The status, in the form of a Slurm cluster's as far as the scheduler has the same."""
+        """Return the status, in the form of a Slurm cluster's as far as the scheduler has the same."""
         ...
 
     def show_status(self, status: dict[str, Any]) -> None:
@@ -91,7 +47,7 @@ class Scheduler(Protocol):
         ...
 
     def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
-        """The job on several numbers of nodes."""
+        """Run the job on several numbers of nodes."""
         ...
 
     def cancel(self, console: Console) -> None:
@@ -99,7 +55,7 @@ class Scheduler(Protocol):
         ...
 
     def report(self) -> tuple[str, str]:
-        """The report's page and its table."""
+        """Return the report's page and its table."""
         ...
 
 
@@ -123,11 +79,11 @@ class Provider(Protocol):
         ...
 
     def layout(self, design: ClusterDesign) -> Layout:
-        """The paths on the cluster that the benchmark needs."""
+        """Return the paths on the cluster that the benchmark needs."""
         ...
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
-        """The local command that runs `argv` on the login machine.
+        """Return the local command that runs `argv` on the login machine.
 
         Args:
             argv: The command; empty means a shell.
@@ -139,7 +95,7 @@ class Provider(Protocol):
         ...
 
     def ssh(self, stack: Stack) -> Target:
-        """The login machine of the cluster that is up, for OpenSSH's programs.
+        """Return the login machine of the cluster that is up, for OpenSSH's programs.
 
         Raises:
             NotUpError: The cluster is not up.
@@ -156,7 +112,7 @@ class Provider(Protocol):
         ...
 
     def settings_here(self, up: StackUp) -> Settings | None:
-        """The settings of a cluster whose files are on this machine: its logs can be read without its help.
+        """Return the settings of a cluster whose files are on this machine: its logs need not be asked for.
 
         Returns:
             None if its files are elsewhere, or if the cluster is not up at all.
@@ -181,7 +137,7 @@ class Provider(Protocol):
         design: ClusterDesign | None,
         training: BenchmarkDesign | None,
     ) -> Sequence[Check]:
-        """The checks for what would keep `up` from working (`./cluster doctor`).
+        """Return the checks for what would keep `up` from working (`./cluster doctor`).
 
         Args:
             design: `None` if the stack file has mistakes.
@@ -213,7 +169,7 @@ class Provider(Protocol):
     def changes(
         self, stack: Stack, design: ClusterDesign
     ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
-        """What `up` would change of a cluster that is up, and the cluster's jobs, for a plan.
+        """Return what `up` would change of a cluster that is up, and the cluster's jobs, for a plan.
 
         Returns:
             None if there is no such cluster, or if the provider would have to ask a cloud. The jobs are None
@@ -271,11 +227,11 @@ class Provider(Protocol):
         ...
 
     def neighbours(self, stack: Stack) -> list[str]:
-        """A phrase for each other cluster that has nodes on the CPU cores on which this stack's nodes run."""
+        """Return a phrase for each other cluster with nodes on the CPU cores of this stack's nodes."""
         ...
 
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
-        """The lines that say what stays of the storage on purpose, what it costs, and how to take it back.
+        """Say what stays of the storage on purpose, what it costs, and how to take it back, a line each.
 
         Args:
             outputs: As for `force_cleanup`.
@@ -289,3 +245,85 @@ class Provider(Protocol):
             outputs: As for `force_cleanup`.
         """
         ...
+
+
+def load(name: str) -> Provider:
+    """Return the provider of that name.
+
+    Raises:
+        UserError: This version does not know the provider, or this machine cannot run it.
+    """
+    check_provider(name)
+    if name == "local":
+        from cli.local.provider import LocalProvider
+
+        return LocalProvider()
+    return cloud(name)
+
+
+def cloud(name: str) -> CloudProvider:
+    """Return the provider `aws` or `gcp`."""
+    if name == "aws":
+        from cli.aws.provider import AwsProvider
+
+        return AwsProvider()
+    from cli.gcp.provider import GcpProvider
+
+    return GcpProvider()
+
+
+def listed_here(cluster: Cluster) -> Listed:
+    """Return the state of a local cluster for `./cluster list`."""
+    from cli.local.clusters import listed
+
+    return listed(cluster)
+
+
+def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence[Job]], None]) -> None:
+    """End a local cluster whose checkout is gone.
+
+    Raises:
+        UserError: Something of it is left; or the one from `agree`.
+    """
+    from cli.local import clusters as local_clusters
+
+    local_clusters.take_down_gone(cluster, console, agree)
+
+
+def scheduler(
+    stack: Stack, config: StackConfig | None, cluster: ClusterDesign | None = None
+) -> Scheduler | None:
+    """Return the scheduler of a stack without Slurm; `None` for a Slurm cluster or a file with mistakes.
+
+    Args:
+        cluster: The design of `config`, where it is made already.
+    """
+    if config is None or config.cluster.scheduler == "slurm":
+        return None
+    from cli.aws.batch.commands import BatchCommands
+    from infra.design import design
+    from infra.instance_types.catalog import catalog
+
+    return BatchCommands(stack, cluster or design(config, catalog()))
+
+
+def of_cluster(stack: Stack) -> str | None:
+    """Return the provider of the cluster that a stack has up, even if the stack file has a mistake by now.
+
+    Returns:
+        None if nothing is known to be up and the stack file names no cloud.
+    """
+    from cli.local.provider import LocalProvider
+    from cli.runner import embedded
+    from infra.config import stack_file
+
+    if LocalProvider().leftovers(stack, dict) or embedded.has_state(stack):
+        return "local"
+    from cli.clouds import known_clusters
+
+    named = stack_file.provider(stack.file)
+    if named in ("aws", "gcp"):
+        return named
+    # Only a cluster on Google Cloud has a project.
+    noted = known_clusters.known_places(stack)
+    return ("gcp" if noted[-1].project else "aws") if noted else None

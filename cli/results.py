@@ -20,7 +20,8 @@ from infra.errors import UserError
 from infra.program import locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
-from workload import program_record, result
+from workload import result
+from workload.files import parse_json
 
 MOST_NAMED = 5
 """The most mistakes of a record that a message has."""
@@ -33,7 +34,7 @@ class Kept:
     Attributes:
         path: The file.
         record: The valid result record: of the built-in training (`workload.result`), or of a user's program
-            (`workload.program_record`).
+            (also `workload.result`).
         checkout: The checkout that kept it; `None` if it is unknown.
     """
 
@@ -92,13 +93,13 @@ def shown(seen: Mapping[str, Any]) -> Shown:
 
 def is_program(record: Mapping[str, Any]) -> bool:
     """Whether a result record is that of a user's program."""
-    return record.get("apiVersion") == program_record.API_VERSION
+    return record.get("apiVersion") == result.PROGRAM_API_VERSION
 
 
 def mistakes(record: Any) -> list[str]:
     """What is wrong with a record of either kind; empty for a valid one."""
     if isinstance(record, dict) and is_program(record):
-        return program_record.mistakes(record)
+        return result.program_mistakes(record)
     return result.mistakes(record)
 
 
@@ -194,7 +195,7 @@ def _parse(text: str) -> tuple[Path | None, Any]:
     Raises:
         ValueError: It is not a kept file.
     """
-    content = result.parse(text)
+    content = parse_json(text)
     if not isinstance(content, dict) or set(content) != {"checkout", "result"}:
         raise ValueError("an object with `checkout` and `result` is expected")
     checkout = content["checkout"]

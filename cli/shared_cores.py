@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli import providers
+from cli import provider as providers
 from cli.report.runs import MUCH
 from infra.config.advice import too_few_cores
 from infra.program.stack import Stack

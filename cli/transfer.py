@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import inside_copy, pages, providers
-from cli.provider import Inside
-from cli.ssh import hostkeys, openssh
+from cli import inside_copy, provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
+from operations import openssh, pages
+from operations.access import Inside
 
 if TYPE_CHECKING:
-    from cli.provider import Files, StackUp
+    from operations.access import Files, StackUp
 
 LOGIN = "login"
 _REMOTE = re.compile(r"([^/:]*):(.*)", re.DOTALL)
@@ -61,8 +61,8 @@ def stanza(up: StackUp) -> str:
     Raises:
         UserError: Exit 3; the stack has no SSH server.
     """
-    target = providers.load(up.provider).ssh(up.stack)
-    known = hostkeys.keep(folders.make_state_dir(up.stack), target.host_keys)
+    target = provider.load(up.provider).ssh(up.stack)
+    known = openssh.keep_host_keys(folders.make_state_dir(up.stack), target.host_keys)
     return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
 
 
@@ -89,7 +89,7 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     for path in sources:
         if not Path(path).exists():
             raise UserError(f"{path}: there is no such file here")
-    chosen = providers.load(up.provider)
+    chosen = provider.load(up.provider)
     files = chosen.files_here(up.stack)
     if isinstance(files, Inside):
         inside_copy.send(files, [str(Path(path)) for path in sources], goal)
@@ -117,7 +117,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     parent = Path(last).absolute().parent
     if not parent.is_dir():
         raise UserError(f"{last}: there is no folder {parent} here")
-    files = providers.load(up.provider).files_here(up.stack)
+    files = provider.load(up.provider).files_here(up.stack)
     if isinstance(files, Inside):
         inside_copy.fetch(files, sources, last)
         return
@@ -157,8 +157,8 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
 
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
-    target = providers.load(up.provider).ssh(up.stack)
-    known = hostkeys.keep(folders.make_state_dir(up.stack), target.host_keys)
+    target = provider.load(up.provider).ssh(up.stack)
+    known = openssh.keep_host_keys(folders.make_state_dir(up.stack), target.host_keys)
     words = [*openssh.scp_arguments(target, known), *sources, goal]
     try:
         # scp shows its progress on standard output if that is a terminal.

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli import providers
+from cli import provider as providers
 from cli.clouds.listing import Listed
 from cli.hints import left_over
 from infra.clouds.commands import ClusterRef

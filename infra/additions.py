@@ -6,10 +6,9 @@ from pathlib import PurePosixPath
 from typing import TypedDict
 
 from node import plurals
-from node.containers.model import Containers
-from node.model import ClusterDesign, SlurmSettings
+from node.model import ClusterDesign, Containers, SlurmSettings
 
-BUILD_MINUTES = "about 20 minutes more"
+BUILD_MINUTES = "about 15 minutes more"
 """How long a build of Slurm takes on two cores that have nothing else to do, rounded up."""
 
 

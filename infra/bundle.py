@@ -19,9 +19,8 @@ from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.codec import to_json
-from node.containers.model import Package
 from node.health.model import EPILOG, PROLOG
-from node.model import ClusterDesign, Settings
+from node.model import ClusterDesign, Package, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CLOUDS = ("aws", "gcp")
@@ -208,9 +207,9 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
     """
     node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    files |= {f"node/{name}": (node / name).read_bytes() for name in ("__init__.py", "waiting.py")}
-    for folder in ("cloud", provider):
-        files |= {f"node/{folder}/{name}": content for name, content in tree(node / folder)}
+    shared = ("__init__.py", "waiting.py", "http_client.py", "cloud_api.py")
+    files |= {f"node/{name}": (node / name).read_bytes() for name in shared}
+    files |= {f"node/{provider}/{name}": content for name, content in tree(node / provider)}
     return _zip(files)
 
 

@@ -10,17 +10,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.config import StackConfig
-from infra.config.cluster import AwsConfig, AwsPartition, ClusterConfig, OwnImageConfig, PartitionConfig
+from infra.config.cluster import (
+    AwsConfig,
+    AwsPartition,
+    ClusterConfig,
+    LocalConfig,
+    OwnImageConfig,
+    PartitionConfig,
+)
 from infra.config.fields import clock, time_limit_seconds
-from infra.config.local_cloud import LocalConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from node import codec, model
-from node.batch import Batch
-from node.bootstrap import limits
-from node.containers.model import Package
+from node.bootstrap import time_limits
 from node.health.model import Health
-from node.local_cloud import LocalCloud
+from node.model import Batch, LocalCloud, Package
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -280,7 +284,7 @@ def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSet
             reconcile_interval=2.0,
         )
     else:
-        longest = max(limits.boot(draft, partition) for partition in draft.partitions)
+        longest = max(time_limits.boot(draft, partition) for partition in draft.partitions)
         timers = model.SlurmSettings(resume_timeout=longest)
     overrides = cluster.slurm.model_dump(exclude_none=True)
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | overrides)

@@ -13,11 +13,14 @@ class UserError(Exception):
 
     Attributes:
         exit_code: 1 failed, 2 usage or stack file, 3 refused (no CLI, no credentials, another owner).
+        code: The name of the error, such as `file.not-yaml`, which stays when the sentence changes; empty if
+            it has none. The message ends with it.
     """
 
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED, *, code: str = "") -> None:
+        super().__init__(f"{message} [{code}]" if code else message)
         self.exit_code = exit_code
+        self.code = code
 
 
 class NotUpError(UserError):

@@ -21,12 +21,12 @@ from node.codec import to_json
 from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
-MODULE = "cli.local.operations"
+MODULE = "operations.local"
 OPERATIONS = f".venv/bin/python -m {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
-    """Return a command line of `cli.local.operations`."""
+    """Return a command line of `operations.local`."""
     return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
 
 

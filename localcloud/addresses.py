@@ -85,7 +85,7 @@ def claim(run: Path, *, movable: bool) -> socket.socket | None:
     """Claim the cluster's block for as long as the returned socket is open.
 
     Args:
-        movable: whether to take another block if this one is claimed already; False while machines run,
+        movable: Whether to take another block if this one is claimed already; False while machines run,
             because their addresses are in use.
 
     Returns:
@@ -132,7 +132,7 @@ def claimed_names() -> set[str]:
 
 
 def usable(first: str) -> bool:
-    """Whether the addresses of a block lead to this host. In some sandboxes only 127.0.0.1 does."""
+    """Return whether the addresses of a block lead to this host. In some sandboxes only 127.0.0.1 does."""
     with socket.socket() as probe:
         try:
             probe.bind((head_address(first, 0), 0))

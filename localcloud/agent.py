@@ -2,7 +2,7 @@
 
 The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits and the injected API errors;
 `fault`, `inspect`, `limits` (read and set) and `shutdown` always work. See `localcloud.cloud.Cloud`.
-`cli.local.operations` runs it: `python -m localcloud.agent RUN`.
+`operations.local.agent` starts it: `python -m localcloud.agent RUN`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from localcloud import addresses, isolation
+from localcloud import addresses, containers
 from localcloud.cloud import Cloud
-from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
 from localcloud.limits import COMPUTE, Limits, changed, refusal
+from localcloud.machines import CloudError
 from localcloud.network import read_hosts
 from node import rpc
 from node.bootstrap import files
@@ -43,11 +43,11 @@ LOCK_SECONDS = 5.0
 
 
 class Agent:
-    """Serves one cluster's cloud in `<run>/cloud` until `shutdown` is called."""
+    """The server of one cluster's cloud in `<run>/cloud` until `shutdown` is called."""
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "cloud"
-        self._runtime = isolation.runtime(run)
+        self._runtime = containers.runtime(run)
         self._run = run
         self._limits_file = self._folder / "limits.json"
         self._limits_lock = threading.Lock()
@@ -57,10 +57,10 @@ class Agent:
 
     def run(self, lock: AgentLock) -> None:
         claim = self._claim_addresses()
-        socket_file = isolation.agent_socket(self._run)
+        socket_file = containers.agent_socket(self._run)
         socket_file.parent.mkdir(exist_ok=True)
         server = rpc.Server(str(socket_file), self._handle)
-        if isolation.read(self._run) == CONTAINER:
+        if containers.read_isolation(self._run) == CONTAINER:
             # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
             os.chown(socket_file, IDS["slurm"], IDS["slurm"])
         threading.Thread(target=server.serve, daemon=True).start()
@@ -82,10 +82,10 @@ class Agent:
 
     def _claim_addresses(self) -> socket.socket | None:
         """Claim the block of addresses of process machines; running machines keep their addresses."""
-        if isolation.read(self._run) == CONTAINER:
+        if containers.read_isolation(self._run) == CONTAINER:
             return None
-        there = self._cloud.list({})["machines"]
-        claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in there))
+        machines = self._cloud.list({})["machines"]
+        claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in machines))
         if claim is None:
             print("the cluster's addresses are not claimed: another one may have the same", flush=True)
         return claim
@@ -115,7 +115,7 @@ class Agent:
 
     def _with_addresses(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Add the addresses of container machines. Process machines have those of this host."""
-        if isolation.read(self._run) != CONTAINER:
+        if containers.read_isolation(self._run) != CONTAINER:
             return answer
         given = read_hosts(self._run / "cloud" / "hosts")
         machines = [
@@ -125,7 +125,10 @@ class Agent:
         return answer | {"machines": machines}
 
     def _concerns_compute(self, method: str, params: dict[str, Any]) -> bool:
-        """Whether a call is about nodes. Calls about the cluster's head never get an injected error."""
+        """Return whether a call is about nodes.
+
+        Calls about the cluster's head never get an injected error.
+        """
         if method == "terminate":
             roles = self._cloud.roles(params.get("ids", []))
             return not roles or COMPUTE in roles
@@ -154,7 +157,7 @@ class AgentLock:
     """The agent's lock on its run directory: one agent per cluster, and no cleanup of `/tmp` removes it.
 
     Raises:
-        SystemExit: another agent holds the lock.
+        SystemExit: Another agent holds the lock.
     """
 
     def __init__(self, run: Path) -> None:

@@ -73,43 +73,43 @@ def make(name: str, cores: Sequence[int] = ()) -> list[Path]:
     """Make a machine's cgroup in each hierarchy that its processes belong to.
 
     Args:
-        cores: cores of this host that the machine may use, by cgroups of version 2; empty means any.
+        cores: Cores of this host that the machine may use, by cgroups of version 2; empty means any.
 
     Raises:
-        OSError: the kernel refuses.
+        OSError: The kernel refuses.
     """
-    made = []
+    folders = []
     for folder in hierarchies():
         if (folder / "cgroup.controllers").exists():
             _delegate_controllers(folder)
         (folder / name).mkdir(exist_ok=True)
         if cores and (folder / name / CPUS).exists():
             (folder / name / CPUS).write_text(in_words(cores))
-        made.append(folder / name)
-    if not made:
+        folders.append(folder / name)
+    if not folders:
         raise OSError(NO_VERSION_2)
-    return made
+    return folders
 
 
 def make_for_jobs(name: str, cores: Sequence[int] = ()) -> dict[str, Path]:
     """Make a machine's version 1 cgroups for its jobs.
 
     Args:
-        cores: cores of this host that the jobs may use; empty means all.
+        cores: Cores of this host that the jobs may use; empty means all.
 
     Returns:
         Controller -> cgroup; empty if version 2 has the controllers.
     """
-    made = {}
+    folders = {}
     for controller, folder in old_controllers().items():
         group = folder / name
         group.mkdir(exist_ok=True)
         for file in FILLED_BY_HAND:
             if (group / file).exists():
-                own = in_words(cores) if file == CPUS else ""
-                (group / file).write_text(own or (folder / file).read_text())
-        made[controller] = group
-    return made
+                cpus = in_words(cores) if file == CPUS else ""
+                (group / file).write_text(cpus or (folder / file).read_text())
+        folders[controller] = group
+    return folders
 
 
 def set_cores(name: str, cores: Sequence[int]) -> None:
@@ -147,13 +147,13 @@ def freeze(name: str, *, on: bool) -> None:
     """Freeze or thaw all processes in a cgroup.
 
     Raises:
-        OSError: there is no such cgroup.
+        OSError: There is no such cgroup.
     """
     (hierarchies()[0] / name / "cgroup.freeze").write_text("1" if on else "0")
 
 
 def frozen(name: str) -> bool:
-    """Whether a cgroup was frozen with `freeze`."""
+    """Return whether a cgroup was frozen with `freeze`."""
     with contextlib.suppress(OSError, IndexError):
         return (hierarchies()[0] / name / "cgroup.freeze").read_text().strip() == "1"
     return False
@@ -173,7 +173,7 @@ def remove(find: Callable[[], list[Path]]) -> list[Path]:
     """Remove cgroups and everything below them. Their processes have ended.
 
     Args:
-        find: returns the cgroups that are left; called again until there are none.
+        find: Returns the cgroups that are left; called again until there are none.
 
     Returns:
         The cgroups that cannot be removed.

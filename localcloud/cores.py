@@ -41,8 +41,8 @@ class Use:
     """How many machines of one cluster have a core.
 
     Attributes:
-        owner: the user whose cluster it is, as a number.
-        run: the name of the cluster's run directory, which tells apart clusters of one name.
+        owner: The user whose cluster it is, as a number.
+        run: The name of the cluster's run directory, which tells apart clusters of one name.
     """
 
     core: int
@@ -78,8 +78,8 @@ class Cores:
     """The cores of a cluster's machines. It is not thread-safe; the cloud holds the lock.
 
     Args:
-        run: the name of the cluster's run directory.
-        usable: the cores that machines may have, better ones first; by default all that this process may use.
+        run: The name of the cluster's run directory.
+        usable: The cores that machines may have, better ones first; by default all that this process may use.
     """
 
     def __init__(self, run: str, usable: Iterable[int] | None = None) -> None:
@@ -112,9 +112,9 @@ class Cores:
         """Return the cores of a machine that an earlier agent may have moved just before it was killed."""
         with contextlib.suppress(OSError):
             if process is not None and process.alive():
-                there = os.sched_getaffinity(process.pid)
-                if len(there) == len(cores) and there <= set(self._usable):
-                    return sorted(there)
+                affinity = os.sched_getaffinity(process.pid)
+                if len(affinity) == len(cores) and affinity <= set(self._usable):
+                    return sorted(affinity)
         return cores
 
     def give_back(self, machine: str) -> None:
@@ -147,11 +147,11 @@ class Cores:
 
     def _better(self, cores: Iterable[int], load: Mapping[int, int]) -> tuple[int, int] | None:
         """Return a core that the machine has, and another one that would be shared by fewer."""
-        own = set(cores)
-        others = [core for core in self._usable if core not in own]
-        if not own or not others:
+        cores_of_machine = set(cores)
+        others = [core for core in self._usable if core not in cores_of_machine]
+        if not cores_of_machine or not others:
             return None
-        worst = max(sorted(own), key=lambda core: load[core])
+        worst = max(sorted(cores_of_machine), key=lambda core: load[core])
         best = min(others, key=lambda core: load[core])  # of equals the first, which is the better one
         return (worst, best) if load[best] + 1 < load[worst] else None
 
@@ -236,7 +236,7 @@ def move(find: Callable[[], Iterable[int]], before: Iterable[int], after: Iterab
     parent, so the last look finds nothing to move.
 
     Args:
-        find: returns the processes' pids; called until there is nothing to move.
+        find: Returns the processes' pids; called until there is nothing to move.
     """
     old, new = set(before), set(after)
     change = dict(zip(sorted(old - new), sorted(new - old), strict=True))
@@ -265,7 +265,7 @@ def by_sharing(siblings: Callable[[int], tuple[int, ...]]) -> list[int]:
     """Return the CPUs that this process may use: one of each physical core first, then their hyperthreads.
 
     Args:
-        siblings: returns the CPUs of a CPU's physical core, itself among them.
+        siblings: Returns the CPUs of a CPU's physical core, itself among them.
     """
     return sorted(os.sched_getaffinity(0), key=lambda cpu: (siblings(cpu).index(cpu), cpu))
 

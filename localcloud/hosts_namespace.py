@@ -1,9 +1,9 @@
 """A process machine's own host name, an /etc/hosts with all machines of the cluster, and its Slurm.
 
-It runs as a file, without the project; the run directory has a copy named `view.py`:
-`view.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud` folder, whose
-file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
-replaces this process by another program.
+It runs as a file, without the project, from a copy in the run directory:
+`hosts_namespace.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud`
+folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in this
+process; `--exec` replaces this process by another program.
 
 In /etc/slurm, where Slurm's programs look by default, they find the cluster's configuration. So programs that
 remove SLURM_CONF from the environment keep the cluster.
@@ -57,11 +57,11 @@ def enter(folder: Path, name: str) -> None:
     """Let this process and its children resolve the names of the cluster's machines.
 
     Args:
-        folder: holds the cluster's file `hosts`.
-        name: the new host name.
+        folder: Holds the cluster's file `hosts`.
+        name: The new host name.
 
     Raises:
-        OSError: the kernel refuses, or /etc/hosts is missing.
+        OSError: The kernel refuses, or /etc/hosts is missing.
     """
     hosts, switch = write_hosts(folder), _write_switch(folder)
     user, group = os.geteuid(), os.getegid()
@@ -225,7 +225,7 @@ def _call(name: str, *arguments: object, what: str = "") -> None:
     """Make a system call.
 
     Raises:
-        OSError: the call failed.
+        OSError: The call failed.
     """
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()

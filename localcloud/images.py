@@ -79,7 +79,7 @@ class Source:
     """A source of packages, as apt on this host knows it.
 
     Attributes:
-        key: the file with the signing key; empty if the host names none.
+        key: The file with the signing key; empty if the host names none.
     """
 
     uri: str
@@ -93,9 +93,9 @@ class Recipe:
     """Everything that decides what an image holds, except the packages' versions.
 
     Attributes:
-        suite: bookworm, trixie, noble, ….
-        sources: the first one is the source of the suite itself.
-        settings: this host's settings of apt, such as proxies and signature checks.
+        suite: Bookworm, trixie, noble, ….
+        sources: The first one is the source of the suite itself.
+        settings: This host's settings of apt, such as proxies and signature checks.
     """
 
     suite: str
@@ -115,7 +115,7 @@ def recipe(suite: str | None = None) -> Recipe:
     """Return the recipe of an image of this host's distribution.
 
     Args:
-        suite: another suite than the host's, from the same mirror.
+        suite: Another suite than the host's, from the same mirror.
 
     Raises:
         ImageError: apt on this host has no source for it.
@@ -167,11 +167,11 @@ def ensure(wanted: Recipe, folder: Path, say: Say) -> Path:
     """Return the root folder of an image. If the image is missing, make it, which takes minutes.
 
     Args:
-        folder: the folder of all images. The image's own folder in it appears only when it is complete.
-        say: called with progress messages.
+        folder: The folder of all images. The image's own folder in it appears only when it is complete.
+        say: Called with progress messages.
 
     Raises:
-        ImageError: the image cannot be made; no incomplete image stays.
+        ImageError: The image cannot be made; no incomplete image stays.
     """
     return layers.ensure(folder, wanted.name, lambda draft: _make(wanted, draft, say), say) / "root"
 
@@ -260,7 +260,7 @@ def _run(command: Sequence[str], draft: Path, say: Say) -> None:
     """Run a program that takes minutes, and report its progress.
 
     Raises:
-        ImageError: the program failed; the message has its last lines.
+        ImageError: The program failed; the message has its last lines.
     """
     log = draft / "log"
     with log.open("wb") as output:
@@ -306,7 +306,7 @@ def _own_suite() -> str:
     """Return the name of this host's suite.
 
     Raises:
-        ImageError: the host has none, or its distribution has no apt.
+        ImageError: The host has none, or its distribution has no apt.
     """
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError):

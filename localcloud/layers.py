@@ -33,7 +33,7 @@ def ensure(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> P
     """Return `folder/name`. If it is missing, `make` fills a draft of it; one process at a time does so.
 
     Raises:
-        ImageError: raised by `make`, or there is no space; the draft is removed.
+        ImageError: Raised by `make`, or there is no space; the draft is removed.
     """
     target = folder / name
     with contextlib.suppress(OSError):
@@ -64,8 +64,8 @@ def prune(folder: Path, keep: Collection[str], plans: Iterable[Path]) -> list[st
     """Remove layers that were not used for `KEPT_SECONDS`, and drafts of processes that were killed.
 
     Args:
-        keep: names of layers that stay, however old.
-        plans: files that name the layers of running clusters; a machine may start from them at any time.
+        keep: Names of layers that stay, however old.
+        plans: Files that name the layers of running clusters; a machine may start from them at any time.
 
     Returns:
         The names of the removed layers.
@@ -144,10 +144,10 @@ def check_free_space(folder: Path) -> None:
     """Check that an image fits into a folder, which need not exist yet.
 
     Raises:
-        ImageError: it does not.
+        ImageError: It does not.
     """
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    free = shutil.disk_usage(there).free // 2**20
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free // 2**20
     if free < NEEDED_MIB:
         raise ImageError(
             f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
-from localcloud.errors import CloudError
+from localcloud.machines import CloudError
 from node import plurals
 from node.codec import from_json, to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 
 Limits = LocalCloud
 """The limits that hold now have the same keys as `local` in the stack file."""
@@ -63,14 +63,14 @@ def allowed(
     Args:
         gpus: GPUs of one machine.
     """
-    there = list(living)
-    devices = sum(m.gpus for m in there)
+    running = list(living)
+    devices = sum(m.gpus for m in running)
     found = LaunchAllowance(wanted)
-    if limits.quota_nodes is not None and limits.quota_nodes - len(there) < found.count:
+    if limits.quota_nodes is not None and limits.quota_nodes - len(running) < found.count:
         found = LaunchAllowance(
-            max(0, limits.quota_nodes - len(there)),
+            max(0, limits.quota_nodes - len(running)),
             "QuotaExceeded",
-            _exceeded(limits.quota_nodes, "machine", "run", len(there)),
+            _exceeded(limits.quota_nodes, "machine", "run", len(running)),
         )
     if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
         found = LaunchAllowance(
@@ -79,7 +79,7 @@ def allowed(
             _exceeded(limits.quota_gpus, "GPU", "used", devices),
         )
     for pool, most in pools(limits, partition, zone).items():
-        used = sum(_in_pool(machine, pool) for machine in there)
+        used = sum(_in_pool(machine, pool) for machine in running)
         if most - used < found.count:
             found = LaunchAllowance(
                 max(0, most - used),
@@ -125,13 +125,13 @@ def boot_seconds(limits: Limits, machine: str) -> float:
     """Return for how many seconds a machine stays pending; the same for every call with the same machine.
 
     Args:
-        machine: identifies the machine; known before it has an id.
+        machine: Identifies the machine; known before it has an id.
     """
     return limits.boot_delay + Random(f"boot {machine}").random() * limits.boot_spread
 
 
 def registers(limits: Limits, machine: str) -> bool:
-    """Whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
+    """Return whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
     return Random(f"register {machine}").random() >= limits.never_register
 
 
@@ -139,11 +139,11 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """Return the settings with changes applied. If one change is wrong, none is applied.
 
     Args:
-        changes: setting -> value; `None` restores the default. `capacity.<pool>` sets one pool, `capacity`
+        changes: Setting -> value; `None` restores the default. `capacity.<pool>` sets one pool, `capacity`
             all pools.
 
     Raises:
-        CloudError: a setting does not exist, or a value is not allowed.
+        CloudError: A setting does not exist, or a value is not allowed.
     """
     defaults, values = to_json(Limits()), to_json(limits)
     for key, value in changes.items():

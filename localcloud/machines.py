@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from localcloud.cores import move, running_on
-from localcloud.errors import CloudError
 from localcloud.hosts_namespace import SLURM
 from node import subprocesses
 from node.bootstrap import files
@@ -34,6 +33,15 @@ from node.processes import (
     with_environment,
 )
 
+
+class CloudError(Exception):
+    """The cloud refused a call. `code` is one of those that `node.elastic.drivers.local` classifies."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 CONTROLLER, LOCALHOST = "controller", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
@@ -50,9 +58,9 @@ class Boot:
     """What a machine is told when it starts, like user data on a cloud.
 
     Attributes:
-        host: the machine's name in the cluster (`controller`, `debug-3`).
-        registers: whether the machine runs its loader; without it, the machine never becomes a node.
-        cores: the cores of this host on which the machine runs; empty means any.
+        host: The machine's name in the cluster (`controller`, `debug-3`).
+        registers: Whether the machine runs its loader; without it, the machine never becomes a node.
+        cores: The cores of this host on which the machine runs; empty means any.
     """
 
     id: str
@@ -63,12 +71,12 @@ class Boot:
 
 
 class MachineRuntime(Protocol):
-    """Starts and stops machines of one kind."""
+    """What starts and stops machines of one kind."""
 
     def start(self, boot: Boot) -> ProcessId: ...
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
-        """Shut the machine down. Returns False if processes of it are left."""
+        """Shut the machine down, and return False if processes of it are left."""
         ...
 
     def clear(self, boot: Boot) -> None:
@@ -113,11 +121,11 @@ class MachineRuntime(Protocol):
 
 
 class ProcessRuntime:
-    """Runs a machine as a process tree under its own init, with this host's network and files.
+    """The runtime of a machine as a process tree under its own init, with this host's network and files.
 
     Args:
-        run: the cluster's run directory; its folder `bucket` serves as the cluster's bucket.
-        python: an interpreter whose path has no spaces.
+        run: The cluster's run directory; its folder `bucket` serves as the cluster's bucket.
+        python: An interpreter whose path has no spaces.
     """
 
     def __init__(self, run: Path, python: str) -> None:
@@ -126,7 +134,7 @@ class ProcessRuntime:
         # These are copies, because machines must also start after the checkout was moved or deleted.
         self._init = run / "cloud" / "init.py"
         self._init.parent.mkdir(exist_ok=True)
-        for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "view.py")):
+        for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "hosts_namespace.py")):
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
         self._children: list[subprocess.Popen[bytes]] = []
         # A child that is started and not yet in `_children` would look like an orphan.
@@ -227,21 +235,21 @@ class ProcessRuntime:
 
 
 def has_hosts_namespace(run: Path) -> bool:
-    """Whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
+    """Return whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
     return hosts_namespace_possible(run) and (run / "cloud" / "hosts").exists()
 
 
 def hosts_namespace_possible(run: Path) -> bool:
-    """Whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
+    """Return whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
-        return bool(json.loads((run / "cloud" / "view.json").read_text())["possible"])
+        return bool(json.loads((run / "cloud" / "hosts_namespace.json").read_text())["possible"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def set_hosts_namespace(run: Path, *, possible: bool) -> None:
     """Save whether a hosts namespace is possible, for machines that start from now on."""
-    files.write(run / "cloud" / "view.json", json.dumps({"possible": possible}).encode())
+    files.write(run / "cloud" / "hosts_namespace.json", json.dumps({"possible": possible}).encode())
 
 
 def namespace_command(run: Path, host: str, how: str) -> list[str]:
@@ -251,14 +259,14 @@ def namespace_command(run: Path, host: str, how: str) -> list[str]:
         how: `--python` runs a Python file, `--exec` any program.
     """
     cloud = run / "cloud"
-    return [str(run / "python3"), "-I", "-S", str(cloud / "view.py"), str(cloud), host, how]
+    return [str(run / "python3"), "-I", "-S", str(cloud / "hosts_namespace.py"), str(cloud), host, how]
 
 
 def pids_of_cluster(run: Path) -> list[int]:
     """Find all processes of a cluster: the agent, machines, jobs, and clients that wait for jobs.
 
     Args:
-        run: the cluster's run directory.
+        run: The cluster's run directory.
 
     Returns:
         Their pids.
@@ -270,7 +278,7 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
     """Find the processes of jobs, by Slurm's environment variables.
 
     Args:
-        host: the machine that runs them; `None` means every machine.
+        host: The machine that runs them; `None` means every machine.
 
     Returns:
         Their pids. Jobs do not inherit the machine's own variables.
@@ -293,7 +301,7 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
 
 
 def _finds(pid: int, file: Path) -> bool:
-    """Whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
+    """Return whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
     seen = Path(f"/proc/{pid}/root{SLURM}", file.name)
     return seen.exists() and seen.samefile(file)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from localcloud.errors import CloudError
+from localcloud.machines import CloudError
 from node import subprocesses
 from node.bootstrap import files
 from node.model import ClusterDesign
@@ -30,7 +30,7 @@ def addresses(design: ClusterDesign, known: Mapping[str, str]) -> dict[str, str]
     """Return host name -> address for every machine that the design may have.
 
     Args:
-        known: addresses that were assigned before; running machines keep theirs when the design grows.
+        known: Addresses that were assigned before; running machines keep theirs when the design grows.
     """
     given = {"controller": CONTROLLER}
     login = [host.name for host in design.hosts if host.role == "login"]
@@ -67,8 +67,8 @@ class Network:
     """The bridge. It is made when it is needed; a restarted agent finds the existing one.
 
     Args:
-        folder: holds the file that names the process which holds the network.
-        environment: variables of that process. One of them names the cluster, so that `down` ends it.
+        folder: Holds the file that names the process which holds the network.
+        environment: Variables of that process. One of them names the cluster, so that `down` ends it.
     """
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ class Network:
         """Return the pid of the process that holds the network; start it if there is none.
 
         Raises:
-            OSError: the network cannot be made.
+            OSError: The network cannot be made.
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
             held = ProcessId(**json.loads(self._file.read_text()))

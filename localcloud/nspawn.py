@@ -14,15 +14,191 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from localcloud import boot_files, cgroups, cores
-from localcloud.container_machine import Machine
+from localcloud import cgroups, cores
 from node import foreign, subprocesses
 from node.processes import ProcessId, descendants, with_descendants
 from node.subprocesses import SEARCH
 from node.waiting import wait_at_most
+
+# What a container machine is made of, as plain data: disk, network interface, files and mounts.
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A bind mount: a folder or file of this host that a machine sees, at `target`."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+    def option(self) -> str:
+        words = [str(path).replace("\\", "\\\\").replace(":", "\\:") for path in (self.source, self.target)]
+        return f"--bind{'-ro' if self.read_only else ''}={':'.join(words)}"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """A machine's network interface.
+
+    Attributes:
+        namespace: The file of the network namespace that has the bridge (/proc/PID/ns/net).
+        address: The address with its prefix length, as in `10.99.1.0/16`.
+        routes: Further networks on the link, such as a metadata address (`169.254.169.254/32`).
+    """
+
+    namespace: Path
+    bridge: str
+    address: str
+    gateway: str | None = None
+    routes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The definition of a machine.
+
+    Attributes:
+        id: Unique on this host; names the machine's cgroups and its link.
+        host: The host name.
+        folder: The machine's folder on this host, with its disk and its console.
+        layers: root folders of the image, the uppermost first. They are never written.
+        card: The network interface; `None` means this host's own network.
+        user_data: What cloud-init runs, from a NoCloud seed; `None` if a datasource serves it, or if there is
+            none.
+        datasources: Those that cloud-init may ask. A single one is used without a search.
+        files: Further files on the disk: path -> text, or text and mode.
+        binds: The bind mounts.
+        environment: Variables of the machine's processes on this host, by which they are found.
+        disk: The folder of a disk that outlives the machine; `None` means a disk in `folder`.
+        log: The file for the console output; `None` means a file in `folder`.
+        cores: Cores of this host that the machine's processes may use; empty means all.
+        disk_mib: The size in MiB of a disk in memory, for tests that fill it; `None` means a disk in
+            `folder`, without a limit.
+        options: Further options of systemd-nspawn.
+    """
+
+    id: str
+    host: str
+    folder: Path
+    layers: Sequence[Path]
+    card: NetworkInterface | None
+    user_data: str | None = None
+    datasources: Sequence[str] = ("NoCloud",)
+    files: Mapping[str, str | tuple[str, int]] = field(default_factory=dict)
+    binds: Sequence[Bind] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    disk: Path | None = None
+    log: Path | None = None
+    disk_mib: int | None = None
+    cores: Sequence[int] = ()
+    options: Sequence[str] = ()
+
+    @property
+    def console(self) -> Path:
+        """The file on this host with the console output."""
+        return self.log or self.folder / "console.log"
+
+
+# The files on a container machine's disk before its first boot: network, user data, and skipped units.
+
+INTERFACE = "host0"
+"""The name of a machine's network interface; systemd-nspawn chooses it."""
+CLOUD_INIT = """\
+# slurm-stacks: the network is configured already, and the seed is a folder, not a device. Only the modules
+# that a first boot needs run, because importing a module takes time.
+network: {config: disabled}
+datasource: {NoCloud: {fs_label: null}}
+ssh_genkeytypes: [ed25519]
+ssh: {emit_keys_to_console: false}
+ssh_deletekeys: false
+cloud_init_modules: [bootcmd, write-files, set_hostname, users-groups, ssh]
+cloud_config_modules: []
+cloud_final_modules:
+  [scripts-vendor, scripts-per-once, scripts-per-boot, scripts-per-instance, scripts-user, final-message]
+"""
+GENERATORS = (
+    # This one detects the cloud; here the datasources are given.
+    "cloud-init-generator",
+    *("systemd-gpt-auto-generator", "systemd-hibernate-resume-generator", "systemd-cryptsetup-generator"),
+    *("systemd-veritysetup-generator", "systemd-integritysetup-generator", "systemd-sysv-generator"),
+    *("systemd-getty-generator", "systemd-rc-local-generator", "systemd-system-update-generator"),
+    *("systemd-tpm2-generator", "systemd-ssh-generator", "systemd-bless-boot-generator"),
+)
+"""Generators that systemd would run at each boot and `daemon-reload` and that find nothing in a container."""
+UNITS = (
+    # The image or this host has already what these units set up.
+    *("systemd-sysusers.service", "systemd-tmpfiles-setup-dev.service", "systemd-remount-fs.service"),
+    *("dev-hugepages.mount", "cloud-init-hotplugd.socket"),
+    # Nobody reads a container's log of logins.
+    *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
+)
+"""Units that container machines skip; units that no machine needs are masked in the image."""
+FOUND_LATER = "cloud-init-local.service"
+"""cloud-init's first stage. It is skipped, because it looks for a cloud's network settings and the next stage
+finds a seed as well. It must run with a newer cloud-init, which is one process and waits for each stage."""
+ONE_PROCESS = "lib/systemd/system/cloud-init-main.service"
+SEED = "var/lib/cloud/seed/nocloud"
+
+
+def write_boot_files(machine: Machine) -> None:
+    """Write the files into the folder `seed` of the machine."""
+    seed = machine.folder / "seed"
+    shutil.rmtree(seed, ignore_errors=True)
+    seed.mkdir()
+    files: dict[str, str | tuple[str, int]] = {
+        # With an id from the beginning, systemd does not run its set-up of a system's very first boot.
+        "etc/machine-id": (f"{hashlib.sha256(machine.id.encode()).hexdigest()[:32]}\n", 0o444),
+        "etc/cloud/cloud.cfg.d/90-slurm-stacks.cfg": CLOUD_INIT,
+        # This replaces cloud-init's generator.
+        "etc/systemd/system/multi-user.target.d/cloud-init.conf": "[Unit]\nWants=cloud-init.target\n",
+        # systemd ignores an empty generator, and an empty unit is masked.
+        **{f"etc/systemd/system-generators/{name}": "" for name in GENERATORS},
+        **{f"etc/systemd/system/{name}": "" for name in UNITS},
+        "etc/cloud/cloud.cfg.d/95-datasource.cfg": f"datasource_list: [{', '.join(machine.datasources)}]\n",
+    }
+    if machine.user_data is not None or "NoCloud" in machine.datasources:
+        files[f"{SEED}/meta-data"] = f"instance-id: {machine.id}\nlocal-hostname: {machine.host}\n"
+        files[f"{SEED}/user-data"] = (machine.user_data or "", 0o600)
+    if tuple(machine.datasources) == ("NoCloud",) and not _has(machine, ONE_PROCESS):
+        files[f"etc/systemd/system/{FOUND_LATER}"] = ""
+    if machine.card is not None:
+        files["etc/systemd/network/10-slurm-stacks.network"] = _network_file(machine.card)
+    for path, content in (files | dict(machine.files)).items():
+        text, mode = content if isinstance(content, tuple) else (content, 0o644)
+        target = seed / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+    for path, names, _ in os.walk(seed):
+        for name in names:
+            _as_in_image(Path(path) / name, machine, seed)
+
+
+def _has(machine: Machine, path: str) -> bool:
+    return any((layer / path).exists() for layer in machine.layers)
+
+
+def _as_in_image(folder: Path, machine: Machine, seed: Path) -> None:
+    """Copy owner and mode of a folder from the image: overlayfs takes them from the upper layer."""
+    for layer in machine.layers:
+        with contextlib.suppress(OSError):
+            facts = (layer / folder.relative_to(seed)).stat()
+            folder.chmod(facts.st_mode & 0o7777)
+            os.chown(folder, facts.st_uid, facts.st_gid)
+            return
+
+
+def _network_file(card: NetworkInterface) -> str:
+    lines = ["[Match]", f"Name={INTERFACE}", "[Network]", f"Address={card.address}", "LinkLocalAddressing=no"]
+    lines += ["IPv6AcceptRA=no", *([f"Gateway={card.gateway}"] if card.gateway else [])]
+    for route in card.routes:
+        lines += ["[Route]", f"Destination={route}", "Scope=link"]
+    return "\n".join([*lines, ""])
+
 
 POWER_OFF = signal.SIGRTMIN + 4
 """The signal that means `systemctl poweroff` to systemd as a first process."""
@@ -62,17 +238,17 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     """Power a machine on.
 
     Args:
-        die_with_parent: whether the machine loses its power when this process ends.
+        die_with_parent: Whether the machine loses its power when this process ends.
 
     Returns:
         The launcher, which runs until the machine is off.
 
     Raises:
-        OSError: the machine cannot be started.
+        OSError: The machine cannot be started.
     """
     machine.folder.mkdir(parents=True, exist_ok=True)
     disk = _disk(machine)
-    boot_files.write(machine)
+    write_boot_files(machine)
     cgroups.make(group(machine.id), machine.cores)
     # Also those of version 1 for jobs: /proc/PID/cgroup on the machine then has the paths that it mounts.
     groups = cgroups.of(group(machine.id))
@@ -162,9 +338,9 @@ def enter(pid: int, environment: Sequence[str], folder: str = "/") -> list[str]:
     """Return the prefix of a command line that runs a command on a machine.
 
     Args:
-        pid: the machine's first process, from `leader`.
-        environment: the command's whole environment, as `NAME=value`.
-        folder: the working folder.
+        pid: The machine's first process, from `leader`.
+        environment: The command's whole environment, as `NAME=value`.
+        folder: The working folder.
     """
     kinds = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
     return ["nsenter", f"--target={pid}", *kinds, "--", "env", "-i", "-C", folder, *environment]
@@ -174,7 +350,7 @@ def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subpro
     """Run a command on a machine, as root.
 
     Raises:
-        OSError: the machine is not on, or the command is not done in time.
+        OSError: The machine is not on, or the command is not done in time.
     """
     pid = leader(launcher)
     if pid is None:
@@ -187,7 +363,7 @@ def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subpro
 
 
 def power_off(identity: str, launcher: ProcessId, seconds: float) -> bool:
-    """Shut a machine down. Returns False if it is still on after `seconds`."""
+    """Shut a machine down, and return False if it is still on after `seconds`."""
     asked = 0.0
 
     def is_over() -> bool:
@@ -220,7 +396,7 @@ def move(identity: str, launcher: ProcessId, before: Sequence[int], after: Seque
     """Move all of a machine from its cores to others, as many.
 
     Raises:
-        OSError: the kernel refuses the cgroup's cores.
+        OSError: The kernel refuses the cgroup's cores.
     """
     # The kernel cuts a thread's cores down to its cgroup's, so the group has both while threads move.
     cgroups.set_cores(group(identity), sorted({*before, *after}))
@@ -238,7 +414,7 @@ def thaw(identity: str) -> None:
 
 
 def clear(machine_folder: Path, identity: str) -> list[str]:
-    """Remove what is left of a machine that is off. Returns the cgroups that could not be removed."""
+    """Remove what is left of a machine that is off, and return the cgroups that could not be removed."""
     name = group(identity)
     cgroups.kill(name)
     left = [str(path) for path in cgroups.remove(lambda: cgroups.of(name))]
@@ -250,7 +426,7 @@ def remove_folder(folder: Path) -> None:
     """Remove a machine's files. overlayfs leaves folders there that even their owner may not read.
 
     Raises:
-        OSError: some files stay.
+        OSError: Some files stay.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
@@ -262,7 +438,7 @@ def wait_for(launcher: ProcessId, console: Path, seconds: float = START_SECONDS)
     """Wait for the first process of a machine that has just been started, and return its pid.
 
     Raises:
-        OSError: the machine did not start; the message has the end of its console output.
+        OSError: The machine did not start; the message has the end of its console output.
     """
     wait_at_most(lambda: leader(launcher) or not launcher.alive(), seconds)
     if (pid := leader(launcher)) is None:

@@ -53,7 +53,7 @@ class Run:
     """A benchmark run in its folder.
 
     Args:
-        folder: the run's folder, relative to `bench` in the shared folder.
+        folder: The run's folder, relative to `bench` in the shared folder.
     """
 
     def __init__(self, settings: Settings, control: Slurm, folder: str) -> None:
@@ -63,11 +63,11 @@ class Run:
         self.folder = Path(settings.site.shared) / "bench" / folder
 
     def submit(self, script: str, *, again: bool = True, after: Sequence[int] = ()) -> int:
-        """Returns the run's job. Submits a new one if no job waits, runs or has a result.
+        """Return the run's job. Submits a new one if no job waits, runs or has a result.
 
         Args:
-            again: whether to submit a new job if the last one ended without a result.
-            after: jobs that a new job waits for, whether they succeed or fail. Slurm may have forgotten them.
+            again: Whether to submit a new job if the last one ended without a result.
+            after: Jobs that a new job waits for, whether they succeed or fail. Slurm may have forgotten them.
 
         Raises:
             SlurmDown: The controller does not answer. The same call may work later.
@@ -93,7 +93,7 @@ class Run:
             return job
 
     def _check_parent(self) -> None:
-        """Refuses to use a folder whose owner could exchange what is in it."""
+        """Refuse to use a folder whose owner could exchange what is in it."""
         for parent in (self.folder.parent.parent, self.folder.parent):
             if not foreign.is_trusted(_owner(parent)) or parent.is_symlink():
                 raise RuntimeError(
@@ -102,7 +102,7 @@ class Run:
                 )
 
     def _is_own(self) -> bool:
-        """Whether the run's folder is this user's own, or not there yet."""
+        """Return whether the run's folder is this user's own, or not there yet."""
         return _owner(self.folder) in (None, os.geteuid())
 
     @property
@@ -112,7 +112,10 @@ class Run:
         return None if user in (None, os.geteuid()) else foreign.name(user)
 
     def _of_another(self, again: bool) -> int:
-        """The job of a run that another user submitted. The same request is the same run for all users."""
+        """Return the job of a run that another user submitted.
+
+        The same request is the same run for all users.
+        """
         jobs = self._control.jobs()
         job = self._job_id(jobs)
         if job is not None and (not again or self._alive(job, jobs) or (self.folder / RESULT_FILE).exists()):
@@ -123,14 +126,14 @@ class Run:
         )
 
     def cancel(self) -> int | None:
-        """Cancels the run's job if it has not ended. Returns its id."""
+        """Cancel the run's job if it has not ended, and return its id."""
         job = self.job(self._control.jobs())
         if job is not None:
             self._control.cancel([job])
         return job
 
     def show(self, jobs: Jobs | None = None) -> dict[str, Any]:
-        """Returns the run's status: Slurm's job, the training's progress, the result, and the output's end.
+        """Return the run's status: Slurm's job, the training's progress, the result, and the output's end.
 
         `owner` names the user whose run it is if that is another one, and is null for one's own.
 
@@ -164,12 +167,12 @@ class Run:
         }
 
     def job(self, jobs: Jobs) -> int | None:
-        """The id of the run's job. `None` means that there is none, or that it has ended."""
+        """Return the id of the run's job. `None` means that there is none, or that it has ended."""
         job = self._job_id(jobs)
         return job if job is not None and self._alive(job, jobs) else None
 
     def _result(self) -> tuple[Any, str | None, list[str]]:
-        """The result, the name of the user whose it is unless that is this user, and why it is of no use.
+        """Return the result, the name of another user whose it is, and why it is of no use.
 
         The owner is that of the open files, which nobody can exchange.
         """
@@ -194,7 +197,7 @@ class Run:
 
     @contextmanager
     def _locked(self) -> Iterator[int | None]:
-        """Holds the lock of the run's folder, which is made. Gives `None` if it is another user's."""
+        """Hold the lock of the run's folder, which is made. Gives `None` if it is another user's."""
         self.folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o755)
@@ -212,12 +215,12 @@ class Run:
             raise RuntimeError(f"{error}: remove it, and run the command again") from None
 
     def _job_id(self, jobs: Jobs) -> int | None:
-        """The id from the run's folder, or from Slurm if a submit was interrupted before it wrote the id."""
+        """Return the id from the run's folder, or from Slurm if a submit was interrupted before."""
         try:
             text = foreign.read(self.folder / JOB_FILE, STATE_BYTES).data.strip()
         except FileNotFoundError:
-            mine = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
-            return max(mine, default=None)
+            active = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
+            return max(active, default=None)
         except (foreign.UnusableError, OSError):
             text = b""
         if not _JOB.fullmatch(text):
@@ -230,9 +233,11 @@ class Run:
         return int(text)
 
     def _state(self, job: int | None, jobs: Jobs) -> JobState | None:
-        """The state of a job. It is also `None` if the id now belongs to a different job: storage may outlive
-        a cluster, and a new cluster counts from 1 again. A comment can be anybody's, so the job's user counts
-        too."""
+        """Return the state of a job.
+
+        It is also `None` if the id now belongs to a different job: storage may outlive a cluster, and a new
+        cluster counts from 1 again. A comment can be anybody's, so the job's user counts too.
+        """
         state = jobs.get(job) if job is not None else None
         if state is None or state.comment != self._comment:
             return None
@@ -255,7 +260,7 @@ class Run:
         return self.folder / f"job-{job}"
 
     def _put_away(self, job: int) -> None:
-        """Moves a failed job's files aside. The file with the id comes last: it marks the end of the move."""
+        """Move a failed job's files aside. The file with the id comes last: it marks the end of the move."""
         self._attic(job).mkdir(exist_ok=True)
         for path in sorted(self.folder.iterdir(), key=lambda path: path.name == JOB_FILE):
             if (path.is_file() or path.name == WORK_FOLDER) and path.name != ".lock":
@@ -282,8 +287,10 @@ class Run:
         return int(ended.output.strip().split(";")[0])
 
     def _progress(self) -> Any:
-        """The state that the batch script or the training has written; for a user's program, with `values`:
-        what it has said last."""
+        """Return the state that the batch script or the training has written.
+
+        For a user's program it has `values`: what the program has printed last.
+        """
         state = _read(self.folder / PROGRESS_FILE)
         lines = self.folder / LINES_FILE
         if isinstance(state, dict) and "script" in state and lines.exists():
@@ -302,7 +309,7 @@ _owner = foreign.owner
 
 
 def _end(path: Path) -> list[str]:
-    """The last lines of a file, which may be long and is never read as a whole."""
+    """Return the last lines of a file, which may be long and is never read as a whole."""
     try:
         return foreign.end(path, TAIL_BYTES).decode(errors="replace").splitlines()
     except (foreign.UnusableError, OSError) as error:
@@ -310,7 +317,10 @@ def _end(path: Path) -> list[str]:
 
 
 def _last_object(path: Path) -> dict[str, Any] | None:
-    """The last line that is a JSON object of numbers and texts. A program may be writing one right now."""
+    """Return the last line that is a JSON object of numbers and texts.
+
+    A program may be writing one right now.
+    """
     for line in reversed(_end(path)):
         try:
             found = foreign.parse(line)
@@ -322,8 +332,71 @@ def _last_object(path: Path) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> Any:
-    """A small file's JSON; `None` if it is not there, or cannot be used."""
+    """Return a small file's JSON; `None` if it is not there, or cannot be used."""
     try:
         return foreign.parse(foreign.read(path, STATE_BYTES).data)
     except (foreign.UnusableError, OSError, ValueError):
         return None
+
+
+# A series of benchmark runs, with one call each to submit, show or cancel all of them.
+#
+# Each job waits for the end of the job before it, so that no run disturbs another and all find warm nodes.
+
+
+class Sweep:
+    """A series of runs, which are identified by their folders. Requests and answers are JSON values."""
+
+    def __init__(self, settings: Settings, control: Slurm) -> None:
+        self._settings = settings
+        self._control = control
+
+    def submit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Submit the runs that have not been submitted yet. A repeated request submits nothing.
+
+        Args:
+            request: `needs`, the paths that every run needs; `after`, the job that the first run follows, or
+                null for all benchmarks that wait or run; `runs`, each with `folder` and `script`.
+
+        Returns:
+            `missing`, the needed paths that do not exist (then nothing was submitted); `runs`, with the `job`
+            or the `error` of each run.
+
+        Raises:
+            SlurmDown: The controller does not answer. The same call may work later.
+        """
+        missing = [path for path in request["needs"] if not Path(path).exists()]
+        if missing:
+            return {"missing": missing, "runs": []}
+        after = _benchmarks(self._control.jobs()) if request["after"] is None else [request["after"]]
+        answers: list[dict[str, Any]] = []
+        for asked in request["runs"]:
+            try:
+                job = self._run(asked["folder"]).submit(asked["script"], again=False, after=after)
+            except RuntimeError as error:
+                answers.append({"job": None, "error": str(error)})
+                continue
+            answers.append({"job": job, "error": None})
+            after = [job]
+        return {"missing": [], "runs": answers}
+
+    def show(self, folders: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the status of each run (`Run.show`)."""
+        jobs = self._control.jobs()
+        return [self._run(folder).show(jobs) for folder in folders]
+
+    def cancel(self, folders: Sequence[str]) -> list[int]:
+        """Cancel the jobs that have not ended. The last is cancelled first, so that none of them starts."""
+        jobs = self._control.jobs()
+        found = [job for folder in reversed(folders) if (job := self._run(folder).job(jobs)) is not None]
+        self._control.cancel(found)
+        return found
+
+    def _run(self, folder: str) -> Run:
+        return Run(self._settings, self._control, folder)
+
+
+def _benchmarks(jobs: Jobs) -> list[int]:
+    """Return the jobs of all benchmarks that wait or run, of all users."""
+    benchmarks = (job for job in jobs.values() if (job.comment or "").startswith(MARK))
+    return [job.id for job in benchmarks if not job.is_over]

@@ -18,12 +18,12 @@ TAG = "provider"
 
 
 def to_json(value: Any) -> Any:
-    """A dataclass as plain JSON values; tuples become lists."""
+    """Return a dataclass as plain JSON values; tuples become lists."""
     return dataclasses.asdict(value)
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """A dataclass from what `to_json` made.
+    """Return a dataclass from what `to_json` made.
 
     Raises:
         ValueError: A field is missing, unknown, or of another type; the message has its path.
@@ -70,7 +70,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _tagged(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
-    """The class of a union whose tag is the value's."""
+    """Return the class of a union whose tag is the value's."""
     if not isinstance(value, dict):
         raise ValueError(f"{path}: an object is expected, not {value!r}")
     by_tag = {tag: kind for kind in kinds for tag in typing.get_args(typing.get_type_hints(kind)[TAG])}

@@ -10,20 +10,78 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from node import environments
-from node.benchmark import Run
+from node import rpc
+from node.benchmark import Run, Sweep
+from node.bootstrap.report import failure
+from node.bootstrap.vm import training
 from node.folders import Folders
 from node.logs import show
 from node.logs.find import Cluster
 from node.published import read_settings
 from node.slurm.control import Control, SlurmError
-from node.status import SilentError, status
-from node.sweep import Sweep
+
+# The cluster's status from its elastic daemon, or which part of the cluster does not answer.
+
+STATUS_SECONDS = 10.0
+PING_SECONDS = 5.0
+
+
+class SilentError(Exception):
+    """There is no status. The text says which part of the cluster does not answer."""
+
+
+def status(folders: Folders) -> dict[str, Any]:
+    """Return the status (`./cluster status --json`) within STATUS_SECONDS and PING_SECONDS.
+
+    Raises:
+        SilentError: A part of the cluster does not answer.
+    """
+    try:
+        found: dict[str, Any] = rpc.call(str(folders.daemon_socket), "status", STATUS_SECONDS)
+    except rpc.RpcUnavailableError as error:
+        raise SilentError(_boot(folders) or _slurmctld(folders) or _daemon(folders, error)) from error
+    except rpc.RpcError as error:
+        raise SilentError(_behind(error)) from error
+    return found
+
+
+def _boot(folders: Folders) -> str | None:
+    """Return a sentence on the controller's boot. `None` means that it has neither failed nor is running."""
+    path = Path(str(folders.lib)) / ("boot/controller.json" if folders.process else "boot.json")
+    if why := failure(path):
+        return f"the controller's boot failed at {why}"
+    try:
+        report = json.loads(path.read_text())
+        step = report["steps"][-1]["name"] if report["steps"] else "first"
+        return f"the controller still boots: step {step}" if report["state"] == "booting" else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _slurmctld(folders: Folders) -> str | None:
+    """Return a sentence if slurmctld does not answer."""
+    try:
+        Control(folders.slurm_conf, PING_SECONDS).run("scontrol", "ping")
+    except SlurmError as error:
+        return f"slurmctld does not answer ({error})"
+    return None
+
+
+def _daemon(folders: Folders, error: rpc.RpcUnavailableError) -> str:
+    return f"the elastic daemon does not answer ({error}); its log: {folders.log}/elastic.log"
+
+
+def _behind(error: rpc.RpcError) -> str:
+    """Return the sentence for an error that the daemon answered, such as a slurmctld that is silent."""
+    if error.code in ("SlurmDown", "SlurmError"):
+        return f"slurmctld does not answer ({error})"
+    return str(error)
 
 
 def main(settings_file: str, arguments: list[str]) -> int:
-    """Runs the command and returns its exit status. A failure is one line on standard error."""
+    """Run the command and returns its exit status. A failure is one line on standard error."""
     parser = argparse.ArgumentParser(prog="slurm-stacks")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("submit", "cancel", "benchmark"):
@@ -51,7 +109,7 @@ def main(settings_file: str, arguments: list[str]) -> int:
             print(json.dumps(status(folders)))
             return 0
         if options.verb == "environments":
-            print(json.dumps(environments.found(Path(settings.site.apps))))
+            print(json.dumps(training.environments(Path(settings.site.apps))))
             return 0
         if options.verb == "logs":
             return show.run(Cluster(settings), options.what, lines=options.lines, follow=options.follow)
@@ -74,6 +132,6 @@ def main(settings_file: str, arguments: list[str]) -> int:
 
 
 def _ignore_interrupts() -> None:
-    """Ignores Ctrl-C and a lost terminal: a submit takes a moment only, and must not stop halfway."""
+    """Ignore Ctrl-C and a lost terminal: a submit takes a moment only, and must not stop halfway."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

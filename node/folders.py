@@ -41,16 +41,16 @@ class Folders:
 
     @property
     def state(self) -> PurePosixPath:
-        """slurmctld's StateSaveLocation."""
+        """Slurmctld's StateSaveLocation."""
         return self._of("state", "var/spool/slurmctld")
 
     @property
     def spool(self) -> PurePosixPath:
-        """slurmd's spool; in process mode it has a folder for each node."""
+        """Slurmd's spool; in process mode it has a folder for each node."""
         return self._of("spool", "var/spool/slurmd")
 
     def temporary(self, node: str) -> PurePosixPath:
-        """A process machine's own folder for what Slurm would make in /tmp, which all of them share."""
+        """Return a process machine's folder for what Slurm would make in /tmp, which all of them share."""
         return self.root / "tmp" / node
 
     @property

@@ -35,7 +35,7 @@ class Content(NamedTuple):
 
 @contextmanager
 def opened(path: Path, folder: int | None = None) -> Iterator[int]:
-    """Opens a regular file for reading, without waiting and without following a link at its end.
+    """Open a regular file for reading, without waiting and without following a link at its end.
 
     Args:
         folder: An open folder to which the path is relative.
@@ -60,10 +60,10 @@ def opened(path: Path, folder: int | None = None) -> Iterator[int]:
 
 
 def log(path: Path, *, anew: bool = False) -> BinaryIO:
-    """Opens a log for writing at its end, without following a link in its place.
+    """Open a log for writing at its end, without following a link in its place.
 
     Args:
-        anew: whether the log begins empty.
+        anew: Whether the log begins empty.
 
     Raises:
         OSError: A link is there, or the log cannot be written.
@@ -73,7 +73,7 @@ def log(path: Path, *, anew: bool = False) -> BinaryIO:
 
 
 def read(path: Path, most: int, folder: int | None = None) -> Content:
-    """Reads a whole file, if it is not larger than `most` bytes.
+    """Read a whole file, if it is not larger than `most` bytes.
 
     Raises:
         FileNotFoundError, UnusableError, OSError: As for `opened`; a larger file is an `UnusableError`.
@@ -88,7 +88,7 @@ def read(path: Path, most: int, folder: int | None = None) -> Content:
 
 
 def end(path: Path, most: int, folder: int | None = None) -> bytes:
-    """Reads at most the last `most` bytes of a file.
+    """Read at most the last `most` bytes of a file.
 
     Raises:
         FileNotFoundError, UnusableError, OSError: As for `opened`.
@@ -98,7 +98,7 @@ def end(path: Path, most: int, folder: int | None = None) -> bytes:
 
 
 def parse(text: str | bytes) -> Any:
-    """Reads JSON that anybody may have written.
+    """Read JSON that anybody may have written.
 
     Raises:
         ValueError: It is no JSON, or has more than DEEPEST levels.
@@ -122,7 +122,7 @@ def parse(text: str | bytes) -> Any:
 
 @contextmanager
 def folder(path: Path, parent: int | None = None) -> Iterator[int]:
-    """Opens a folder, without following a link at the path's end.
+    """Open a folder, without following a link at the path's end.
 
     Args:
         parent: An open folder to which the path is relative.
@@ -144,7 +144,7 @@ def folder(path: Path, parent: int | None = None) -> Iterator[int]:
 
 
 def owner(path: Path) -> int | None:
-    """The user who owns a path, or the link itself if it is one; `None` if nothing is there."""
+    """Return the user who owns a path, or the link itself if it is one; `None` if nothing is there."""
     try:
         return path.lstat().st_uid
     except FileNotFoundError:
@@ -152,12 +152,12 @@ def owner(path: Path) -> int | None:
 
 
 def is_trusted(user: int | None) -> bool:
-    """Whether files of this user are used as one's own: they are root's, one's own, or not there yet."""
+    """Return whether this user's files are used as one's own: root's, one's own, or not there yet."""
     return user in (None, 0, os.geteuid())
 
 
 def name(user: int) -> str:
-    """A user's name, or `user N` for one without a name."""
+    """Return a user's name, or `user N` for one without a name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from node.aws import s3
-    from node.gcp import storage
+    from node.aws import services as aws
+    from node.gcp import services as gcp
 
 
 S3, GS = "s3://", "gs://"
@@ -30,25 +30,30 @@ IMAGE = "image.json"
 
 
 def fetch(bucket: str, key: str) -> bytes:
-    """Returns the content of an object in the cluster's bucket."""
+    """Return the content of an object in the cluster's bucket."""
     return cloud_bucket(bucket).get(key) if bucket.startswith((S3, GS)) else (Path(bucket) / key).read_bytes()
 
 
 @functools.cache
-def cloud_bucket(bucket: str) -> s3.Bucket | storage.Bucket:
-    """The bucket's client with this machine's identity. On AWS the region is the environment's or its own."""
-    if bucket.startswith(GS):
-        from node.gcp import metadata, storage
+def cloud_bucket(bucket: str) -> aws.Bucket | gcp.Bucket:
+    """Return the bucket's client with this machine's identity.
 
-        return storage.Bucket(bucket, metadata.Metadata().token)
-    from node.aws import imds, s3
+    On AWS the region is the environment's or its own.
+    """
+    if bucket.startswith(GS):
+        from node.gcp import metadata
+        from node.gcp import services as gcp
+
+        return gcp.Bucket(bucket, metadata.Metadata().token)
+    from node.aws import imds
+    from node.aws import services as aws
 
     instance = imds.Metadata()
-    return s3.Bucket(bucket, os.environ.get("AWS_REGION") or instance.region(), instance.credentials)
+    return aws.Bucket(bucket, os.environ.get("AWS_REGION") or instance.region(), instance.credentials)
 
 
 def checked(bucket: str, entry: dict[str, str]) -> bytes:
-    """Returns the object that `entry` names, after a check of its digest.
+    """Return the object that `entry` names, after a check of its digest.
 
     Raises:
         SystemExit: The digest is wrong.
@@ -63,14 +68,14 @@ def checked(bucket: str, entry: dict[str, str]) -> bytes:
 
 
 def place(target: Path, content: bytes) -> None:
-    """Writes a file atomically."""
+    """Write a file atomically."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(target)
 
 
 def point(link: Path, target: str) -> None:
-    """Makes `link` a symbolic link to `target`, atomically."""
+    """Make `link` a symbolic link to `target`, atomically."""
     if link.is_symlink() and str(link.readlink()) == target:
         return
     draft = link.with_name(f".{link.name}.{os.getpid()}")
@@ -79,10 +84,10 @@ def point(link: Path, target: str) -> None:
 
 
 def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
-    """Unpacks the current code below `code` and writes the settings beside it. Both stay for the next boot.
+    """Unpack the current code below `code` and writes the settings beside it. Both stay for the next boot.
 
     Args:
-        name: the object that names the code and the settings.
+        name: The object that names the code and the settings.
 
     Returns:
         The folder of the code.
@@ -114,7 +119,7 @@ def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
 
 
 def install_or_reuse(bucket: str, code: Path, name: str = CURRENT) -> Path:
-    """Runs `install`. If a cloud's bucket cannot be reached, it uses the code of the last boot.
+    """Run `install`. If a cloud's bucket cannot be reached, it uses the code of the last boot.
 
     Raises:
         SystemExit: There is no code to run. The message says why.
@@ -131,7 +136,7 @@ def install_or_reuse(bucket: str, code: Path, name: str = CURRENT) -> Path:
 
 
 def import_from(folder: Path) -> None:
-    """Makes Python import `node` from `folder`, and forgets the modules that the loader has imported."""
+    """Make Python import `node` from `folder`, and forgets the modules that the loader has imported."""
     sys.path.insert(0, str(folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "node"]:
         del sys.modules[name]

@@ -8,16 +8,251 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.accelerator import Accelerator as Accelerator  # noqa: PLC0414  the design's types are here
-from node.batch import Batch
-from node.containers.model import Containers as Containers  # noqa: PLC0414
-from node.containers.model import Package
 from node.health.model import Health, JobScript
-from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
-from node.slurm.origin import Repository
-from node.storage import Gp3 as Gp3  # noqa: PLC0414
-from node.storage import Mount as Mount  # noqa: PLC0414
+
+# The accelerators of a node, as the design describes them. Plain data, which every machine reads.
+
+SUBNET_MANAGED = frozenset({"b200"})
+"""GPUs whose NVSwitches NVIDIA's NVLink Subnet Manager programs, by the kernel's InfiniBand modules.
+
+Without it nvidia-smi sees all GPUs, and every program fails with CUDA's error 802 (NVIDIA's Fabric Manager
+user guide, section 1.3.2; NVIDIA/gpu-operator#2781 on p6-b200).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The accelerators of a node: Slurm's generic resource `gpu:<type>:<count>`.
+
+    Attributes:
+        type: Slurm's GRES type: v100, t4, a100, a10g, trainium.
+        count: Devices on each node.
+        gres: The name of the generic resource: `gpu`, or `neuron` for Trainium.
+        simulated: True on the local stack: Slurm counts and allocates devices that do not exist.
+        cores: NeuronCores of a device, if jobs ask for cores; 0: they ask for devices.
+    """
+
+    type: str
+    count: int
+    gres: str = "gpu"
+    simulated: bool = False
+    cores: int = 0
+
+    @property
+    def resource(self) -> str:
+        """The generic resource that jobs ask for."""
+        return f"{self.gres}core" if self.cores else self.gres
+
+    @property
+    def units(self) -> int:
+        """How much of it a node has."""
+        return self.count * (self.cores or 1)
+
+    @property
+    def subnet_managed(self) -> bool:
+        """Whether the devices are of no use before a subnet manager has joined them."""
+        return self.type in SUBNET_MANAGED and self.count > 1 and not self.simulated
+
+
+# What the design says of the containers of jobs.
+
+IMAGES = "/var/cache/enroot"
+"""Where a node keeps the layers of images that it fetched, unless the stack file says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Debian package that machines install, known by its hash.
+
+    Attributes:
+        source: A path in the project, or an address.
+    """
+
+    source: str
+    sha256: str
+
+    def archived(self) -> str:
+        """Return where a machine finds it: its address, or its path in the node archive."""
+        return self.source if "://" in self.source else f"packages/{self.sha256}.deb"
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """What runs the containers of jobs.
+
+    Attributes:
+        runtime: oci: Slurm's `--container` with crun. pyxis: `--container-image` with Enroot and Pyxis.
+        packages: pyxis: the packages with Enroot and Pyxis; empty if the image has them.
+        images: pyxis: the folder of layers that were fetched.
+    """
+
+    runtime: str
+    packages: tuple[Package, ...] = ()
+    images: str = IMAGES
+
+
+# The design's types of storage: what machines mount, and how fast a disk is.
+
+BUCKETS = ("s3", "gcs")
+"""The kinds of mounts that are buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gp3:
+    """The performance of an EBS volume of type gp3. `None` means what every volume has.
+
+    Attributes:
+        throughput: MiB/s.
+    """
+
+    iops: int | None = None
+    throughput: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory that machines share, or a scratch directory of each node.
+
+    Attributes:
+        kind: nfs | efs | filestore | fsx_lustre | nvme | s3 | gcs | bind (local stack: a folder of this
+            machine)
+        served_by: The role whose machine exports it (nfs); `None` if a service or somebody's own NFS server
+            does.
+        deployment: fsx_lustre: the deployment type (SCRATCH_2, PERSISTENT_2, …); filestore: the tier.
+        storage_type: fsx_lustre: SSD | HDD.
+        throughput: fsx_lustre with a persistent deployment type: MB/s for each TiB.
+        s3_import: fsx_lustre: the `s3://bucket/prefix` whose objects appear as files.
+        s3_export: fsx_lustre: the `s3://bucket/prefix` to which changed files are written.
+        name: Its key below `storage` in the stack file: home, apps, scratch or local_scratch.
+        gp3: Nfs on AWS: the performance of the controller's disk.
+        existing: What is there already, and stays when the cluster goes: `fs-…`, `vol-…`, the name of a disk
+            or of a Filestore instance, `server:/path` of an NFS server, or the address of a bucket.
+        security_group: AWS, existing: the group of its network interfaces, in which the cluster opens its
+            ports.
+        keep: Whether it stays when the cluster is destroyed.
+        snapshot: Whether a snapshot (nfs) or a backup (fsx_lustre) is made when the cluster is destroyed.
+        restore: The snapshot or the backup with which it begins.
+    """
+
+    path: str
+    kind: str
+    roles: tuple[str, ...] = ("controller", "login", "compute")
+    served_by: str | None = None
+    options: str = "defaults"
+    size_gib: int | None = None
+    deployment: str | None = None
+    storage_type: str | None = None
+    throughput: int | None = None
+    s3_import: str | None = None
+    s3_export: str | None = None
+    name: str = ""
+    gp3: Gp3 | None = None
+    existing: str | None = None
+    security_group: str | None = None
+    keep: bool = False
+    snapshot: bool = False
+    restore: str | None = None
+
+    def bucket(self) -> tuple[str, str]:
+        """Return the name and the prefix of its bucket: a prefix ends with a slash, or is empty."""
+        name, _, prefix = str(self.existing).partition("://")[2].partition("/")
+        return name, f"{prefix}/" if prefix else ""
+
+    @property
+    def writable(self) -> bool:
+        """Whether users may write to its bucket."""
+        return "rw" in self.options.split(",")
+
+
+# The part of a design that says how the local cloud behaves. Its agent follows these settings.
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCloud:
+    """The limits and the simulated failures of the local cloud. `None` means no limit.
+
+    Attributes:
+        boot_delay: Seconds from the launch of a machine until it runs.
+        boot_spread: The greatest additional delay in seconds. Each machine gets its own random delay up to
+            this value.
+        quota_nodes: The number of compute machines at one time. A launch beyond it fails, as it would on a
+            cloud.
+        quota_gpus: The number of the machines' devices at one time.
+        capacity: Pool -> the number of machines at one time. A pool is a partition's name, or
+            `partition/zone`.
+        never_register: The share of compute machines (0 to 1) that run but never register as a node.
+        api_error: The error with which calls fail: quota | capacity | placement | permission | throttled |
+            config.
+        api_latency: Seconds that are added to every call.
+        list_lag: Seconds for which a new machine is missing from the list.
+    """
+
+    boot_delay: float = 0.0
+    boot_spread: float = 0.0
+    quota_nodes: int | None = None
+    quota_gpus: int | None = None
+    capacity: dict[str, int] = field(default_factory=dict)
+    never_register: float = 0.0
+    api_error: str | None = None
+    api_latency: float = 0.0
+    list_lag: float = 0.0
+
+
+# The part of a design (`node.model`) that describes AWS Batch, for stacks that use it instead of Slurm.
+
+CACHING_GIB = 48
+"""The size of an image of machines that holds a container image as well: the published one had 12 GB, and
+Docker needs its layers packed and unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One multi-node parallel job definition of AWS Batch, and the compute environment that runs it.
+
+    Attributes:
+        queue: The name of the job queue. It is also the name of the design's only partition.
+        container_image: The image, or `None` for the one that is built and pushed to `repository`.
+        volumes: Folder on the machine -> folder in the container.
+        parameters: Values of the placeholders `Ref::name` in the command.
+        timeout: The time limit of the whole job, in seconds.
+        repository: The name of the repository that the stack makes; `None` if the image exists already.
+        cached: Whether the baked image of the machines has the container image in Docker's cache.
+        efa: Elastic Fabric Adapters of each node that the container gets.
+        file_system: Stack: the file system lives as long as the stack. job: it is made for each job.
+        vcpu_price_hour: USD an hour for a vCPU of the most expensive of `machines`; `None` if the price of
+            one is not known.
+    """
+
+    compute_environment: str
+    queue: str
+    job_definition: str
+    nodes: int
+    machines: tuple[str, ...]
+    min_vcpus: int
+    desired_vcpus: int
+    max_vcpus: int
+    container_image: str | None
+    container_vcpus: int
+    container_memory_mib: int
+    container_gpus: int = 0
+    command: tuple[str, ...] = ()
+    job_role: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, str] = field(default_factory=dict)
+    placement_group: str | None = None
+    attempts: int = 1
+    parameters: dict[str, str] = field(default_factory=dict)
+    timeout: int | None = None
+    repository: str | None = None
+    cached: bool = False
+    shared_memory_mib: int = 64
+    efa: int = 0
+    file_system: str = "stack"
+    start_on_manifest: bool = False
+    tags: dict[str, str] = field(default_factory=dict)
+    vcpu_price_hour: float | None = None
+
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
@@ -33,76 +268,87 @@ APPS, SHARED = "/apps", "/home"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine that exists as long as the cluster does."""
+    """A machine that exists as long as the cluster does.
+
+    Attributes:
+        role: controller | login
+        tags: What the machine does: controller, login, nfs, public. Code asks for these and never for the
+            cloud.
+        image: Its own machine image; `None` means the cluster's (`ClusterDesign.image`).
+        price_hour: USD an hour; `None` if the snapshot knows no price.
+        gp3: AWS: the performance of its root disk.
+        open_metadata: Whether every user of a login machine may ask the cloud's metadata address, not root
+            alone.
+    """
 
     name: str
     role: str
-    """controller | login"""
     tags: tuple[str, ...]
-    """What the machine does: controller, login, nfs, public. Code asks for these and never for the cloud."""
     instance_type: str
     disk_gib: int
     image: str | None = None
-    """Its own machine image; `None` means the cluster's (`ClusterDesign.image`)."""
     price_hour: float | None = None
-    """USD an hour; `None` if the snapshot knows no price."""
     gp3: Gp3 | None = None
-    """AWS: the performance of its root disk."""
     open_metadata: bool = False
-    """Whether every user of a login machine may ask the cloud's metadata address, not root alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A Slurm partition of equal nodes, named `<name>-0` … `<name>-<max-1>`."""
+    """A Slurm partition of equal nodes, named `<name>-0` … `<name>-<max-1>`.
+
+    Attributes:
+        memory_mib: Slurm's RealMemory, which is below what the machine reports.
+        max: How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all.
+        placement: none | cluster
+        placement_group: AWS: name of an existing placement group; `None` means one of its own if `placement`
+            is cluster.
+        efa: Number of Elastic Fabric Adapter interfaces on each node.
+        reservations: AWS: ids or ARNs of several capacity reservations, of which the stack makes one group.
+        capacity_block: AWS: whether the reservation is a Capacity Block for ML.
+        time_limit: The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE.
+        price_hour: USD for each node and hour; `None` if the snapshot knows no price.
+        disk_gib: The node's root disk; 0 for processes, which have none.
+        zones: Zones in which nodes may start, tried in this order; empty means the cluster's.
+        secure_boot: Google Cloud: whether nodes load signed kernel modules only.
+        placement_policy: Google Cloud: name of the placement policy that the reservation was made with.
+        min_cpu_platform: Google Cloud: type of a node's root disk (`None`: pd-balanced), the oldest
+            processors it may have.
+        topology: Whether Slurm chooses nodes by where the cloud says that their machines are.
+        local_ssds: Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch.
+        gp3: AWS: the performance of a node's root disk.
+        open_metadata: Whether jobs may ask the cloud's metadata address, and so act with their node's
+            identity.
+    """
 
     name: str
     instance_type: str
     cpus: int
     memory_mib: int
-    """Slurm's RealMemory, which is below what the machine reports."""
     min: int
     max: int
-    """How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all."""
     accelerator: Accelerator | None = None
     spot: bool = False
     placement: str = "none"
-    """none | cluster"""
     placement_group: str | None = None
-    """AWS: name of an existing placement group; `None` means one of its own if `placement` is cluster."""
     efa: int = 0
-    """Number of Elastic Fabric Adapter interfaces on each node."""
     reservation: str | None = None
     reservations: tuple[str, ...] = ()
-    """AWS: ids or ARNs of several capacity reservations, of which the stack makes one group."""
     capacity_block: bool = False
-    """AWS: whether the reservation is a Capacity Block for ML."""
     time_limit: str = "INFINITE"
-    """The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE."""
     exclusive: bool = False
     default: bool = False
     image: str | None = None
     price_hour: float | None = None
-    """USD for each node and hour; `None` if the snapshot knows no price."""
     disk_gib: int = 0
-    """The node's root disk; 0 for processes, which have none."""
     zones: tuple[str, ...] = ()
-    """Zones in which nodes may start, tried in this order; empty means the cluster's."""
     secure_boot: bool = False
-    """Google Cloud: whether nodes load signed kernel modules only."""
     placement_policy: str | None = None
-    """Google Cloud: name of the placement policy that the reservation was made with."""
     disk_type: str | None = None
     min_cpu_platform: str | None = None
-    """Google Cloud: type of a node's root disk (`None`: pd-balanced), the oldest processors it may have."""
     topology: bool = False
-    """Whether Slurm chooses nodes by where the cloud says that their machines are."""
     local_ssds: int = 0
-    """Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch."""
     gp3: Gp3 | None = None
-    """AWS: the performance of a node's root disk."""
     open_metadata: bool = False
-    """Whether jobs may ask the cloud's metadata address, and so act with their node's identity."""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -121,104 +367,150 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A user's script that runs once on each machine of a role before the machine takes work."""
+    """A user's script that runs once on each machine of a role before the machine takes work.
+
+    Attributes:
+        role: controller | login | compute | all
+        source: A path in the project, an address, or `INLINE` if the stack file has the text itself.
+        text: The script's text if the stack file has it.
+    """
 
     role: str
-    """controller | login | compute | all"""
     source: str
-    """A path in the project, an address, or `INLINE` if the stack file has the text itself."""
     args: tuple[str, ...] = ()
     timeout: int = 600
     text: str | None = None
-    """The script's text if the stack file has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the cluster may spend in its life; `None` means no limit."""
+    """What the cluster may spend in its life; `None` means no limit.
+
+    Attributes:
+        max_hours: The limit in node-hours.
+        running_jobs: What happens to running jobs when the budget is used up: keep | cancel.
+    """
 
     max_usd: float | None = None
     max_hours: float | None = None
-    """The limit in node-hours."""
     running_jobs: str = "keep"
-    """What happens to running jobs when the budget is used up: keep | cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """An apt repository with packages of Slurm.
+
+    Attributes:
+        url: The address in a `deb` line.
+        suite: The suite in a `deb` line.
+        components: The components in a `deb` line.
+        key: The address of the key that signs the repository.
+        fingerprint: The key's fingerprint.
+    """
+
+    url: str
+    suite: str
+    components: tuple[str, ...]
+    key: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """Slurm's timers, in seconds, and whether it keeps accounts."""
+    """Slurm's timers, in seconds, and whether it keeps accounts.
+
+    Attributes:
+        suspend_time: How long a node may be idle before it is powered down.
+        suspend_timeout: How long a power-down may take.
+        resume_timeout: How long a node may take from its launch to its registration.
+        slurmd_timeout: How long a slurmd may not answer before its node is DOWN.
+        source: The distribution whose source package of Slurm the images are built from: debian-13.
+        packages: Packages of Slurm, instead of the distribution's.
+        repository: An apt repository with packages of Slurm, instead of the distribution's.
+    """
 
     suspend_time: int = 300
-    """How long a node may be idle before it is powered down."""
     suspend_timeout: int = 120
-    """How long a power-down may take."""
     resume_timeout: int = 900
-    """How long a node may take from its launch to its registration."""
     slurmd_timeout: int = 60
-    """How long a slurmd may not answer before its node is DOWN."""
     reconcile_interval: float = 30.0
     accounting: bool = False
     prolog: JobScript | None = None
     epilog: JobScript | None = None
     source: str | None = None
-    """The distribution whose source package of Slurm the images are built from: debian-13."""
     packages: tuple[Package, ...] = ()
-    """Packages of Slurm, instead of the distribution's."""
     repository: Repository | None = None
-    """An apt repository with packages of Slurm, instead of the distribution's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How users reach the login machine."""
+    """How users reach the login machine.
+
+    Attributes:
+        mode: ssm | iap | ssh | local (this machine)
+        ssh_cidrs: The networks from which port 22 can be reached.
+        key: The name of an EC2 key pair.
+    """
 
     mode: str = "local"
-    """ssm | iap | ssh | local (this machine)"""
     ssh_cidrs: tuple[str, ...] = ()
-    """The networks from which port 22 can be reached."""
     key: str | None = None
-    """The name of an EC2 key pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The cluster's own network, or an existing one that is given by its ids."""
+    """The cluster's own network, or an existing one that is given by its ids.
+
+    Attributes:
+        zones: Zones for nodes, tried in this order; empty means every zone that offers the instance type.
+        vpc: Id of an existing VPC (aws), or name of an existing network (gcp).
+        nat: AWS: whether nodes reach the internet by a NAT gateway; otherwise machines have public addresses.
+    """
 
     cidr: str | None = None
     public_cidr: str | None = None
     private_cidr: str | None = None
     zones: tuple[str, ...] = ()
-    """Zones for nodes, tried in this order; empty means every zone that offers the instance type."""
     vpc: str | None = None
-    """Id of an existing VPC (aws), or name of an existing network (gcp)."""
     public_subnet: str | None = None
     private_subnets: tuple[str, ...] = ()
     nat: bool = True
-    """AWS: whether nodes reach the internet by a NAT gateway; otherwise machines have public addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The image from which machines boot."""
+    """The image from which machines boot.
+
+    Attributes:
+        source: The name of a distribution: ubuntu-24.04.
+        id: Id of an existing image, used instead of `source`.
+        bake: Whether images are built from `source` or `id` first, by the steps of the bootstrap.
+    """
 
     source: str | None = None
-    """The name of a distribution: ubuntu-24.04."""
     id: str | None = None
-    """Id of an existing image, used instead of `source`."""
     bake: bool = False
-    """Whether images are built from `source` or `id` first, by the steps of the bootstrap."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDesign:
-    """Everything that is decided before any resource exists: pure data from `infra.design.design`."""
+    """Everything that is decided before any resource exists: pure data from `infra.design.design`.
+
+    Attributes:
+        provider: aws | gcp | local
+        isolation: How machines are isolated: `vm` on a cloud; `process` or `container` on the local stack.
+        scheduler: slurm | batch
+        project: The id of the Google Cloud project.
+        kms_key: AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key.
+        trains: Whether a training follows the creation; if so, a cloud's controller makes its environment.
+        requirements: The requirements file of that environment, relative to the stack file. `None` means the
+            one locked.
+    """
 
     name: str
     stack: str
     provider: str
-    """aws | gcp | local"""
     isolation: str
-    """How machines are isolated: `vm` on a cloud; `process` or `container` on the local stack."""
     hosts: tuple[Host, ...]
     partitions: tuple[Partition, ...]
     mounts: tuple[Mount, ...]
@@ -230,23 +522,18 @@ class ClusterDesign:
     region: str | None = None
     zone: str | None = None
     scheduler: str = "slurm"
-    """slurm | batch"""
     project: str | None = None
-    """The id of the Google Cloud project."""
     access: Access = field(default_factory=Access)
     network: Network = field(default_factory=Network)
     image: Image = field(default_factory=Image)
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
     kms_key: str | None = None
-    """AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key."""
     trains: bool = True
-    """Whether a training follows the creation; if so, a cloud's controller makes its environment."""
     requirements: str | None = None
-    """The requirements file of that environment, relative to the stack file. `None` means the one locked."""
 
     def fetched(self, role: str | None, scheme: str) -> list[str]:
-        """The addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.
+        """Return the addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.
 
         Without a role: what a machine fetches that becomes an image, which runs no hooks.
         """
@@ -259,58 +546,61 @@ class ClusterDesign:
         return next(p for p in self.partitions if p.name == name)
 
     def partition_of(self, node: str) -> Partition | None:
-        """The partition of a node; `None` for a name that is not in the design."""
+        """Return the partition of a node; `None` for a name that is not in the design."""
         prefix, _, index = node.rpartition("-")
         if not index.isdigit() or (len(index) > 1 and index.startswith("0")):
             return None
         return next((p for p in self.partitions if p.name == prefix and int(index) < p.max), None)
 
     def nodes_of(self, names: str) -> frozenset[str]:
-        """The nodes of partitions, whose names are joined by commas as in a job's."""
+        """Return the nodes of partitions, whose names are joined by commas as in a job's."""
         wanted = names.split(",")
         return frozenset(node for p in self.partitions if p.name in wanted for node in p.nodes())
 
     def static_nodes(self) -> frozenset[str]:
-        """The nodes of all partitions that are always up."""
+        """Return the nodes of all partitions that are always up."""
         return frozenset(node for p in self.partitions for node in p.static_nodes())
 
     def controller(self) -> Host:
         return next(h for h in self.hosts if h.role == "controller")
 
     def login_hosts(self) -> list[Host]:
-        """The machines where users log in: the login machines, or else the controller."""
+        """Return the machines where users log in: the login machines, or else the controller."""
         return [h for h in self.hosts if h.role == "login"] or [self.controller()]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkDesign:
-    """The training that follows the creation of the cluster."""
+    """The training that follows the creation of the cluster.
+
+    Attributes:
+        script: KERAS_MNIST, or the path of a program of the user's, relative to the stack file.
+        profile: published | sync | local-sgd
+        data: auto | mnist | synthetic
+        learning_rate: Examples for each worker and step, and the rate for a batch of 64.
+        average_every: Local-sgd: the steps that a worker trains alone. `None` means measured.
+        files: A user's program: the paths of what is staged beside it. This field and the next ones are for
+            programs only, those from `epochs` to `average_every` for the built-in training only.
+        requirements: The file with the packages of its environment. `None` means the training environment.
+        container: The path of the OCI bundle in which its tasks run. `None` means on the node itself.
+    """
 
     script: str
-    """KERAS_MNIST, or the path of a program of the user's, relative to the stack file."""
     partition: str
     nodes: int
     gpus_per_node: int
     epochs: int
     profile: str
-    """published | sync | local-sgd"""
     data: str
-    """auto | mnist | synthetic"""
     batch: int = 64
     learning_rate: float = 0.2
-    """Examples for each worker and step, and the rate for a batch of 64."""
     seed: int = 0
     average_every: int | None = None
-    """local-sgd: the steps that a worker trains alone. `None` means measured."""
     files: tuple[str, ...] = ()
-    """A user's program: the paths of what is staged beside it. This field and the next ones are for programs
-    only, those from `epochs` to `average_every` for the built-in training only."""
     arguments: tuple[str, ...] = ()
     requirements: str | None = None
-    """The file with the packages of its environment. `None` means the training environment."""
     tasks_per_node: int = 1
     container: str | None = None
-    """The path of the OCI bundle in which its tasks run. `None` means on the node itself."""
 
     @property
     def own(self) -> bool:
@@ -325,43 +615,50 @@ class BenchmarkDesign:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is known only when the cluster's first machine exists: addresses, ports, folders."""
+    """What is known only when the cluster's first machine exists: addresses, ports, folders.
+
+    Attributes:
+        root: Prefix of the cluster's folders: `/`, or the run directory in process mode.
+        user: Slurm's SlurmUser.
+        slurmd_port: In process mode the first of a range of ports, one for each node.
+        first_address: Process mode: address of the node with the first port; others follow. `None`: all have
+            127.0.0.1.
+        blocks: In process mode, partition -> its blocks of ports (`node.slurm.addressing`).
+        apps: Folder of shared software; training environments are in `<apps>/envs/<digest of the lock file>`.
+        shared: Folder that every machine shares; benchmark runs are in `<shared>/bench`.
+        bucket: The bucket's name. `None` on the local stack, where the bucket is a folder.
+        secret: The secret that holds the munge key. `None` for processes, which have the key in their own
+            folder.
+        cloud_dns: Whether the names of nodes can be resolved before the nodes boot.
+        cgroups: The mount point of cgroups version 1 for Slurm. `None` means that Slurm finds the cgroups
+            itself.
+        cloud: The settings of the provider's elastic driver and boot steps.
+        addresses: Host -> address, for the machines that exist as long as the cluster; empty on the local
+            stack.
+    """
 
     root: str
-    """Prefix of the cluster's folders: `/`, or the run directory in process mode."""
     user: str
-    """Slurm's SlurmUser."""
     controller_host: str
     controller_address: str
     slurmctld_port: int = 6817
     slurmd_port: int = 6818
-    """In process mode the first of a range of ports, one for each node."""
     first_address: str | None = None
-    """Process mode: address of the node with the first port; others follow. `None`: all have 127.0.0.1."""
     blocks: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """In process mode, partition -> its blocks of ports (`node.slurm.blocks`)."""
     slurmdbd_port: int = SLURMDBD_PORT
     python: str = "/usr/bin/python3"
     apps: str = "/apps"
-    """Folder of shared software; training environments are in `<apps>/envs/<digest of the lock file>`."""
     shared: str = "/home"
-    """Folder that every machine shares; benchmark runs are in `<shared>/bench`."""
     bucket: str | None = None
-    """The bucket's name. `None` on the local stack, where the bucket is a folder."""
     secret: str | None = None
-    """The secret that holds the munge key. `None` for processes, which have the key in their own folder."""
     mounts: dict[str, MountSource] = field(default_factory=dict)  # path -> source, where a path is not enough
     cloud_dns: bool = False
-    """Whether the names of nodes can be resolved before the nodes boot."""
     cgroups: str | None = None
-    """The mount point of cgroups version 1 for Slurm. `None` means that Slurm finds the cgroups itself."""
     cloud: AwsSite | GcpSite | LocalSite = field(default_factory=LocalSite)
-    """The settings of the provider's elastic driver and boot steps."""
     addresses: dict[str, str] = field(default_factory=dict)
-    """Host -> address, for the machines that exist as long as the cluster; empty on the local stack."""
 
     def of(self, provider: type[CloudSite]) -> CloudSite:
-        """What `cloud` says; a ValueError where it is another provider's."""
+        """Return what `cloud` says; a ValueError where it is another provider's."""
         if not isinstance(self.cloud, provider):
             raise ValueError(f"site.cloud: {provider.__name__} is expected, not {type(self.cloud).__name__}")
         return self.cloud

@@ -26,32 +26,38 @@ _RECORD = struct.Struct(">HHIH")
 
 
 def has_name_server(design: ClusterDesign) -> bool:
-    """Whether the controller answers for the names of this cluster."""
+    """Return whether the controller answers for the names of this cluster."""
     return design.isolation == "vm"
 
 
 def domain(design: ClusterDesign) -> str:
-    """The cluster's domain. A node is `<node>.<domain>`. All machines search it for names without a dot."""
+    """Return the cluster's domain.
+
+    A node is `<node>.<domain>`. All machines search it for names without a dot.
+    """
     return f"{design.name}.{SUFFIX}"
 
 
 def folder(folders: Folders) -> PurePosixPath:
-    """The folder that the controller's name server watches. Its files have the format of /etc/hosts."""
+    """Return the folder that the controller's name server watches.
+
+    Its files have the format of /etc/hosts.
+    """
     return folders.lib / "names"
 
 
 def hosts(site: Site) -> dict[str, str]:
-    """Host -> address, for the machines that exist as long as the cluster does."""
+    """Return host -> address, for the machines that exist as long as the cluster does."""
     return {site.controller_host: site.controller_address} | site.addresses
 
 
 def lines(addresses: Mapping[str, str], suffix: str) -> str:
-    """Lines for /etc/hosts. The full name comes first, because `hostname --fqdn` prints the first name."""
+    """Return lines for /etc/hosts. The full name comes first: `hostname --fqdn` prints the first name."""
     return "".join(f"{address} {name}.{suffix} {name}\n" for name, address in addresses.items())
 
 
 def ask(name: str, server: str, seconds: float, port: int = PORT) -> str | None:
-    """Asks a name server for an IPv4 address, without this machine's resolvers and caches.
+    """Ask a name server for an IPv4 address, without this machine's resolvers and caches.
 
     Returns:
         The address. `None` means that the server knows none, or does not answer within `seconds`.

@@ -12,7 +12,7 @@ _LISTENING = "0A"
 
 
 def free(port: int) -> bool:
-    """Whether a daemon that listens on all addresses, as Slurm's daemons do, could bind the port."""
+    """Return whether a daemon that listens on all addresses, as Slurm's daemons do, could bind the port."""
     with socket.socket() as probe:
         # slurmctld sets the same option, so a port in TIME_WAIT is free for it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -24,13 +24,13 @@ def free(port: int) -> bool:
 
 
 def listening(pids: Iterable[int]) -> set[int]:
-    """The ports on which these processes listen. Processes of other users are left out."""
+    """Return the ports on which these processes listen. Processes of other users are left out."""
     sockets = _sockets()
     return {sockets[inode] for pid in pids for inode in _held(pid) if inode in sockets}
 
 
 def holder(port: int) -> str:
-    """The process that listens on a port, such as `python3 (pid 123)`, or a phrase for another user's."""
+    """Return the process that listens on a port: `python3 (pid 123)`, or a phrase for another user's."""
     wanted = {inode for inode, number in _sockets().items() if number == port}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib doubles the cost of a scan
         if entry.isdigit() and wanted & set(_held(int(entry))):
@@ -40,7 +40,7 @@ def holder(port: int) -> str:
 
 
 def _sockets() -> dict[str, int]:
-    """Inode -> port of every listening TCP socket."""
+    """Return inode -> port of every listening TCP socket."""
     found: dict[str, int] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def _sockets() -> dict[str, int]:
 
 
 def _held(pid: int) -> list[str]:
-    """The inodes of a process's sockets."""
+    """Return the inodes of a process's sockets."""
     found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):

@@ -40,12 +40,12 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """Returns the process of a pid. `None` means that there is none."""
+        """Return the process of a pid. `None` means that there is none."""
         stat = _stat(pid)
         return None if stat is None else cls(pid, stat.started)
 
     def alive(self) -> bool:
-        """Whether the process lives. A zombie does not, although `kill -0` succeeds for it."""
+        """Return whether the process lives. A zombie does not, although `kill -0` succeeds for it."""
         stat = _stat(self.pid)
         return stat is not None and stat.started == self.started and stat.state not in _GONE
 
@@ -70,12 +70,12 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def children(parent: int) -> list[int]:
-    """The pids of all children, with zombies."""
+    """Return the pids of all children, with zombies."""
     return _families(zombies=True).get(parent, [])
 
 
 def descendants(root: int) -> list[int]:
-    """The pids of living processes below `root`. The deepest are last."""
+    """Return the pids of living processes below `root`. The deepest are last."""
     families = _families(zombies=False)
     found: list[int] = []
     front = [root]
@@ -86,7 +86,7 @@ def descendants(root: int) -> list[int]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """The pids of a process's parent, the parent's parent, and so on, without PID 1."""
+    """Return the pids of a process's parent, the parent's parent, and so on, without PID 1."""
     found: list[int] = []
     while (stat := _stat(pid)) is not None and stat.parent > 1:
         pid = stat.parent
@@ -107,7 +107,7 @@ def _pids() -> list[int]:
 
 
 def end_tree(root: ProcessId, grace: float) -> bool:
-    """Ends a machine: SIGTERM to its init, which ends the services; after `grace` seconds SIGKILL to all.
+    """End a machine: SIGTERM to its init, which ends the services; after `grace` seconds SIGKILL to all.
 
     The init is killed last. It is the subreaper, so nothing can leave the tree until then.
 
@@ -122,7 +122,7 @@ def end_tree(root: ProcessId, grace: float) -> bool:
 
 
 def kill_tree(root: ProcessId) -> bool:
-    """Ends a machine at once, as a power cut does. The init is killed last, as in `end_tree`.
+    """End a machine at once, as a power cut does. The init is killed last, as in `end_tree`.
 
     Returns:
         False if a process survived SIGKILL for five seconds (it is stuck in the kernel).
@@ -140,7 +140,7 @@ def kill_tree(root: ProcessId) -> bool:
 
 
 def freeze_tree(root: ProcessId) -> None:
-    """Stops a process and all of its descendants, with those that start meanwhile."""
+    """Stop a process and all of its descendants, with those that start meanwhile."""
     stopped: set[int] = set()
     while running := [pid for pid in (root.pid, *descendants(root.pid)) if pid not in stopped]:
         _signal(running, signal.SIGSTOP)
@@ -148,7 +148,7 @@ def freeze_tree(root: ProcessId) -> None:
 
 
 def thaw_tree(root: ProcessId) -> None:
-    """Continues what `freeze_tree` stopped. Parents are last, so that none sees stopped children."""
+    """Continue what `freeze_tree` stopped. Parents are last, so that none sees stopped children."""
     _signal([*reversed(descendants(root.pid)), root.pid], signal.SIGCONT)
 
 
@@ -159,16 +159,16 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def with_descendants(roots: list[int]) -> list[int]:
-    """These pids and those of all living descendants, without our own."""
+    """Return these pids and those of all living descendants, without our own."""
     found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
     return [pid for pid in found if pid != os.getpid()]
 
 
 def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
-    """Sends SIGKILL to all processes that `find` returns, until it returns none twice in a row.
+    """Send SIGKILL to all processes that `find` returns, until it returns none twice in a row.
 
     Args:
-        find: returns pids, parents before their children.
+        find: Returns pids, parents before their children.
 
     Returns:
         The pids that are left after `seconds`.
@@ -186,12 +186,12 @@ def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
 
 
 def kill_together(pids: list[int]) -> None:
-    """Kills processes as if at one moment, so that none can see and report the end of another.
+    """Kill processes as if at one moment, so that none can see and report the end of another.
 
     A slurmstepd that lives a moment longer than its job would report a failed job instead of a dead machine.
 
     Args:
-        pids: the processes, parents before their children.
+        pids: The processes, parents before their children.
     """
     _signal(pids, signal.SIGSTOP)
     # One thread takes the signal. Until that thread gets a processor, the other threads go on.
@@ -200,7 +200,7 @@ def kill_together(pids: list[int]) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    """Whether all threads of a process have stopped or ended."""
+    """Return whether all threads of a process have stopped or ended."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -213,16 +213,16 @@ def _stands_still(pid: int) -> bool:
 
 
 def with_environment(name: str, value: str) -> list[int]:
-    """The pids of this user's living processes whose environment holds `name=value`."""
+    """Return the pids of this user's living processes whose environment holds `name=value`."""
     wanted = f"{name}={value}".encode()
     return having(lambda _pid, environment: wanted in environment)
 
 
 def having(wanted: Callable[[int, list[bytes]], bool]) -> list[int]:
-    """The pids of this user's living processes, without our own, for which `wanted` is true.
+    """Return the pids of this user's living processes, without our own, for which `wanted` is true.
 
     Args:
-        wanted: called with each process's pid and environment (`NAME=value`).
+        wanted: Called with each process's pid and environment (`NAME=value`).
     """
     found = []
     for pid in _pids():
@@ -235,7 +235,7 @@ def having(wanted: Callable[[int, list[bytes]], bool]) -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """The environment with which a process was started.
+    """Return the environment with which a process was started.
 
     While a process starts another program (execve), the kernel shows an empty environment for a moment. This
     function waits for the moment to pass, or the process would be overlooked.
@@ -258,16 +258,16 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def caller(pid: int) -> str:
-    """A process's identity as text for the environment, for `end_with_parent`."""
+    """Return a process's identity as text for the environment, for `end_with_parent`."""
     process = ProcessId.of(pid)
     return f"{pid}-{process.started}" if process else ""
 
 
 def end_with_parent(identity: str | None, number: signal.Signals = signal.SIGTERM) -> None:
-    """Makes the kernel send this process a signal when its parent ends, however the parent ends.
+    """Make the kernel send this process a signal when its parent ends, however the parent ends.
 
     Args:
-        identity: the `caller` of another process. If it has ended already, the signal is sent at once.
+        identity: The `caller` of another process. If it has ended already, the signal is sent at once.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

@@ -34,7 +34,7 @@ class RpcError(Exception):
     """The server answered that it failed.
 
     Attributes:
-        code: the server's error code, for programs.
+        code: The server's error code, for programs.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -44,7 +44,7 @@ class RpcError(Exception):
 
 @contextlib.contextmanager
 def _short_path(path: str) -> Iterator[str]:
-    """Yields a name for the socket that is shorter than the kernel's limit of 108 bytes."""
+    """Yield a name for the socket that is shorter than the kernel's limit of 108 bytes."""
     if len(os.fsencode(path)) < 100:
         yield path
         return
@@ -56,10 +56,10 @@ def _short_path(path: str) -> Iterator[str]:
 
 
 def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any:
-    """Asks the server at `path` and returns its answer.
+    """Ask the server at `path` and returns its answer.
 
     Args:
-        timeout: seconds of silence after which the server counts as unavailable.
+        timeout: Seconds of silence after which the server counts as unavailable.
 
     Raises:
         RpcUnavailableError: No server answers.
@@ -83,7 +83,7 @@ def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any
 
 
 def _connect(connection: socket.socket, path: str, timeout: float) -> None:
-    """Connects, and tries again while the server's queue is full, as with hundreds of clients at once.
+    """Connect, and tries again while the server's queue is full, as with hundreds of clients at once.
 
     Raises:
         OSError: There is no server, or its queue was full until the timeout.
@@ -96,10 +96,10 @@ class Server:
     """A server with one thread per connection. `close` ends it and removes the socket.
 
     Args:
-        path: the path of the socket. The socket of a dead server is replaced.
+        path: The path of the socket. The socket of a dead server is replaced.
         handler: `(method, params) -> result`. The client gets an exception as an RpcError, with its `code`
             attribute if it has one.
-        mode: the socket's permissions.
+        mode: The socket's permissions.
     """
 
     def __init__(self, path: str, handler: Handler, mode: int = 0o600) -> None:
@@ -115,7 +115,7 @@ class Server:
         self._socket.listen(512)
 
     def serve(self) -> None:
-        """Answers requests until `close`."""
+        """Answer requests until `close`."""
         with self._serving:
             self._serve()
 

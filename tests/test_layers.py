@@ -1,9 +1,10 @@
-"""Which folder may import which, and that the code of machines needs nothing but Python."""
+"""Which folder may import which or name it in a command, and that machines need nothing but Python."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,27 +15,24 @@ from tests.support.checkout import CODE, ROOT, sources
 
 FILES = sources()
 CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
-PROVIDERS = [f"{folder}.{name}" for folder in ("infra", "cli") for name in ("local", "aws", "gcp")]
-OF_CLOUDS = {(folder, name) for folder in ("infra", "cli") for name in ("aws", "gcp")}
+LAYERS = ("infra", "operations", "cli")
+PROVIDERS = [f"{folder}.{name}" for folder in LAYERS for name in ("local", "aws", "gcp")]
+OF_CLOUDS = {(folder, name) for folder in LAYERS for name in ("aws", "gcp")}
 IMPORTS = {
     "__main__.py": {"infra"},
     "infra": {"infra", "node", "workload"},
-    "cli": {"cli", "infra", "node", "localcloud", "workload"},
+    "operations": {"operations", "infra", "node", "localcloud", "workload"},
+    "cli": {"cli", "operations", "infra", "node", "localcloud", "workload"},
     "node": {"node"},
     "localcloud": {"localcloud", "node"},
     "workload": {"workload"},
 }
 """The table: folder -> the folders that its code may import."""
-OF_NODE = {
-    "node.model", "node.sites", "node.batch", "node.local_cloud", "node.codec", "node.plurals", "node.names",
-    "node.accelerator", "node.health.model", "node.containers.model", "node.loader",  # the bucket's names
-    "node.slurm.addressing", "node.bootstrap.key_server", "node.bootstrap.report_server",
-    "node.bootstrap.limits",
-    "node.bootstrap.vm.images", "node.bootstrap.vm.cloud_client", "node.bootstrap.vm.cloudwatch",
-    "node.bootstrap.vm.training",
-    "node.elastic.drivers.ec2.names", "node.elastic.drivers.gce.names",
+ACTING = {
+    "asyncio", "fcntl", "http", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess",
+    "threading", "urllib", *CLOUD_SDKS,
 }  # fmt: skip
-"""The node modules that `infra/` may import: the design's types, and names that both sides need."""
+"""A module that imports one of these does something: it starts a process, asks over a network, waits."""
 
 
 @functools.cache
@@ -97,13 +95,80 @@ def test_the_table_finds_an_import_that_crosses() -> None:
     assert crossing("infra/aws/x.py", "def f():\n    from cli.aws import account\n") == {"cli"}
     assert crossing("node/x.py", "import infra.design\n") == {"infra"}
     assert crossing("__main__.py", "from cli import providers\nfrom infra import providers\n") == {"cli"}
+    assert crossing("operations/x.py", "from cli import main\n") == {"cli"}
+    assert crossing("infra/x.py", "from operations import ssh\n") == {"operations"}
     assert crossing("cli/x.py", "from localcloud import isolation\nfrom node import rpc\n") == set()
 
 
-def test_the_program_takes_of_the_node_code_types_and_names_alone() -> None:
-    taken = {line.rpartition(": ")[2] for line in found("infra", "node")} - {"node"}
-    modules_ = {name for name in taken if name in modules() and not (ROOT / name.replace(".", "/")).is_dir()}
-    assert modules_ == OF_NODE
+def acts(module: str) -> bool:
+    """Return whether a module of ours imports one of `ACTING` itself."""
+    return any(name in ACTING for name, _ in imports(modules()[module]))
+
+
+def taken(text: str, path: str = "x.py") -> Iterator[str]:
+    """Yield the functions that a file takes of modules of the node code that act."""
+    tree = ast.parse(text)
+    whole: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "node":
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                if module in modules():
+                    whole[alias.asname or alias.name] = module
+                elif alias.name.islower() and acts(node.module or ""):
+                    yield f"{path}: {module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = whole.get(node.value.id, "")
+            if module and node.attr.islower() and acts(module):
+                yield f"{path}: {module}.{node.attr}"
+
+
+def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
+    """Types, constants, and functions of modules that start no process, wait for none and ask nobody."""
+    assert [
+        line
+        for file in sorted((ROOT / "infra").rglob("*.py"))
+        for line in taken(file.read_text(), str(file.relative_to(ROOT)))
+    ] == []
+    assert [*taken("from node.rpc import call, Address")] == ["x.py: node.rpc.call"]
+    assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.rpc.call"]
+
+
+ENTRY_POINTS = {"aws", "aws.batch", "gcp", "local", "ssh"}
+"""The modules of `operations/` that resources run, as `python -m operations.NAME`."""
+
+
+def named_modules(text: str) -> set[str]:
+    """Return the modules of other folders that a file's string constants name, alone or within a command.
+
+    Strings that are statements, such as docstrings, run nothing and are left out.
+    """
+    tree = ast.parse(text)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+    ]
+    pattern = rf"(?<![\w./])(?:{'|'.join(sorted(set(CODE) - {'infra'}))})(?:\.[a-z_]\w*)+(?![\w/])"
+    named = {name for text in texts for name in re.findall(pattern, text)}
+    return named & {*modules()}
+
+
+def test_the_program_names_no_module_but_the_operations_entry_points() -> None:
+    """A command line that a resource runs leads where an import may not: it is held to the same order."""
+    named = {name for path in (ROOT / "infra").rglob("*.py") for name in named_modules(path.read_text())}
+    assert named == {f"operations.{name}" for name in ENTRY_POINTS}
+    for name in ENTRY_POINTS:
+        folder = ROOT / "operations" / name.replace(".", "/")
+        file = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert 'if __name__ == "__main__":' in file.read_text(), name
+
+
+def test_a_module_that_a_command_names_is_found() -> None:
+    text = '"""cli.main"""\nX = ("-m", "cli.main")\nY = f"python -m cli.chaos {X}"\nZ = "node.example"'
+    assert named_modules(text) == {"cli.main", "cli.chaos"}
 
 
 def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
@@ -183,9 +248,9 @@ def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
 
 
 def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_of_scaling() -> None:
-    assert {line for folder in ("infra", "cli", "localcloud") for line in found(folder, "workload")} <= {
-        "cli/report/programs.py: workload.program_record",
-        "cli/report/programs.py: workload.program_record.SECONDS",
+    assert {line for folder in (*LAYERS, "localcloud") for line in found(folder, "workload")} <= {
+        "cli/report/programs.py: workload.result",
+        "cli/report/programs.py: workload.result.PROGRAM_SECONDS",
         "cli/report/runs.py: workload",
         "cli/report/runs.py: workload.result",
         "cli/report/runs.py: workload.result.Epoch",
@@ -194,7 +259,8 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
         "cli/report/runs.py: workload.scaling",
         "cli/report/runs.py: workload.scaling.Measured",
         "cli/results.py: workload",
-        "cli/results.py: workload.program_record",
+        "cli/results.py: workload.files",
+        "cli/results.py: workload.files.parse_json",
         "cli/results.py: workload.result",
         "infra/benchmark.py: workload.script",
         "infra/benchmark.py: workload.script.render",
@@ -203,7 +269,7 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
         "infra/workload_files.py: workload.program.FILES",
         "infra/workload_files.py: workload.program.LAUNCHER",
     }
-    for folder in ("infra", "cli", "node", "localcloud"):
+    for folder in (*LAYERS, "node", "localcloud"):
         assert found(folder, "tensorflow", "tf_keras", "keras", "numpy", "sklearn") == []
 
 
@@ -215,6 +281,7 @@ def test_shared_parts_know_no_provider(folder: str) -> None:
 
 def test_what_clouds_share_knows_none_of_them() -> None:
     assert found("infra/clouds", *PROVIDERS, *CLOUD_SDKS) == []
+    assert found("operations/clouds", *PROVIDERS, *CLOUD_SDKS) == []
     assert found("cli/clouds", *PROVIDERS, "cli.main", *CLOUD_SDKS) == []
 
 
@@ -230,8 +297,9 @@ def test_providers_do_not_know_each_other() -> None:
     for own in ("local", "aws", "gcp"):
         others = [name for name in PROVIDERS if not name.endswith(own)]
         assert found(f"infra/{own}", *others) == []
+        assert found(f"operations/{own}", *others) == []
         assert found(f"cli/{own}", *others, "cli.main", "cli.operate") == []
-    for folder in ("infra/local", "cli/local"):
+    for folder in ("infra/local", "operations/local", "cli/local"):
         assert found(folder, *CLOUD_SDKS) == []
     assert found("node/aws", "node.gcp") == []
     assert found("node/gcp", "node.aws") == []
@@ -248,6 +316,7 @@ def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
     assert strangers == []
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return every module of ours by its name."""
     found = {}
@@ -294,12 +363,12 @@ def test_a_circle_is_found() -> None:
 
 
 def test_providers_are_named_where_one_is_chosen_alone() -> None:
-    """`infra.providers` chooses one for the program, and `cli.providers` for the commands. The other modules
+    """`infra.providers` chooses one for the program, and `cli.provider` for the commands. The other modules
     are commands for the local stack or this machine."""
-    named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
+    named = {file.partition(":")[0] for folder in LAYERS for file in found(folder, *PROVIDERS)}
     outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
     assert outside == {
-        "infra/providers.py", "cli/providers.py", "cli/main.py", "cli/chaos.py",
+        "infra/providers.py", "cli/provider.py", "cli/main.py", "cli/chaos.py",
     }  # fmt: skip
 
 

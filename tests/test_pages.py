@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli import pages
+from operations import pages
 from tests.support.checkout import ROOT, sources
 
 TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! --)")

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.aws import operations
-from cli.local import system_packages
-from cli.ssh import lines
 from infra.aws import access, bake
 from infra.aws.batch import bake as ecs
 from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
-from node.bootstrap.vm import images, os_login, users
+from node.bootstrap.vm import images, users
+from node.bootstrap.vm.clouds import gcp
 from node.elastic import programs
+from operations import ssh
+from operations.aws import __main__
+from operations.local import system_packages
 from tests.support.aws_mocks import aws_design
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import CODE, ROOT
@@ -64,12 +65,12 @@ def texts() -> Iterator[tuple[str, str, str]]:
         "sh",
         programs.EPILOG_TEXT.format(path="/bin", slurm="env -i SLURM_CONF='/a b/slurm.conf'", seconds=9),
     )
-    yield "wait-for-environment", "sh", lines.wait_for_environment(PLACE, "0123abcd", 60)
-    yield "unpack", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64)
-    yield "submit", "sh", lines.submit(PLACE, "0123abcd/4567")
-    yield "cancel", "sh", lines.cancel(PLACE, "0123abcd/4567")
+    yield "wait-for-environment", "sh", ssh.wait_line(PLACE, "0123abcd", 60)
+    yield "unpack", "sh", ssh.unpack_line(PLACE, "0123abcd", "f" * 64)
+    yield "submit", "sh", ssh.submit_line(PLACE, "0123abcd/4567")
+    yield "cancel", "sh", ssh.cancel_line(PLACE, "0123abcd/4567")
     for verb in ("terminate-nodes", "wait"):
-        yield f"operation-{verb}", "sh", line(operations.__name__, verb, design)
+        yield f"operation-{verb}", "sh", line(__main__.__package__, verb, design)
     google = gcp_design()
     for role, host in (("controller", "controller"), ("compute", None)):
         yield (
@@ -77,7 +78,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
             "sh",
             instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
-    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "first-login", "sh", gcp.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
@@ -147,8 +148,8 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/aws/batch/ecs_image.sh",
         "infra/aws/batch/environment.py",
         "infra/clouds/userdata.py",
-        "cli/local/system_packages.py",
-        "node/bootstrap/vm/os_login.py",
+        "operations/local/system_packages.py",
+        "node/bootstrap/vm/clouds/gcp.py",
         "node/elastic/programs.py",
         "workload/job_head.j2",
     }
@@ -156,8 +157,8 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
 
 
 def test_values_that_look_like_shell_stay_values() -> None:
-    waiting = lines.wait_for_environment(AWKWARD, "0123abcd", 0)
+    waiting = ssh.wait_line(AWKWARD, "0123abcd", 0)
     done = subprocess.run(["sh"], input=waiting, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert f"{AWKWARD}/envs/0123abcd is not there" in done.stderr
-    assert shlex.split(lines.submit(AWKWARD, "a/b"))[1] == AWKWARD
+    assert shlex.split(ssh.submit_line(AWKWARD, "a/b"))[1] == AWKWARD

@@ -35,10 +35,10 @@ STARTERS = {
 }
 WORDS = {
     # Names that start nothing.
-    "node/slurm/environment.py", "cli/local/system_packages.py", "localcloud/machines.py",
+    "node/slurm/environment.py", "operations/local/system_packages.py", "localcloud/machines.py",
     "cli/console/picture.py",
     # Of `-V`, which asks nobody.
-    "node/bootstrap/machine_slurm.py",
+    "node/bootstrap/machine_steps.py",
 }  # fmt: skip
 SHOWN = {
     # Commands that a user is told to type.

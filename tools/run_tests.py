@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.local import image, system_packages, training
-from cli.runner.process import signal_group
 from infra.errors import UserError
 from infra.program.locations import cache_root
 from localcloud import images, layers
+from operations.local import benchmark, containers, system_packages
+from operations.processes import signal_group
 
 WIDE = "wide"
 """The marker of tests that only `./cluster test --all` runs: the same claims, tested more widely."""
@@ -169,7 +169,7 @@ def _prepare(project: Path) -> Path:
         if os.geteuid() == 0:
             system_packages.ensure_for(system_packages.CONTAINERS, say)
             # Made here, because its time would otherwise count for the first test that needs it.
-            images.ensure(images.recipe(), image.folder(), say)
+            images.ensure(images.recipe(), containers.image_folder(), say)
     except (UserError, layers.ImageError) as error:
         say(f"tests of machines that boot are skipped: {error}")
     try:
@@ -178,7 +178,7 @@ def _prepare(project: Path) -> Path:
         say(f"tests over SSH, of MPI, of a controller's firewall and of its name server are skipped: {error}")
     say("the training environment")
     uv = Path(sys.executable).with_name("uv")
-    return training.build(project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",))
+    return benchmark.build_environment(project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",))
 
 
 def merged(files: Sequence[Path], file: Path) -> list[str]:

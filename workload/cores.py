@@ -46,31 +46,31 @@ def mine(node: str, machine: str | None) -> dict[str, Any]:
     """Return this task's note about its cores, for the other tasks. It is made before and after the training.
 
     Args:
-        machine: the node's instance type.
+        machine: The node's instance type.
     """
     host = LOCAL if machine is not None and machine.startswith(LOCAL) else node
-    own = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0))
     return {
         "host": host,
         "node": node,
-        "cores": own,
+        "cores": cores,
         "clock": time.monotonic(),
         "worked": time.process_time(),
-        "busy": busy(own),
+        "busy": busy(cores),
     }
 
 
 def busy(cores: Sequence[int]) -> list[float] | None:
     """Return for how many seconds each core was busy since its host started. `None` means not known."""
-    found = {}
+    seconds = {}
     try:
         tick = os.sysconf("SC_CLK_TCK")
         for line in STAT.read_text().splitlines():
             name, *fields = line.split()
             if name.startswith("cpu") and name != "cpu":
                 ticks = [int(field) for field in fields[:_FIELDS]]
-                found[int(name[3:])] = (sum(ticks) - sum(ticks[field] for field in _IDLE)) / tick
-        return [found[core] for core in cores]
+                seconds[int(name[3:])] = (sum(ticks) - sum(ticks[field] for field in _IDLE)) / tick
+        return [seconds[core] for core in cores]
     except (OSError, ValueError, IndexError, KeyError):
         return None
 
@@ -105,31 +105,31 @@ def _others(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
             place = (early["host"], core)
             most[place] = max(most.get(place, (0.0, 0.0)), (span, ended - began))
     worked: float = sum(late["worked"] - early["worked"] for early, late in pairs)
-    there = sum(span for span, _ in most.values())
-    gone = sum(spent for _, spent in most.values())
-    return round(min(max((gone - worked) / there, 0.0), 1.0), 3)
+    available = sum(span for span, _ in most.values())
+    busy = sum(spent for _, spent in most.values())
+    return round(min(max((busy - worked) / available, 0.0), 1.0), 3)
 
 
 def of_tasks(rendezvous: Rendezvous, size: int, limit: float) -> dict[str, Any]:
     """Return the record's values about cores, from the notes of all tasks.
 
     Args:
-        size: the number of tasks.
-        limit: seconds to wait for their notes.
+        size: The number of tasks.
+        limit: Seconds to wait for their notes.
     """
     before = rendezvous.collect(TOPIC, range(size), limit, "number of cores")
     # There are none where an earlier start of the job has reported the last epoch.
-    there = rendezvous.any(AFTER)
-    found = used(before, rendezvous.collect(AFTER, range(size), limit, "use of cores") if there else ())
-    return {"cores": found.cores, "cores_shared": found.shared, "cores_others": found.others}
+    ended = rendezvous.any(AFTER)
+    use = used(before, rendezvous.collect(AFTER, range(size), limit, "use of cores") if ended else ())
+    return {"cores": use.cores, "cores_shared": use.shared, "cores_others": use.others}
 
 
 def noted(folder: Path, machine: str | None) -> Used | None:
     """Return what the tasks of a program have noted before they became it. `None` if they noted nothing.
 
     Args:
-        folder: the run's folder with the tasks' notes.
-        machine: the nodes' instance type.
+        folder: The run's folder with the tasks' notes.
+        machine: The nodes' instance type.
     """
     notes = []
     for file in sorted(folder.glob(f"*/{TOPIC}-*.json")):

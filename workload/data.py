@@ -4,6 +4,12 @@
 probe. Otherwise it takes the synthetic digits and prints one sentence about it. The result always names the
 data, and both kinds are checked against a pinned digest. This module needs NumPy; TensorFlow is imported only
 for a download.
+
+The synthetic digits, "digits-synthetic", are made of scikit-learn's 1,797 real handwritten digits of 8x8
+pixels. Each example warps one of them to 28x28 by a random affine map. 360 of the originals are held out and
+make the test set, so no test image is a warp of an original that was trained on. All arithmetic is on
+integers, and so are the random numbers. Every machine therefore makes the same bytes, and their digest can be
+pinned. Workers that each make their own copy train on the same data.
 """
 
 from __future__ import annotations
@@ -21,9 +27,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from workload import digits, files
+from workload import files
 from workload.errors import WorkloadError
 from workload.waiting import wait_at_most
+
+Arrays = tuple[Any, Any, Any, Any]
+"""Training images (n, 28, 28) uint8, training labels (n,) uint8, test images, test labels."""
+
 
 MNIST, SYNTHETIC = "mnist", "digits-synthetic"
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
@@ -35,14 +45,25 @@ SYNTHETIC_SHA256 = "f0f80e40cfeee8a52c1fd458d4d43b187f6faed5add01885591b73417498
 PROBE_SECONDS = 3.0
 DOWNLOAD_SECONDS = 120.0
 LOCK_SECONDS = 180.0
+TRAIN, TEST, HELD_OUT = 60_000, 10_000, 360
+ORIGINALS = 1_797
+SIZE = 28
+PADDING = 3
+"""Pixels of background added around each 8x8 source image, because the warp reads there."""
+_CHUNK = 2_000
+_FIXED_POINT = 1 << 16
+"""1.0 as a fixed-point number. Coordinates are in source pixels."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """60,000 training and 10,000 test images (n, 28, 28) uint8 with labels (n,) uint8."""
+    """60,000 training and 10,000 test images (n, 28, 28) uint8 with labels (n,) uint8.
+
+    Attributes:
+        name: The name in the result record: `mnist` or `digits-synthetic`.
+    """
 
     name: str
-    """The name in the result record: `mnist` or `digits-synthetic`."""
     x_train: Any
     y_train: Any
     x_test: Any
@@ -153,7 +174,7 @@ def _synthetic(cache: Path) -> Data:
         arrays = _read_synthetic(path)  # another task made it while this one waited
         if arrays is None:
             print("making the synthetic digits (once, some seconds)", flush=True)
-            arrays = digits.make()
+            arrays = make_digits()
             if (actual := _digest(arrays)) != SYNTHETIC_SHA256:
                 raise WorkloadError(
                     f"{SYNTHETIC}: made {actual}, expected is {SYNTHETIC_SHA256}: "
@@ -163,7 +184,7 @@ def _synthetic(cache: Path) -> Data:
     return Data(SYNTHETIC, *arrays)
 
 
-def _read_synthetic(path: Path) -> digits.Arrays | None:
+def _read_synthetic(path: Path) -> Arrays | None:
     """Return the cached arrays. `None` means that there are none or they are damaged."""
     try:
         with np.load(path) as file:
@@ -178,14 +199,14 @@ def _read_synthetic(path: Path) -> digits.Arrays | None:
     return arrays
 
 
-def _digest(arrays: digits.Arrays) -> str:
+def _digest(arrays: Arrays) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array))
     return digest.hexdigest()
 
 
-def _write_atomically(path: Path, arrays: digits.Arrays) -> None:
+def _write_atomically(path: Path, arrays: Arrays) -> None:
     x_train, y_train, x_test, y_test = arrays
     with files.replacing(path) as file:
         np.savez(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
@@ -217,3 +238,92 @@ def _acquire(file: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def make_digits() -> Arrays:
+    """Make the whole data set. It takes about 4 s."""
+    from sklearn.datasets import load_digits
+
+    source = load_digits()
+    images = source.images.astype(np.int32)  # 0 … 16
+    labels = source.target.astype(np.uint8)
+    kept, held_out = split_originals(len(images))
+    train = _warp_all(images, kept, TRAIN, stream=1)
+    test = _warp_all(images, held_out, TEST, stream=2)
+    return train[0], labels[train[1]], test[0], labels[test[1]]
+
+
+def split_originals(originals: int) -> tuple[Any, Any]:
+    """Return the indices of the originals to train on, and of those held out."""
+    order = np.argsort(_random(0, np.arange(originals), 0), kind="stable")
+    return order[HELD_OUT:], order[:HELD_OUT]
+
+
+def held_out_originals() -> Any:
+    """Return, for each test image, the index of the original that it is a warp of.
+
+    Warps of one original are no independent samples, so the error of an accuracy has to count originals.
+    """
+    return _choose(split_originals(ORIGINALS)[1], TEST, stream=2)
+
+
+def _choose(choices: Any, count: int, stream: int) -> Any:
+    return choices[_random(stream, np.arange(count), 0) % np.uint64(len(choices))]
+
+
+def _warp_all(images: Any, choices: Any, count: int, stream: int) -> tuple[Any, Any]:
+    padded = np.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+    result: Any = np.empty((count, SIZE, SIZE), np.uint8)
+    chosen = _choose(choices, count, stream)
+    for start in range(0, count, _CHUNK):
+        numbers = np.arange(start, min(start + _CHUNK, count))
+        result[start : start + _CHUNK] = _warp(padded[chosen[numbers]], numbers, stream)
+    return result, chosen
+
+
+def _warp(source: Any, numbers: Any, stream: int) -> Any:
+    """Warp each image by a random affine map, with bilinear interpolation."""
+
+    def between(slot: int, low: float, high: float) -> Any:
+        """Return uniform fixed-point numbers, one for each image."""
+        a, b = round(low * _FIXED_POINT), round(high * _FIXED_POINT)
+        value = a + (_random(stream, numbers, slot) % np.uint64(b - a)).astype(np.int64)
+        return value[:, None, None]
+
+    # How many source pixels a pixel of the result spans: a digit's 8 pixels become about 20, as in MNIST.
+    turn = between(3, -0.08, 0.08)
+    xx, yy = between(1, 0.34, 0.46), between(2, 0.34, 0.46)
+    xy, yx = turn + between(4, -0.05, 0.05), -turn + between(5, -0.05, 0.05)
+    middle = PADDING + 3.5
+    dx, dy = between(6, middle - 0.7, middle + 0.7), between(7, middle - 0.7, middle + 0.7)
+
+    doubled: Any = 2 * np.arange(SIZE) - (SIZE - 1)  # twice the distance from the middle: an integer
+    column, row = doubled[None, None, :], doubled[None, :, None]
+    x = (xx * column + xy * row) // 2 + dx
+    y = (yx * column + yy * row) // 2 + dy
+    edge = (source.shape[1] - 2) * _FIXED_POINT
+    x, y = np.clip(x, 0, edge), np.clip(y, 0, edge)
+
+    # 8 bits of fraction are enough for 8-bit pixels, and the products below fit 32 bits.
+    x0, fx = (x >> 16).astype(np.int32), ((x >> 8) & 255).astype(np.int32)
+    y0, fy = (y >> 16).astype(np.int32), ((y >> 8) & 255).astype(np.int32)
+    width = source.shape[2]
+    flat = source.reshape(-1)
+    at = np.arange(len(source), dtype=np.int32)[:, None, None] * (width * width) + y0 * width + x0
+    upper = flat[at] * (256 - fx) + flat[at + 1] * fx
+    lower = flat[at + width] * (256 - fx) + flat[at + width + 1] * fx
+    value = upper * (256 - fy) + lower * fy  # at most 16 · 2^16
+    return ((value * 255) >> 20).astype(np.uint8)
+
+
+def _random(stream: int, numbers: Any, slot: int) -> Any:
+    """Return 64 random bits for each number.
+
+    They are made by SplitMix64's finalizer, because numpy's own streams may change with its version.
+    """
+    with np.errstate(over="ignore"):
+        z = numbers.astype(np.uint64) * np.uint64(16) + np.uint64(slot)
+        z = (z + np.uint64((stream + 1) << 40)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

@@ -1,13 +1,20 @@
-"""Replaces files in one step. Standard library only."""
+"""The files of a run: replaced in one step, and JSON read with care. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+DEEPEST = 20
+"""The most levels of JSON that are read. A record has three."""
+
+
+_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 
 
 @contextlib.contextmanager
@@ -38,3 +45,33 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        ValueError: It is no JSON, or has more than DEEPEST levels.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON atomically, because other tasks may read the file meanwhile."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with replacing(path) as file:
+        file.write(f"{text}\n".encode())

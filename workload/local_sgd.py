@@ -36,10 +36,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from workload import model as keras_model
-from workload import recipe, workers
+from workload import sync, workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
+from workload.published import build_model
 from workload.scaling import choose
 
 UNSCALED = 2
@@ -58,12 +58,12 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
     Raises:
         StoppedError: `between` raises it to end the training.
-        WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
+        WorkloadError: The global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     tf.keras.utils.set_random_seed(plan.seed)
     group = workers.of(plan.strategy, plan.ring)
     with group.scope():
-        model = keras_model.build()
+        model = build_model()
         model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
     rounds = _Rounds(plan, group, model, start.momentum if start is not None else ())
     every = start.average_every if start is not None else plan.average_every
@@ -79,7 +79,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
         if order is None or first == 0:
-            order = recipe.order(plan, epoch + 1)
+            order = sync.epoch_order(plan, epoch + 1)
         count = min(every or PROBES[len(probes)], plan.steps - first)
         sums, times = rounds.one(order, at.step - first, first, count)
         loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
@@ -104,12 +104,15 @@ def _state(at: Position, model: Any, rounds: _Rounds, every: int) -> State:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Seconds that one round took on this worker."""
+    """Seconds that one round took on this worker.
+
+    Attributes:
+        step: The mean of its steps.
+        averaging: The averaging, with the wait for slower workers.
+    """
 
     step: float
-    """The mean of its steps."""
     averaging: float
-    """The averaging, with the wait for slower workers."""
 
 
 @dataclass(slots=True)
@@ -132,10 +135,10 @@ class _Spent:
         """Return the mean seconds of a step and of an averaging; nothing for a training of one round."""
         if self.rounds < 2:
             return {}
-        found = {"mean_step_seconds": self.computing / self.steps}
+        seconds = {"mean_step_seconds": self.computing / self.steps}
         if self.averaging:
-            found["mean_exchange_seconds"] = self.averaging / (self.rounds - 1)
-        return found
+            seconds["mean_exchange_seconds"] = self.averaging / (self.rounds - 1)
+        return seconds
 
 
 def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
@@ -144,11 +147,11 @@ def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
     The slowest worker's step counts, and the shortest averaging, which is that of the worker that came last
     and did not wait.
     """
-    mine = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
+    measured = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
 
     def share() -> Any:
         place = tf.one_hot(group.number(), group.size)
-        return group.sums([place[:, None] * mine[None, :]])[0]
+        return group.sums([place[:, None] * measured[None, :]])[0]
 
     shared = tf.function(lambda: group.run(share), autograph=False)()
     all_of_them = group.mine(shared)[0].numpy()
@@ -181,7 +184,7 @@ class _Rounds:
                     tf.Variable(momentum[i] if momentum else tf.zeros_like(v), trainable=False)
                     for i, v in enumerate(self._variables)
                 ]
-        self._steps = self._steps_function(recipe.gradient_of_rows(plan, model))
+        self._steps = self._steps_function(sync.gradient_of_rows(plan, model))
         self._average = self._average_function()
 
     def one(self, order: Any, begun: int, first: int, count: int) -> tuple[Any, _Times]:
@@ -206,8 +209,8 @@ class _Rounds:
     def _steps_function(self, gradient: Any) -> Any:
         plan, group, batch = self._plan, self._group, self._batch
         root = math.sqrt(self._replicas)
-        scale = (root if self._replicas > UNSCALED else 1.0) * batch / recipe.PUBLISHED_BATCH
-        descent = recipe.Descent(plan, scale, recipe.CLIP * root)
+        scale = (root if self._replicas > UNSCALED else 1.0) * batch / sync.PUBLISHED_BATCH
+        descent = sync.Descent(plan, scale, sync.CLIP * root)
 
         def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
             place = group.number() * batch

@@ -12,27 +12,30 @@ from workload.errors import WorkloadError
 from workload.result import Epoch
 
 if TYPE_CHECKING:
-    from workload.ring import Ring
+    from workload.workers import Ring
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The progress of a training between two steps."""
+    """The progress of a training between two steps.
+
+    Attributes:
+        step: The steps done in all epochs.
+        loss: The sum over the examples that the present epoch has seen.
+        right: The right answers among these examples.
+        seconds: Seconds of the present epoch.
+    """
 
     step: int = 0
-    """The steps done in all epochs."""
     loss: float = 0.0
-    """The sum over the examples that the present epoch has seen."""
     right: float = 0.0
-    """The right answers among these examples."""
     seconds: float = 0.0
-    """Seconds of the present epoch."""
 
     def epoch(self, steps: int, global_batch: int) -> Epoch:
         """Return the epoch whose last step was just done.
 
         Raises:
-            WorkloadError: the training has diverged.
+            WorkloadError: The training has diverged.
         """
         seen = steps * global_batch
         epoch = Epoch(self.step // steps, self.loss / seen, self.right / seen, self.seconds)
@@ -42,15 +45,20 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that a training needs to continue; the same on every worker."""
+    """Everything that a training needs to continue; the same on every worker.
+
+    Attributes:
+        position: The progress.
+        weights: The model's arrays.
+        average_every: `local-sgd` only: steps a round.
+        momentum: The optimizer's arrays: in `local-sgd` the outer step's momentum, one for each variable; in
+            ResNet's training all that its optimizer keeps.
+    """
 
     position: Position
     weights: list[Any]
-    """The model's arrays."""
     average_every: int | None = None
-    """`local-sgd` only: steps a round."""
     momentum: list[Any] = field(default_factory=list)
-    """`local-sgd` only: the momentum of the outer step, one array for each variable."""
 
 
 Report = Callable[[Epoch], None]
@@ -65,42 +73,51 @@ Tell = Callable[[Mapping[str, float]], None]
 
 
 def go_on(step: int, capture: Callable[[], State]) -> None:
-    """A `Between` that never interrupts."""
+    """Never interrupt: a `Between`."""
 
 
 def tell_nobody(facts: Mapping[str, float]) -> None:
-    """A `Tell` that does nothing."""
+    """Do nothing: a `Tell`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The arguments of a training loop."""
+    """The arguments of a training loop.
+
+    Attributes:
+        strategy: TensorFlow's distribution strategy.
+        data: The images and labels.
+        epochs: The number of epochs.
+        steps: The steps of an epoch.
+        global_batch: Examples a step of all workers together.
+        learning_rate: The learning rate for 64 examples a step, as published; `workload.sync` scales it for
+            some profiles.
+        seed: The seed of the first weights and of the data's order.
+        parts: `sync` only: the number of parts in which each replica computes its batch.
+        average_every: `local-sgd` only: steps a round; None means that the first steps are measured to choose
+            it.
+        tell: Called with what the training has measured and chosen.
+        ring: `sync` and `local-sgd` only: what connects the workers instead of the strategy.
+    """
 
     strategy: Any
     data: Data
     epochs: int
     steps: int
-    """The steps of an epoch."""
     global_batch: int
-    """Examples a step of all workers together."""
     learning_rate: float
-    """The learning rate for 64 examples a step, as published; `workload.recipe` scales it for some
-    profiles."""
     seed: int
     parts: int = 1
-    """`sync` only: the number of parts in which each replica computes its batch."""
     average_every: int | None = None
-    """`local-sgd` only: steps a round; None means that the first steps are measured to choose it."""
     tell: Tell = tell_nobody
     ring: Ring | None = None
-    """`sync` and `local-sgd` only: what connects the workers instead of the strategy."""
 
 
 def check_finite(epoch: Epoch) -> None:
     """End a run that has diverged: no later epoch would bring it back.
 
     Raises:
-        WorkloadError: the loss is not a finite number.
+        WorkloadError: The loss is not a finite number.
     """
     if not math.isfinite(epoch.loss):
         raise WorkloadError(f"the training diverged: the loss of epoch {epoch.epoch} is {epoch.loss}")

@@ -1,16 +1,14 @@
-"""The command line of `python -m workload.train`, and what the job's environment says beside it."""
+"""The command line of `python -m workload.train`."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from workload.errors import WorkloadError
 
 PROFILES = ("published", "sync", "local-sgd")
 PROFILE: Final = "local-sgd"
@@ -22,22 +20,28 @@ EPOCHS, BATCH, LEARNING_RATE = 8, 64, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The options of a training, as `parse` describes them.
+
+    Attributes:
+        batch: Examples a step of one worker.
+        average_every: `local-sgd`: steps that a worker trains alone; None means that the training measures
+            and chooses.
+        parts: `sync`: the number of parts in which a batch is computed.
+    """
+
     profile: str
     epochs: int
     data: str
     mnist_file: Path | None
     batch: int
-    """Examples a step of one worker."""
     gpus_per_node: int
     result: Path
     cache: Path
     seed: int
     learning_rate: float
     average_every: int | None
-    """`local-sgd`: steps that a worker trains alone; None means that the training measures and chooses."""
     rendezvous_timeout: float
     parts: int
-    """`sync`: the number of parts in which a batch is computed."""
     steps_per_epoch: int | None
     weights: Path | None
     checkpoint_seconds: float
@@ -166,64 +170,3 @@ def _parts(batch: int, gpus_per_node: int) -> int:
 def default_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "slurm-stacks"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the result record says about the run's job. None means not known."""
-
-    job_id: str | None
-    partition: str | None
-    restarts: int
-    submitted: float | None
-    """The time of the submission, in seconds since the epoch."""
-    stack: str | None
-    machine: str | None
-    digest: str | None
-    price_hour: float | None
-    """USD for a node and hour."""
-    start_latency: float | None
-    """Seconds from when Slurm could start the job to this start of its batch script, by the machines' UTC
-    clocks."""
-
-
-def read_job(env: Mapping[str, str], now: float) -> Job:
-    """Read the job from Slurm's variables and those of the batch script (SLURM_STACKS_…).
-
-    A job can start from its submission on, or from its eligible time if that is later: a job that depends on
-    others is eligible once these have ended, and a requeued job is eligible after Slurm's delay. Slurm
-    tells the eligible time in whole seconds, rounded down, so a submission in that second counts as later.
-
-    Args:
-        now: when this task started, in seconds since the epoch; used if the batch script does not say when it
-            started.
-
-    Raises:
-        WorkloadError: a variable that should be a number is not.
-    """
-    submitted = _number(env, "SLURM_STACKS_SUBMITTED")
-    eligible = _number(env, "SLURM_STACKS_ELIGIBLE")
-    could = None if eligible is None else max(eligible, submitted or eligible)
-    started = _number(env, "SLURM_STACKS_STARTED") or now
-    return Job(
-        job_id=env.get("SLURM_JOB_ID"),
-        partition=env.get("SLURM_JOB_PARTITION"),
-        restarts=int(_number(env, "SLURM_RESTART_COUNT") or 0),
-        submitted=submitted,
-        stack=env.get("SLURM_STACKS_STACK") or None,
-        machine=env.get("SLURM_STACKS_MACHINE") or None,
-        digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
-        price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
-        # A negative difference means that a clock was set in between, so the latency is not known.
-        start_latency=None if could is None or started < could else started - could,
-    )
-
-
-def _number(env: Mapping[str, str], name: str) -> float | None:
-    text = env.get(name)
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise WorkloadError(f"{name} is not a number: {text!r}") from error

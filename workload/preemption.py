@@ -57,7 +57,10 @@ class Preemption:
     """Receives SIGTERM as long as its `with` block lasts.
 
     Args:
-        restarts: how often the job was queued again.
+        restarts: How often the job was queued again.
+
+    Attributes:
+        saved: Whether this start of the job has saved a checkpoint.
     """
 
     def __init__(self, rendezvous: Rendezvous, restarts: int) -> None:
@@ -69,7 +72,6 @@ class Preemption:
         self._asked_at: float | None = None
         self._signalled = False
         self.saved = False
-        """Whether this start of the job has saved a checkpoint."""
 
     def __enter__(self) -> Preemption:
         self._before = block()

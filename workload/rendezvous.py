@@ -2,23 +2,30 @@
 
 The published recipe uses one fixed port. A number computed from the job's id is no better: another program
 may use it, and two jobs, two tasks of a node, or two "nodes" that are processes of one machine can compute
-the same one. So every task lets its kernel choose a port, and tells the others.
+the same one. So every task reserves a port of its own, and tells the others.
 
 The port stays reserved from that moment on. TensorFlow starts its server seconds later and binds the port
 itself. If this module closed its socket just before, another program could take the port in between. Instead
 both sockets have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT). Ours is bound and does not listen.
 So the kernel gives the port to no program that asks for any port, allows TensorFlow to bind it as well, and
 delivers every connection to TensorFlow, which alone listens. Where a ring connects the workers
-(`workload.ring`), TensorFlow has no server, and this socket listens for the neighbour.
+(`workload.workers`), TensorFlow has no server, and this socket listens for the neighbour.
+
+A user's program binds its port without SO_REUSEPORT. So its port lies below the range from which the kernel
+chooses, where a program gets only a port that it asks for, and below the ports that a local stack keeps for
+its nodes. A lock keeps two tasks of this project that start on one machine at the same time from choosing one
+port. The lock is an abstract Unix socket, which ends with the last process that has it.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import itertools
 import json
 import os
+import random
 import shutil
 import socket
 import time
@@ -33,6 +40,7 @@ from workload.waiting import wait_at_most
 
 FOLDER = ".rendezvous"
 LOOPBACK = "127.0.0.1"
+FIRST_PORT, LAST_PORT = 10000, 16799
 
 
 def reserve_port() -> socket.socket:
@@ -57,7 +65,7 @@ def reached_by(node: str, launched_from: str) -> str:
     """
     one_host = launched_from.startswith("127.")
     try:
-        found = {str(answer[4][0]) for answer in socket.getaddrinfo(node, None)}
+        addresses = {str(answer[4][0]) for answer in socket.getaddrinfo(node, None)}
     except OSError as error:
         if not one_host:
             raise WorkloadError(
@@ -65,7 +73,7 @@ def reached_by(node: str, launched_from: str) -> str:
             ) from error
         return LOOPBACK
     # Some networks' DNS has an address for every name. It then belongs to another machine.
-    return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in found) else node
+    return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in addresses) else node
 
 
 class Rendezvous:
@@ -123,21 +131,21 @@ class Rendezvous:
         Raises:
             WorkloadError: `limit` seconds are over, or a task failed.
         """
-        found: dict[int, dict[str, Any]] = {}
+        notes: dict[int, dict[str, Any]] = {}
         looks = itertools.count()
         spoken = time.monotonic()
 
         def missing() -> str:
-            return ", ".join(f"{rank} ({self.step.nodes[rank]})" for rank in ranks if rank not in found)
+            return ", ".join(f"{rank} ({self.step.nodes[rank]})" for rank in ranks if rank not in notes)
 
         def complete() -> bool:
             nonlocal spoken
             if next(looks):
                 self._refresh()
             for rank in ranks:
-                if rank not in found and self._path(topic, rank).exists():
-                    found[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
-            if len(found) == len(ranks):
+                if rank not in notes and self._path(topic, rank).exists():
+                    notes[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
+            if len(notes) == len(ranks):
                 return True
             if failed := sorted(self.folder.glob("failed-*.json")):
                 raise WorkloadError(json.loads(failed[0].read_text(encoding="utf-8"))["message"])
@@ -148,7 +156,7 @@ class Rendezvous:
 
         if not wait_at_most(complete, limit):
             raise WorkloadError(f"no {what} from task {missing()} within {limit:.0f} s")
-        return [found[rank] for rank in ranks]
+        return [notes[rank] for rank in ranks]
 
     def close(self) -> None:
         """Remove the notes. The last task of the step calls this."""
@@ -187,3 +195,49 @@ def announce(rendezvous: Rendezvous, held: socket.socket, env: Mapping[str, str]
     node = rendezvous.step.node
     address = reached_by(node, env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
     rendezvous.publish("address", {"node": node, "address": address, "port": held.getsockname()[1]})
+
+
+def reserve_program_port(chosen: random.Random | None = None) -> tuple[int, socket.socket]:
+    """Return a port on which nobody listens, and the lock that keeps other tasks of this project from it.
+
+    The lock passes on to the programs that this process becomes.
+
+    Args:
+        chosen: The source of random numbers; tests give their own.
+
+    Raises:
+        WorkloadError: Every port is in use.
+    """
+    ports = list(range(FIRST_PORT, LAST_PORT + 1))
+    (chosen or random.SystemRandom()).shuffle(ports)
+    for port in ports:
+        if (lock := _port_lock(port)) is None:
+            continue
+        if _port_is_free(port):
+            lock.set_inheritable(True)
+            return port, lock
+        lock.close()
+    raise WorkloadError(f"no port between {FIRST_PORT} and {LAST_PORT} is free on this machine")
+
+
+def _port_lock(port: int) -> socket.socket | None:
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock.bind(f"\0slurm-stacks-port-{port}")
+    except OSError as error:
+        lock.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return lock
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # Servers set this, too: a port whose connections have just ended counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,14 +1,16 @@
-"""The result record of the built-in training: its keys, its check, and how JSON is read and written.
+"""The result records: their keys and their checks.
 
-Whoever reads a record may not be whoever wrote it, so the check holds every field to its type, its range and
-its size, and a job's id to digits: it becomes a part of file names.
+There are three kinds: of the built-in training, of a user's program, and of a job of AWS Batch. Whoever reads
+a record may not be whoever wrote it, so the check holds every field to its type, its range and its size, and
+a job's id to digits: it becomes a part of file names.
 
-Standard library only. The record of a user's program is `workload.program_record`.
+A user's program may write two files about itself, its values and lines of progress. They are checked, too.
+Its record holds these and what is known of every program (time, exit status, cost). It has no keys for
+accuracy and loss; a program may write them as values. Standard library only.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import reprlib
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import files
+from workload.files import parse_json, write_json
 
 API_VERSION = "slurm-stacks/result/v1"
 
@@ -64,8 +66,6 @@ KEYS: Mapping[str, tuple[type, ...]] = {
 """Every key of a record, and the types its value may have. None means not known."""
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
 """Slurm's number of a job."""
-DEEPEST = 20
-"""The most levels of JSON that are read. A record has three."""
 LARGEST = 2**53
 """The greatest whole number. A greater one loses digits in programs that read JSON, and cannot be a float."""
 LONGEST_TEXT = 1000
@@ -80,6 +80,67 @@ HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "accuracy": NUMBER,
     "seconds": NUMBER,
 }
+_CHOICES = {
+    "apiVersion": (API_VERSION,),
+    "profile": ("published", "sync", "local-sgd"),
+    "data": ("mnist", "digits-synthetic"),
+}
+PROGRAM_API_VERSION = "slurm-stacks/program-result/v1"
+PROGRAM_KEYS: Mapping[str, tuple[type, ...]] = {
+    "apiVersion": (str,),
+    "stack": OPTIONAL_TEXT,
+    "job_id": OPTIONAL_TEXT,
+    "partition": OPTIONAL_TEXT,
+    "machine": OPTIONAL_TEXT,
+    "nodes": (int,),
+    "workers": (int,),
+    "gpus_per_node": (int,),
+    "cores": (int, type(None)),
+    "cores_shared": (bool, type(None)),
+    "script": (str,),
+    "arguments": (list,),
+    "exit_status": (int,),
+    "seconds_total": NUMBER,
+    "start_latency_seconds": OPTIONAL_NUMBER,
+    "restarts": (int,),
+    "digest": OPTIONAL_TEXT,
+    "environment": (str,),
+    "versions": (dict,),
+    "cost_usd": OPTIONAL_NUMBER,
+    "values": (dict,),
+    "history": (list,),
+    "notes": (list,),
+}
+"""Every key of a record, and the types its value may have. None means not known."""
+PROGRAM_SECONDS = "seconds_train"
+"""The name of the value with the training's time. If a program writes it, the report compares that time."""
+MOST_VALUES = 100
+MOST_LINES = 1000
+"""The most lines of progress that a record keeps. It keeps the last ones."""
+MOST_BYTES = 1 << 20
+"""The most bytes that are read of each file of a program."""
+SCALARS = (str, int, float, bool, type(None))
+BATCH_API_VERSION = "slurm-stacks/batch-result/v1"
+BATCH_KEYS: Mapping[str, tuple[type, ...]] = {
+    "apiVersion": (str,),
+    "scheduler": (str,),
+    "stack": (str, type(None)),
+    "job_id": (str,),
+    "attempt": (int,),
+    "nodes": (int,),
+    "gpus": (int,),
+    "gpus_per_node": (int,),
+    "launch": (str,),
+    "image": (str, type(None)),
+    "program": (list,),
+    "exit_status": (int,),
+    "seconds_total": (int, float),
+    "seconds_waited": (int, float),
+    "versions": (dict,),
+    "history": (list,),
+    "notes": (list,),
+}
+"""The keys that every record has, and the types of their values. The program's known values are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +157,18 @@ class Epoch:
     seconds: float
 
 
-_CHOICES = {
-    "apiVersion": (API_VERSION,),
-    "profile": ("published", "sync", "local-sgd"),
-    "data": ("mnist", "digits-synthetic"),
-}
-
-
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    found = check_object(record, KEYS, "result")
-    if found:
-        return found
-    found += job_id_mistakes(record)
+    wrong = check_object(record, KEYS, "result")
+    if wrong:
+        return wrong
+    wrong += job_id_mistakes(record)
     for key, choices in _CHOICES.items():
         if record[key] not in choices:
-            found.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
+            wrong.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
     for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
         if record[key] is not None and record[key] < 1:
-            found.append(f"result.{key}: {record[key]} is less than 1")
+            wrong.append(f"result.{key}: {record[key]} is less than 1")
     for key in (
         "gpus_per_node",
         "restarts",
@@ -126,35 +180,35 @@ def mistakes(record: Any) -> list[str]:
         "exchange_seconds",
     ):
         if record[key] is not None and record[key] < 0:
-            found.append(f"result.{key}: {record[key]} is negative")
+            wrong.append(f"result.{key}: {record[key]} is negative")
     for key in ("accuracy", "test_accuracy", "cores_others"):
         if record[key] is not None and not 0 <= record[key] <= 1:
-            found.append(f"result.{key}: {record[key]} is not between 0 and 1")
+            wrong.append(f"result.{key}: {record[key]} is not between 0 and 1")
     for name, seconds in record["phases"].items():
         if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
-            found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
+            wrong.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
-        found.append("result.devices: the names of at least one device are expected")
+        wrong.append("result.devices: the names of at least one device are expected")
     else:
-        found += list_mistakes(record["devices"], "result.devices")
-    found += version_mistakes(record["versions"])
+        wrong += list_mistakes(record["devices"], "result.devices")
+    wrong += version_mistakes(record["versions"])
     for name in record["phases"]:
-        found += text_mistakes(name, "result.phases")
+        wrong += text_mistakes(name, "result.phases")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
-        wrong = check_object(entry, HISTORY_KEYS, path)
-        if not wrong and entry["epoch"] != index + 1:
-            wrong = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
-        found += wrong
-        if len(found) > MOST_MISTAKES:
+        of_entry = check_object(entry, HISTORY_KEYS, path)
+        if not of_entry and entry["epoch"] != index + 1:
+            of_entry = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
+        wrong += of_entry
+        if len(wrong) > MOST_MISTAKES:
             break
     if len(record["history"]) != record["epochs"]:
-        found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
+        wrong.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
     # Every number of seconds is rounded to a thousandth.
     rounded = 0.001 * (record["epochs"] + 1)
-    if not found and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
-        found.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
-    return found
+    if not wrong and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
+        wrong.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
+    return wrong
 
 
 def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
@@ -166,26 +220,26 @@ def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) ->
     """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
-    found = [f"{path}.{key}: missing" for key in keys if key not in value]
-    found += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
+    wrong = [f"{path}.{key}: missing" for key in keys if key not in value]
+    wrong += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
             continue
         item = value[key]
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-            found.append(f"{path}.{key}: {short(item)} is no {names}")
+            wrong.append(f"{path}.{key}: {short(item)} is no {names}")
         elif isinstance(item, NUMBER):
-            found += number_mistakes(item, f"{path}.{key}")
+            wrong += number_mistakes(item, f"{path}.{key}")
         elif isinstance(item, str):
-            found += text_mistakes(item, f"{path}.{key}")
+            wrong += text_mistakes(item, f"{path}.{key}")
         elif isinstance(item, (list, dict)) and len(item) > MOST_ENTRIES:
-            found.append(f"{path}.{key}: {len(item)} entries are more than {MOST_ENTRIES}")
-    return found
+            wrong.append(f"{path}.{key}: {len(item)} entries are more than {MOST_ENTRIES}")
+    return wrong
 
 
 def short(value: Any) -> str:
-    """A value as a short text for a message, however long or deep the value is."""
+    """Return a value as a short text for a message, however long or deep the value is."""
     return _SHORT.repr(value)
 
 
@@ -194,7 +248,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def key_of(name: str) -> str:
-    """A key that anybody may have chosen, as a short word for a message."""
+    """Return a key that anybody may have chosen, as a short word for a message."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name[:40])
 
 
@@ -220,12 +274,12 @@ def text_mistakes(value: Any, path: str) -> list[str]:
 
 def list_mistakes(values: list[Any], path: str) -> list[str]:
     """Return what is wrong with a list of texts of one line; the first few mistakes."""
-    found: list[str] = []
+    wrong: list[str] = []
     for index, value in enumerate(values):
-        found += text_mistakes(value, f"{path}[{index}]")
-        if len(found) > MOST_MISTAKES:
+        wrong += text_mistakes(value, f"{path}[{index}]")
+        if len(wrong) > MOST_MISTAKES:
             break
-    return found
+    return wrong
 
 
 def job_id_mistakes(record: Mapping[str, Any]) -> list[str]:
@@ -243,40 +297,14 @@ def version_mistakes(versions: Mapping[str, Any]) -> list[str]:
     return list_mistakes([*versions, *versions.values()], "result.versions")
 
 
-def parse(text: str | bytes) -> Any:
-    """Read JSON that anybody may have written.
-
-    Raises:
-        ValueError: It is no JSON, or has more than DEEPEST levels.
-    """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (list, dict))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return value
-    raise ValueError(_TOO_DEEP)
-
-
-_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
-
-
 def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record atomically.
 
     Raises:
-        ValueError: the record is not valid.
+        ValueError: The record is not valid.
     """
-    if found := mistakes(dict(record)):
-        raise ValueError("; ".join(found))
+    if wrong := mistakes(dict(record)):
+        raise ValueError("; ".join(wrong))
     write_json(path, {key: record[key] for key in KEYS})
 
 
@@ -288,14 +316,118 @@ def epoch_seconds(record: Mapping[str, Any]) -> float:
 def is_of_job(path: Path, job_id: str | None) -> bool:
     """Whether the file is the complete result of this job."""
     try:
-        record = parse(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return job_id is not None and not mistakes(record) and record["job_id"] == job_id
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON atomically, because other tasks may read the file meanwhile."""
-    text = json.dumps(value, indent=2, allow_nan=False)
-    with files.replacing(path) as file:
-        file.write(f"{text}\n".encode())
+def program_mistakes(record: Any) -> list[str]:
+    """Return the mistakes of a record, each with its path; empty for a valid record."""
+    wrong = check_object(record, PROGRAM_KEYS, "result")
+    if wrong:
+        return wrong
+    wrong += job_id_mistakes(record)
+    if record["apiVersion"] != PROGRAM_API_VERSION:
+        wrong.append(f"result.apiVersion: {short(record['apiVersion'])} is not {PROGRAM_API_VERSION}")
+    wrong += [
+        f"result.{key}: {record[key]} is less than 1" for key in ("nodes", "workers") if record[key] < 1
+    ]
+    for key in ("gpus_per_node", "restarts", "seconds_total", "cost_usd", "start_latency_seconds"):
+        if record[key] is not None and record[key] < 0:
+            wrong.append(f"result.{key}: {record[key]} is negative")
+    for key in ("arguments", "notes"):
+        # A program's arguments may have line breaks; whoever shows them shows an escape instead.
+        if not all(isinstance(text, str) for text in record[key]):
+            wrong.append(f"result.{key}: texts are expected")
+        elif sum(map(len, record[key])) > MOST_BYTES:
+            wrong.append(f"result.{key}: more than {MOST_BYTES} characters")
+    wrong += version_mistakes(record["versions"])
+    wrong += [f"result.values{mistake}" for mistake in value_mistakes(record["values"])]
+    if len(record["history"]) > MOST_LINES:
+        wrong.append(f"result.history: more than {MOST_LINES} entries")
+    for index, entry in enumerate(record["history"][:MOST_LINES]):
+        wrong += [f"result.history[{index}]{mistake}" for mistake in value_mistakes(entry)]
+        if len(wrong) > MOST_MISTAKES:
+            break
+    return wrong
+
+
+def value_mistakes(values: Any) -> list[str]:
+    """Return the mistakes of an object that a program wrote: short names with numbers, texts or booleans."""
+    if not isinstance(values, dict):
+        return [": an object is expected, {…}"]
+    if len(values) > MOST_VALUES:
+        return [f": {len(values)} values are more than {MOST_VALUES}"]
+    wrong = []
+    for key, value in values.items():
+        if not isinstance(value, SCALARS):
+            wrong.append(f".{key_of(key)}: a number, a text, true, false or null is expected")
+        elif isinstance(value, float) and not math.isfinite(value):
+            wrong.append(f".{key_of(key)}: {value!r} is no finite number")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            wrong.append(f".{key_of(key)}: {short(value)} is beyond {LARGEST}")
+        elif len(key) > LONGEST_TEXT or (isinstance(value, str) and len(value) > LONGEST_TEXT):
+            wrong.append(f".{key_of(key)}: more than {LONGEST_TEXT} characters")
+    return wrong
+
+
+def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that a program wrote, and notes on unusable ones. A missing file has none."""
+    try:
+        with file.open("rb") as source:
+            text = source.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}, []
+    except OSError as error:
+        return {}, [f"{file.name} cannot be read: {error.strerror}"]
+    if len(text) > MOST_BYTES:
+        return {}, [f"{file.name} is larger than {MOST_BYTES} bytes and is left out"]
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        return {}, [f"{file.name} is no JSON that can be used, and is left out: {error}"]
+    if wrong := value_mistakes(values):
+        return {}, [f"{file.name} is left out: {'; '.join(f'values{mistake}' for mistake in wrong[:5])}"]
+    return values, []
+
+
+def read_lines(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the last lines of progress, oldest first, and a note on lines that are left out."""
+    try:
+        with file.open("rb") as source:
+            size = source.seek(0, 2)
+            start = max(0, size - MOST_BYTES)
+            source.seek(start)
+            # A program that was killed may have written half of its last line; of the first, half may be cut.
+            *lines, last = source.read().split(b"\n")
+    except OSError:
+        return [], []
+    lines = [line for line in [*lines[1 if start else 0 :], last] if line.strip()]
+    entries, wrong = [], 0
+    for line in lines[-MOST_LINES:]:
+        try:
+            values = parse_json(line)
+        except ValueError:
+            wrong += 1
+            continue
+        if value_mistakes(values):
+            wrong += 1
+        else:
+            entries.append(values)
+    return entries, [
+        f"left out of {file.name}, because they are no objects of values: {wrong}"
+    ] if wrong else []
+
+
+def batch_mistakes(record: Any) -> list[str]:
+    """Return the mistakes of a record, each with its path; empty for a valid record."""
+    if not isinstance(record, dict):
+        return ["result: an object is expected"]
+    known = {name: value for name, value in record.items() if name in BATCH_KEYS}
+    wrong = check_object(known, BATCH_KEYS, "result")
+    rest = {name: value for name, value in record.items() if name not in BATCH_KEYS}
+    wrong += [f"result{mistake}" for mistake in value_mistakes(rest)]
+    if not wrong and record["apiVersion"] != BATCH_API_VERSION:
+        wrong.append(f"result.apiVersion: {record['apiVersion']!r} is not {BATCH_API_VERSION}")
+    return wrong

@@ -3,7 +3,7 @@
 Standard library only, because the report uses it on the engineer's machine.
 
 The model: a worker computes `every` steps, then all workers exchange the weights once and do not compute
-meanwhile. The exchange is a ring all-reduce (`workload/ring.py`): each of N workers sends 2·(N-1)/N of the
+meanwhile. The exchange is a ring all-reduce (`workload/workers.py`): each of N workers sends 2·(N-1)/N of the
 payload (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 J. Parallel Distrib. Comput. 69, 2009). The model leaves out the latency of 2·(N-1) messages, which is small
 beside megabytes, and differences between machines or networks.
@@ -30,8 +30,8 @@ def choose(step: float, exchange: float, steps: int) -> int:
         exchange: Seconds of one exchange, without the wait for slower workers.
         steps: The steps of an epoch.
     """
-    wanted = math.ceil(exchange * (1 - SHARE) / (SHARE * step))
-    return max(1, min(max(wanted, FEWEST), MOST, steps // ROUNDS_AN_EPOCH))
+    needed = math.ceil(exchange * (1 - SHARE) / (SHARE * step))
+    return max(1, min(max(needed, FEWEST), MOST, steps // ROUNDS_AN_EPOCH))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,17 +54,17 @@ def render(
     """Return the script of the built-in training. Submit it with the run folder as its working folder.
 
     Args:
-        python: the training environment's interpreter, `<apps>/envs/<lock digest>/bin/python`.
-        code: the folder that holds `workload/`, for PYTHONPATH.
-        result: the record's path; a relative one begins at the run folder.
+        python: The training environment's interpreter, `<apps>/envs/<lock digest>/bin/python`.
+        code: The folder that holds `workload/`, for PYTHONPATH.
+        result: The record's path; a relative one begins at the run folder.
         gpu_type: Slurm's type, for `gpu:<type>:<n>`; without it the script asks for `gpu:<n>`.
-        exclusive: whether the job takes whole nodes. A benchmark must not share its nodes, and its one task
+        exclusive: Whether the job takes whole nodes. A benchmark must not share its nodes, and its one task
             on a node needs all of the node's CPUs if Slurm binds tasks to the CPUs that they asked for.
-        cache: the folder of data sets, which outlives the job.
-        stack, machine, digest, price_hour: for the result record; the price is USD a node and hour.
+        cache: The folder of data sets, which outlives the job.
+        stack, machine, digest, price_hour: For the result record; the price is USD a node and hour.
 
     Raises:
-        ValueError: a value cannot stand in a directive, because directives have no quoting, or
+        ValueError: A value cannot stand in a directive, because directives have no quoting, or
             `workload.train` would refuse it.
     """
     _check(

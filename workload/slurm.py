@@ -1,4 +1,4 @@
-"""Reads the job step that Slurm describes to each task, and makes the TF_CONFIG that TensorFlow reads.
+"""What Slurm tells a task: its job, and its place in the job step; and the TF_CONFIG that TensorFlow reads.
 
 Pure: everything comes from a mapping of environment variables. TensorFlow's own SlurmClusterResolver needs
 GPUs and does not understand suffixes in host lists, so this module parses them.
@@ -61,13 +61,13 @@ def _expand_item(item: str, text: str) -> list[str]:
 
 def _expand_ranges(inside: str, text: str) -> list[str]:
     numbers: list[str] = []
-    for one in inside.split(","):
-        match = _RANGE.fullmatch(one)
+    for item in inside.split(","):
+        match = _RANGE.fullmatch(item)
         if match is None:
-            raise ValueError(f"{one!r} is not a number or range in the host list {text!r}")
+            raise ValueError(f"{item!r} is not a number or range in the host list {text!r}")
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low):
-            raise ValueError(f"the range {one!r} runs backwards in the host list {text!r}")
+            raise ValueError(f"the range {item!r} runs backwards in the host list {text!r}")
         numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
     return numbers
 
@@ -89,15 +89,19 @@ def expand_counts(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task's view of its job step."""
+    """One task's view of its job step.
+
+    Attributes:
+        rank: The task's number, from 0.
+        nodes: The node of each task, in block order. `len(nodes)` is the number of tasks.
+        node: This task's node. Under a cyclic distribution it differs from `nodes[rank]`.
+        key: A key that differs between any two steps, and between two starts of one job.
+    """
 
     rank: int
     nodes: tuple[str, ...]
-    """The node of each task, in block order. `len(nodes)` is the number of tasks."""
     node: str
-    """This task's node. Under a cyclic distribution it differs from `nodes[rank]`."""
     key: str
-    """A key that differs between any two steps, and between two starts of one job."""
 
     @property
     def size(self) -> int:
@@ -156,3 +160,67 @@ def read_step(env: Mapping[str, str]) -> Step:
 def tf_config(addresses: Sequence[str], rank: int) -> str:
     """Return TF_CONFIG's value: a cluster of workers (`host:port` each, in the order of their ranks)."""
     return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the result record says about the run's job. None means not known.
+
+    Attributes:
+        submitted: The time of the submission, in seconds since the epoch.
+        price_hour: USD for a node and hour.
+        start_latency: Seconds from when Slurm could start the job to this start of its batch script, by the
+            machines' UTC clocks.
+    """
+
+    job_id: str | None
+    partition: str | None
+    restarts: int
+    submitted: float | None
+    stack: str | None
+    machine: str | None
+    digest: str | None
+    price_hour: float | None
+    start_latency: float | None
+
+
+def read_job(env: Mapping[str, str], now: float) -> Job:
+    """Read the job from Slurm's variables and those of the batch script (SLURM_STACKS_…).
+
+    A job can start from its submission on, or from its eligible time if that is later: a job that depends on
+    others is eligible once these have ended, and a requeued job is eligible after Slurm's delay. Slurm
+    tells the eligible time in whole seconds, rounded down, so a submission in that second counts as later.
+
+    Args:
+        now: When this task started, in seconds since the epoch; used if the batch script does not say when it
+            started.
+
+    Raises:
+        WorkloadError: A variable that should be a number is not.
+    """
+    submitted = _number(env, "SLURM_STACKS_SUBMITTED")
+    eligible = _number(env, "SLURM_STACKS_ELIGIBLE")
+    could = None if eligible is None else max(eligible, submitted or eligible)
+    started = _number(env, "SLURM_STACKS_STARTED") or now
+    return Job(
+        job_id=env.get("SLURM_JOB_ID"),
+        partition=env.get("SLURM_JOB_PARTITION"),
+        restarts=int(_number(env, "SLURM_RESTART_COUNT") or 0),
+        submitted=submitted,
+        stack=env.get("SLURM_STACKS_STACK") or None,
+        machine=env.get("SLURM_STACKS_MACHINE") or None,
+        digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
+        price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
+        # A negative difference means that a clock was set in between, so the latency is not known.
+        start_latency=None if could is None or started < could else started - could,
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise WorkloadError(f"{name} is not a number: {text!r}") from error

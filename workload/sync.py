@@ -10,23 +10,98 @@ learning rates near the edge of stability such a difference grows tenfold every 
 have nothing in common. Therefore a batch is computed in parts (of the published 64 examples, on CPUs, where
 that costs no time), which are added in halves. Two workers then end with the weights of one worker at twice
 the batch, bit for bit, however long they train. With more workers the all-reduce adds in another order.
+
+The published learning rate, 0.2 at 64 examples a step, is near the edge of stability. Published runs keep it
+for every number of workers: eight workers take an eighth of the steps and end with a worse model. Here the
+rate grows with the batch, over a warm-up, and falls to zero along a cosine. Gradients are clipped to `CLIP`;
+without that a training with a scaled rate diverges. Up to the published batch the rate is constant and
+gradients are not clipped, as published. `local-sgd` shares this recipe: the order of the data, the gradient,
+and the learning rate's schedule.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from workload import model as keras_model
-from workload import recipe, workers
+from workload import workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
+from workload.published import build_model
 
+PUBLISHED_BATCH = 64
+"""The examples of a step to which `Plan.learning_rate` belongs."""
+CLIP = 0.5
+"""The largest global norm of the mean gradient over the batch of all workers."""
+WARM_UP = 0.125
+"""The part of all steps that is the warm-up: one epoch of the published eight."""
 STEPS_A_CALL = 10
 """The steps of one TensorFlow call. More would not be faster, and a training can end only after a call."""
+
+
+def epoch_order(plan: Plan, epoch: int) -> Any:
+    """Return the order of an epoch's examples. It depends only on the seed and the epoch (from 1)."""
+    with tf.device("CPU:0"):  # on a GPU the order might be another
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(len(plan.data.x_train)), seed=[plan.seed, epoch]
+        )
+
+
+class Descent:
+    """The length of a step: learning rate and clipping.
+
+    Args:
+        scale: The learning rate's peak as a multiple of the published rate.
+        clip: The largest global norm of a mean gradient.
+    """
+
+    def __init__(self, plan: Plan, scale: float, clip: float = CLIP) -> None:
+        self._peak, self._clip = plan.learning_rate * scale, clip
+        self._rate = None
+        if scale > 1:
+            total = plan.epochs * plan.steps
+            warm_up = int(total * WARM_UP)
+            self._rate = tf.keras.optimizers.schedules.CosineDecay(
+                plan.learning_rate if warm_up else self._peak,
+                total - warm_up,
+                warmup_target=self._peak if warm_up else None,
+                warmup_steps=warm_up,
+            )
+
+    def factor(self, step: Any, sums: list[Any], examples: int) -> Any:
+        """Return the factor by which sums of gradients are multiplied and then subtracted from the weights.
+
+        Args:
+            step: The number of the step in the whole training, from 0.
+            sums: The gradients, summed over the examples.
+            examples: How many examples there are.
+        """
+        if self._rate is None:
+            return self._peak / examples
+        norm = tf.linalg.global_norm(sums) / examples
+        return self._rate(step) * tf.minimum(1.0, self._clip / tf.maximum(norm, 1e-12)) / examples
+
+
+def gradient_of_rows(plan: Plan, model: Any) -> Callable[[Any], list[Any]]:
+    """Return `f(rows)`, which sums over these examples: each variable's gradient, [loss, right answers]."""
+    images = tf.constant(plan.data.x_train)
+    labels = tf.constant(plan.data.y_train, dtype=tf.int64)
+    variables = model.trainable_variables
+
+    def sums(rows: Any) -> list[Any]:
+        x = tf.cast(tf.gather(images, rows), tf.float32) / 255.0
+        y = tf.gather(labels, rows)
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        right = tf.reduce_sum(tf.cast(tf.argmax(logits, axis=1) == y, tf.float32))
+        return [*tape.gradient(loss, variables), tf.stack([loss, right])]
+
+    return sums
 
 
 def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
@@ -38,14 +113,14 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
     Raises:
         StoppedError: `between` raises it to end the training.
-        WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
+        WorkloadError: The global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     # This optimization would join the additions of `added` into one sum, whose order is different.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.keras.utils.set_random_seed(plan.seed)
     group = workers.of(plan.strategy, plan.ring)
     with group.scope():
-        model = keras_model.build()
+        model = build_model()
         model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
     call = _steps_function(plan, group, model)
     at = Position() if start is None else start.position
@@ -55,7 +130,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
         if order is None or first == 0:
-            order = recipe.order(plan, epoch + 1)
+            order = epoch_order(plan, epoch + 1)
         count = min(STEPS_A_CALL, plan.steps - first)
         # Python numbers would make TensorFlow trace the function anew for each.
         sums = call(order, *map(tf.constant, (at.step - first, first, count)))
@@ -116,8 +191,8 @@ def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
             f"in {plan.parts} part(s)"
         )
     variables = model.trainable_variables
-    one_part = recipe.gradient_of_rows(plan, model)
-    descent = recipe.Descent(plan, plan.global_batch / recipe.PUBLISHED_BATCH)
+    one_part = gradient_of_rows(plan, model)
+    descent = Descent(plan, plan.global_batch / PUBLISHED_BATCH)
 
     def added(order: Any, first: Any, parts: int) -> list[Any]:
         """Return the sums over `parts` parts from example `first`, added in halves."""

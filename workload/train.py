@@ -20,18 +20,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workload import cores, imports, result
+from workload import cores, result, runtime
 from workload.errors import PeerLostError, StoppedError, WorkloadError
-from workload.options import Job, Options, parse, read_job
+from workload.options import Options, parse
 from workload.preemption import Preemption, block
 from workload.preemption import end_at_once as _exit
 from workload.rendezvous import Rendezvous, announce, reserve_port
-from workload.slurm import Step, read_step
+from workload.slurm import Job, Step, read_job, read_step
 
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint, Store
     from workload.data import Data
-    from workload.record import Phases, Progress
+    from workload.progress import Phases, Progress
     from workload.result import Epoch
     from workload.workers import Connection
 
@@ -60,11 +60,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the tasks have agreed on before the training."""
+    """What the tasks have agreed on before the training.
+
+    Attributes:
+        data: The images and labels.
+        steps: The steps of an epoch.
+        store: The place of the checkpoint.
+        checkpoint: The checkpoint from which the training continues, if there is one.
+    """
 
     data: Data
     steps: int
-    """The steps of an epoch."""
     store: Store
     checkpoint: Checkpoint | None
 
@@ -72,7 +78,7 @@ class Beginning:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one task, and return its exit status. Wrong arguments end in argparse's status 2."""
     now = time.time()
-    from workload.record import Phases, Progress
+    from workload.progress import Phases, Progress
 
     phases, options = Phases(), parse(arguments)
     rendezvous = progress = None
@@ -125,11 +131,8 @@ def _attempt(task: Task) -> int:
 
 def _run(task: Task) -> None:
     options, step, rendezvous, phases = task.options, task.step, task.rendezvous, task.phases
-    # TensorFlow reads these when it is imported or starts its server.
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    os.environ["TF_GRPC_REUSE_PORT"] = "1"
-    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", imports.log_level(options.gpus_per_node))
+    runtime.set_variables(runtime.log_level(options.gpus_per_node))
+    os.environ["TF_GRPC_REUSE_PORT"] = "1"  # TensorFlow reads it when it starts its server
     os.environ.pop("TF_CONFIG", None)
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.
@@ -145,15 +148,15 @@ def _run(task: Task) -> None:
         return
     phases.end("data")
 
-    with imports.without_collection():
+    with runtime.without_collection():
         import tensorflow as tf
 
-        from workload import devices, workers
+        from workload import workers
 
     phases.end("import")
-    devices.set_up(options.gpus_per_node, step.tasks_on_node, step.node)
-    names = devices.get_available_devices()
-    print(names, flush=True)
+    runtime.set_up_gpus(options.gpus_per_node, step.tasks_on_node, step.node)
+    devices = runtime.get_available_devices()
+    print(devices, flush=True)
     connection = workers.connect(options, step, rendezvous, held)
     phases.end("meet")
     try:
@@ -168,7 +171,7 @@ def _run(task: Task) -> None:
         rendezvous.publish("left", {})
         return
     phases.end("evaluate")
-    _finish(task, beginning, names, accuracy)
+    _finish(task, beginning, devices, accuracy)
 
 
 def _begin(task: Task) -> Beginning | None:
@@ -189,8 +192,8 @@ def _begin(task: Task) -> Beginning | None:
             _leave_last(rendezvous, task.step)
             return None
         chosen = data.load(options.data, options.cache, options.mnist_file)
-        found = _beginning(task, chosen)
-        step = found.checkpoint.state.position.step if found.checkpoint else 0
+        beginning = _beginning(task, chosen)
+        step = beginning.checkpoint.state.position.step if beginning.checkpoint else 0
         rendezvous.publish("data", {"name": chosen.name, "step": step})
     else:
         limit = options.rendezvous_timeout + data.DOWNLOAD_SECONDS + data.LOCK_SECONDS
@@ -199,22 +202,22 @@ def _begin(task: Task) -> Beginning | None:
             task.preemption.finishing()
             rendezvous.publish("left", {})
             return None
-        found = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
-    if found.checkpoint is not None:
-        task.phases.resume(found.checkpoint)
-        task.progress.resume(found.checkpoint, found.steps)
+        beginning = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
+    if beginning.checkpoint is not None:
+        task.phases.resume(beginning.checkpoint)
+        task.progress.resume(beginning.checkpoint, beginning.steps)
         task.progress.state("training")
-    return found
+    return beginning
 
 
 def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
     """Return the data and the checkpoint to continue from, if there is one.
 
     Args:
-        step: the step of the chief's checkpoint; None if this task is the chief.
+        step: The step of the chief's checkpoint; None if this task is the chief.
 
     Raises:
-        WorkloadError: this task does not find the chief's checkpoint.
+        WorkloadError: This task does not find the chief's checkpoint.
     """
     from workload.checkpoint import Store
 
@@ -263,13 +266,12 @@ def _steps(options: Options, step: Step, examples: int) -> int:
 
 def _train(task: Task, beginning: Beginning, connection: Connection) -> float | None:
     """Train. The chief also evaluates, and returns the accuracy on held-out images."""
-    from workload import model
-    from workload.checkpoint import save_weights
+    from workload.checkpoint import Saver, save_weights
     from workload.loop import Plan, Report, go_on
-    from workload.saver import Saver
-    from workload.tensorboard_logs import TensorBoardLogs
+    from workload.progress import TensorBoardLogs
+    from workload.published import held_out_accuracy
 
-    options, step, found = task.options, task.step, beginning.checkpoint
+    options, step, checkpoint = task.options, task.step, beginning.checkpoint
     plan = Plan(
         strategy=connection.strategy,
         ring=connection.ring,
@@ -290,7 +292,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
         task.phases,
         every=options.checkpoint_seconds,
         steps=plan.epochs * plan.steps,
-        start_latency=_start_latency(task.job, found),
+        start_latency=_start_latency(task.job, checkpoint),
     )
     task.preemption.training()
     task.rendezvous.publish(cores.TOPIC, cores.mine(step.node, task.job.machine))
@@ -305,10 +307,10 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
     report: Report = functools.partial(_report, task)
     logs = None
     if step.chief:  # every worker has the same numbers
-        logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=found is not None)
+        logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=checkpoint is not None)
         report = logs.beside(report)
     trained = _loop(options.profile)(
-        plan, report, found.state if found else None, saver.between if step.chief else go_on
+        plan, report, checkpoint.state if checkpoint else None, saver.between if step.chief else go_on
     )
     task.preemption.finishing()
     task.phases.end("train")
@@ -316,7 +318,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
         save_weights(options.weights, step.rank, trained.get_weights())
     if logs is None:
         return None
-    accuracy = model.held_out_accuracy(trained, plan.data.x_test, plan.data.y_test)
+    accuracy = held_out_accuracy(trained, plan.data.x_test, plan.data.y_test)
     logs.end(accuracy, plan.epochs)
     return accuracy
 
@@ -345,24 +347,24 @@ def _loop(profile: str) -> Any:
     return sync.train
 
 
-def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
+def _start_latency(job: Job, checkpoint: Checkpoint | None) -> float | None:
     """Return the start latency of the first start that saved a checkpoint, else of this start."""
-    return job.start_latency if found is None else found.start_latency
+    return job.start_latency if checkpoint is None else checkpoint.start_latency
 
 
-def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float) -> None:
+def _finish(task: Task, beginning: Beginning, devices: list[str], accuracy: float) -> None:
     """Write the result, and leave last."""
-    from workload import devices, record
+    from workload.progress import make_record
 
     options, step = task.options, task.step
     job = dataclasses.replace(task.job, start_latency=_start_latency(task.job, beginning.checkpoint))
-    made = record.make(
+    record = make_record(
         options, step, job, task.progress, task.phases, options.batch * step.size, beginning.steps
     )
-    made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
-    made["versions"] |= devices.gpu_versions()
-    made |= cores.of_tasks(task.rendezvous, step.size, END_SECONDS)
-    result.write(options.result, made)
+    record |= {"devices": devices, "data": beginning.data.name, "test_accuracy": accuracy}
+    record["versions"] |= runtime.gpu_versions()
+    record |= cores.of_tasks(task.rendezvous, step.size, END_SECONDS)
+    result.write(options.result, record)
     task.progress.state("done")
     beginning.store.remove()
     print(f"test accuracy: {accuracy:.4f} on {beginning.data.name}")

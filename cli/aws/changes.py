@@ -104,7 +104,7 @@ def of_mount(mount: Mount, name: str, kind: Kind) -> Kind:
 
 
 def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """The controller changes its subnet when login machines, which have the public address, come or go."""
+    """Yield the change of the controller's subnet when login machines, which have the address, come or go."""
     if old.access.mode != new.access.mode or not old.hosts or not new.hosts:
         return
     was, will = (("public" in design.controller().tags) for design in (old, new))
@@ -114,7 +114,7 @@ def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
 
 
 def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """What becomes of the cluster's own disks and file systems when its network is another one.
+    """Yield what becomes of the cluster's own disks and file systems when its network is another one.
 
     FSx cannot give a file system other security groups, and a group belongs to its VPC. The engine makes an
     empty file system in the new network and deletes the old one. EBS volumes stay while the head stays in
@@ -141,52 +141,52 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
 
 
 def shared_addresses(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """New subnets in the cluster's own network that share addresses with old ones."""
+    """Yield new subnets in the cluster's own network that share addresses with old ones."""
     was, will = old.network, new.network
     if was.vpc is not None or will.vpc is not None or was.cidr != will.cidr:
         return
-    there = [text(was.public_cidr), text(was.private_cidr)]
+    cidrs = [text(was.public_cidr), text(was.private_cidr)]
     for key, former, following in (
         ("network.public_cidr", was.public_cidr, will.public_cidr),
         ("network.private_cidr", was.private_cidr, will.private_cidr),
     ):
-        if former != following and (found := addresses.shared(there, [text(following)])):
+        if former != following and (found := addresses.shared(cidrs, [text(following)])):
             yield Change(key, "", Kind.NEVER, text(former), text(following), SHARED.format(*found))
 
 
 def _head_subnet(design: ClusterDesign) -> str | None:
-    """The subnet of somebody's own network whose zone is the head's (`infra.aws.network`)."""
+    """Return the subnet of somebody's own network whose zone is the head's (`infra.aws.network`)."""
     network = design.network
     return None if network.vpc is None else network.public_subnet or network.private_subnets[0]
 
 
 def spared(mount: Mount, key: str) -> bool:
-    """A zone and a key of KMS belong to the disks alone; Lustre and EFS have keys of their services."""
+    """Whether a change of a key spares a mount: Lustre and EFS have no zones, and keys of their services."""
     in_part = key in ("aws.kms_key", "network.zones", "partitions.zones")
     return in_part and mount.served_by != "controller"
 
 
 def on_head(design: ClusterDesign, _kind: Kind) -> tuple[str, ...]:
-    """The controller's root disk goes with its machine."""
+    """Return the files that a change of the head deletes: its root disk goes with its machine."""
     return files.on_head(design)
 
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Changes of the zones that the stack file names.
+    """Compare the zones that the stack file names.
 
     Without such names zones are chosen anew, and the controller keeps its own.
     """
     everywhere = {zone for p in new.partitions for zone in _configured_zones(p, new)}
     for partition in new.partitions:
-        said = _configured_zones(partition, new)
-        before = next((p.zones for p in old.partitions if p.name == partition.name), said)
-        if not said or set(said) >= set(before) or old.network.vpc != new.network.vpc:
+        configured = _configured_zones(partition, new)
+        before = next((p.zones for p in old.partitions if p.name == partition.name), configured)
+        if not configured or set(configured) >= set(before) or old.network.vpc != new.network.vpc:
             continue
         moves = new.network.vpc is None and not everywhere.issuperset(before)
         key = "partitions.zones" if partition.zones else "network.zones"
         kind = Kind.DATA if moves else Kind.NODES
         note = "unless the head is in one that is left" if moves else ""
-        yield Change(key, f"partition {partition.name}", kind, text(before), text(said), note)
+        yield Change(key, f"partition {partition.name}", kind, text(before), text(configured), note)
 
 
 def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str,
 
 
 def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Changes of the members of a group of reservations, which the launch template does not name."""
+    """Compare the members of a group of reservations, which the launch template does not name."""
     former = {partition.name: partition for partition in old.partitions}
     for partition in new.partitions:
         was = former.get(partition.name, partition)

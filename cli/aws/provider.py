@@ -6,54 +6,54 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cli.clouds.cloud import Cloud
-from cli.clouds.provider import CloudProvider, file_design
-from cli.provider import Outputs
+from cli.clouds.base import CloudProvider, file_design
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign
+from operations.access import Outputs
+from operations.clouds.cloud import Cloud
 
 if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Rules
     from cli.clouds.listing import Listed
-    from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.instance_types.catalog import Described
+    from operations.clouds.ssh_access import Login
 
 
 class AwsProvider(CloudProvider):
     """Connects the shared commands to AWS. Modules are imported late, because each client takes time."""
 
     def require(self) -> None:
-        from cli.aws import account
+        from operations.aws import account
 
         account.require()
 
     def cloud(self, place: ClusterRef) -> Cloud:
-        from cli.aws.cloud import AwsCloud
+        from operations.aws.cloud import AwsCloud
 
         return AwsCloud(place)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
-        from cli.aws import builds
-        from cli.aws.cloud import AwsCloud
+        from operations.aws import cloud
+        from operations.aws.cloud import AwsCloud
 
         with contextlib.suppress(UserError):  # the failure itself is what the user has to see
-            return builds.failure(AwsCloud(ClusterRef.of(design)), design, since)
+            return cloud.build_failure(AwsCloud(ClusterRef.of(design)), design, since)
         return None
 
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
-        from cli.aws import account
         from cli.aws.types import ask
+        from operations.aws import account
 
         return ask(account.client("ec2", place.region), place.region, types)
 
     def clusters(self, region: str, project: str | None) -> list[Listed]:
-        from cli.aws import account, machines
         from cli.clouds import listing
+        from operations.aws import account, machines
 
         ec2 = account.client("ec2", region)
         return listing.clusters("aws", region, region, machines.tagged(ec2), machines.networks(ec2))
@@ -77,9 +77,9 @@ class AwsProvider(CloudProvider):
         found = super().stacks_of(design)
         if design.batch is None:
             return found
-        from cli.aws.batch import names, teardown
+        from cli.aws.batch import changes, teardown
 
-        return found | names.stacks(teardown.client_of(ClusterRef.of(design)), design.name)
+        return found | changes.stacks(teardown.client_of(ClusterRef.of(design)), design.name)
 
     def check_changes(
         self,
@@ -91,17 +91,17 @@ class AwsProvider(CloudProvider):
         replace: bool,
     ) -> CheckedChanges:
         if design.batch is not None:
-            from cli.aws.batch import change_check, names, teardown
+            from cli.aws.batch import changes, teardown
 
             place = ClusterRef.of(design)
-            names.refuse_taken(teardown.client_of(place), design)
+            changes.refuse_taken(teardown.client_of(place), design)
             if (known := ClusterRef.known(outputs())) is not None:
-                change_check.refuse_shared_addresses(teardown.client_of(known), design, known)
+                changes.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
-            from cli.aws.batch import change_check, teardown
+            from cli.aws.batch import changes, teardown
 
-            there = ClusterRef.known(outputs()) or ClusterRef.of(design)
-            change_check.check(teardown.client_of(there), design, there)
+            target = ClusterRef.known(outputs()) or ClusterRef.of(design)
+            changes.check(teardown.client_of(target), design, target)
         return super().check_changes(stack, design, outputs, say, replace=replace)
 
     def drain(
@@ -115,9 +115,9 @@ class AwsProvider(CloudProvider):
             super().drain(stack, outputs, say, agree)
             return
         from cli.aws.batch import teardown
-        from cli.clouds import same_name
+        from cli.clouds import known_clusters
 
-        same_name.refuse_foreign(self, stack, outputs, file_design)
+        known_clusters.refuse_foreign(self, stack, outputs, file_design)
 
         teardown.drain(self._known_clusters(stack, outputs), say, agree)
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.clouds.quotas import Quota, Wanted
-from cli.clouds.quotas import findings as compare
+from cli.clouds.diagnosis import Quota, Wanted
+from cli.clouds.diagnosis import quota_findings as compare
 from cli.doctor.finding import Finding, fine, stops
 from infra.aws.tags import CLUSTER
 from infra.instance_types.catalog import catalog
@@ -42,19 +42,19 @@ Pool = tuple[str, bool]
 
 
 def family(machine: str) -> str:
-    """The family of an instance type: `P` for `p3dn.24xlarge`."""
+    """Return the family of an instance type: `P` for `p3dn.24xlarge`."""
     letters = machine.partition(".")[0].partition("-")[0]
     stem = letters[: next((i for i, letter in enumerate(letters) if letter.isdigit()), len(letters))]
     return FAMILIES.get(stem, STANDARD)
 
 
 def code_of(pool: Pool) -> str | None:
-    """The code of the quota; `None` if EC2 has no quota for it."""
+    """Return the code of the quota; `None` if EC2 has no quota for it."""
     return (SPOT if pool[1] else ON_DEMAND).get(pool[0])
 
 
 def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
-    """The vCPUs that the cluster uses, without Capacity Blocks, which are bought as a whole."""
+    """Return the vCPUs that the cluster uses, without Capacity Blocks, which are bought as a whole."""
     facts = catalog().machines
     found: dict[Pool, Wanted] = {}
     # Facts that only the stack file gives are in the design for nodes alone; such hosts are not counted.
@@ -71,7 +71,7 @@ def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
 
 
 def addresses(design: ClusterDesign) -> Wanted:
-    """The Elastic IP addresses of the hosts and of the cluster's own NAT gateway."""
+    """Return the Elastic IP addresses of the hosts and of the cluster's own NAT gateway."""
     network = design.network
     hosts = sum("public" in host.tags or not network.nat for host in design.hosts)
     count = hosts + (network.nat and network.vpc is None)
@@ -79,7 +79,7 @@ def addresses(design: ClusterDesign) -> Wanted:
 
 
 def volumes(design: ClusterDesign) -> Wanted:
-    """The GiB of gp3 volumes: the machines' disks, and the file systems that the controller serves."""
+    """Return the GiB of gp3 volumes: the machines' disks, and the file systems that the controller serves."""
     mounts = [m for m in design.mounts if m.served_by == "controller" and m.existing is None]
     always = sum(host.disk_gib for host in design.hosts) + sum(mount.size_gib or 0 for mount in mounts)
     nodes = [Wanted(p.disk_gib, p.disk_gib).times(p.min, p.max) for p in design.partitions]
@@ -87,7 +87,7 @@ def volumes(design: ClusterDesign) -> Wanted:
 
 
 def findings(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Finding]:
-    """The quotas that are too small.
+    """Find the quotas that are too small.
 
     Args:
         client: Gives the boto3 client of a service in the cluster's region.
@@ -176,7 +176,7 @@ def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Findin
 
 
 def _limit(quotas: Any, service: str, code: str) -> float | None:
-    """The account's quota, or AWS's default; `None` if Service Quotas knows none in this region."""
+    """Return the account's quota, or AWS's default; `None` if Service Quotas knows none in this region."""
     from botocore.exceptions import ClientError
 
     for ask in (quotas.get_service_quota, quotas.get_aws_default_service_quota):
@@ -189,7 +189,7 @@ def _limit(quotas: Any, service: str, code: str) -> float | None:
 
 
 def _used(ec2: Any, cluster: str) -> Counter[Pool]:
-    """The vCPUs of running instances in the region that are not this cluster's."""
+    """Return the vCPUs of running instances in the region that are not this cluster's."""
     found: Counter[Pool] = Counter()
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[{"Name": "instance-state-name", "Values": LIVING}]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cli.aws.account import explained
 from cli.doctor.finding import Finding, fine, stops, warns
 from infra.aws.tags import CLUSTER
 from node.elastic.drivers.ec2.errors import code_of
 from node.model import ClusterDesign, Mount
+from operations.aws.account import explained
 
 Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""
@@ -18,7 +18,7 @@ ONE_VPC = "EFS has mount targets in one VPC at a time (EFS user guide)"
 
 
 def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
-    """What AWS says of each existing disk and file system, and of each snapshot and backup.
+    """Check each existing disk and file system, each snapshot and backup, by what AWS says of it.
 
     Raises:
         UserError: AWS refuses, or does not answer.
@@ -53,7 +53,7 @@ def _missing(design: ClusterDesign, mount: Mount, what: str, key: str = "existin
 
 
 def _asked(call: Callable[..., Any], key: str, gone: Sequence[str], **which: Any) -> Any:
-    """The first of the things that were asked for; `None` if there is none.
+    """Return the first of the things that were asked for; `None` if there is none.
 
     Args:
         gone: The service's codes for what does not exist.
@@ -143,9 +143,9 @@ def _efs(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Findin
             for target in targets
         }
     if mount.security_group is None:
-        theirs = [one for one in targets if not _own_group(ec2, design, groups[one["MountTargetId"]])]
-        if theirs:
-            where = ", ".join(sorted({one["VpcId"] for one in theirs}))
+        unfit = [one for one in targets if not _own_group(ec2, design, groups[one["MountTargetId"]])]
+        if unfit:
+            where = ", ".join(sorted({one["VpcId"] for one in unfit}))
             found = f"{_key(mount)}: {identity} has mount targets already, in {where}"
             cure = f"{ONE_VPC}: write that VPC as network.aws, and its targets' security_group."
             yield stops(CHECK, found, cure)
@@ -220,7 +220,7 @@ def _lustre(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
 
 
 def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
-    """A snapshot or a backup counts only before the disk or the file system exists."""
+    """Check a snapshot or a backup, which counts only before the disk or the file system exists."""
     ec2, fsx, identity = client("ec2"), client("fsx"), str(mount.restore)
     name = f"{design.name}-{mount.path.strip('/').replace('/', '-')}"
     if mount.kind == "nfs":
@@ -236,8 +236,8 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
     else:
         with explained():
             pages = fsx.get_paginator("describe_file_systems").paginate()
-            there = [one for page in pages for one in page["FileSystems"]]
-        if any({"Key": "Name", "Value": name} in one.get("Tags", []) for one in there):
+            systems = [one for page in pages for one in page["FileSystems"]]
+        if any({"Key": "Name", "Value": name} in one.get("Tags", []) for one in systems):
             return
         found = _asked(fsx.describe_backups, "Backups", ["BackupNotFound"], BackupIds=[identity])
         state, ready, size = ("", "AVAILABLE", 0)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.aws.account import explained
 from infra.instance_types.catalog import Described, InstanceType, Unusable
+from operations.aws.account import explained
 
 GB, GIB = 10**9, 2**30
 ACCELERATED = re.compile(r"(p|gr?|inf|trn|dl)[0-9]")
@@ -57,7 +57,7 @@ def parse(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | Non
 
 
 def read(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A type's facts, without those that have their default."""
+    """Return a type's facts, without those that have their default."""
     network = described["NetworkInfo"]
     disks = described.get("InstanceStorageInfo", {})
     nvme = disks.get("TotalSizeInGB", 0) if disks.get("NvmeSupport", "unsupported") != "unsupported" else 0
@@ -82,8 +82,8 @@ def read(described: Mapping[str, Any]) -> dict[str, Any]:
 def accelerator(described: Mapping[str, Any]) -> dict[str, Any] | None:
     """NVIDIA's whole GPUs or AWS's own accelerators; this project installs drivers for no others."""
     gpus = [gpu for gpu in described.get("GpuInfo", {}).get("Gpus", []) if gpu["Manufacturer"] == "NVIDIA"]
-    own = described.get("NeuronInfo", {}).get("NeuronDevices", [])
-    for device in (*gpus, *own):
+    devices = described.get("NeuronInfo", {}).get("NeuronDevices", [])
+    for device in (*gpus, *devices):
         if device["Count"]:
             return {"type": device["Name"].lower().replace(" ", "_"), "count": device["Count"]}
     return None

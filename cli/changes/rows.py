@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from cli.changes.table import Kind, Row
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 
 OTHER = "another cluster; the one that is up is destroyed"
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from cli.changes import files
 from cli.changes.jobs import Job, listed
-from node.model import ClusterDesign, Mount
-from node.storage import BUCKETS
+from node.model import BUCKETS, ClusterDesign, Mount
 
 
 class Kind(StrEnum):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.instance_types.catalog import catalog
+from operations.clouds.cloud import TaggedMachine
 
 State = Literal["up", "off", "silent", "not asked", "not found"]
 """`silent`: it runs and its elastic daemon does not answer. `not asked`: it is on a cloud."""
@@ -35,24 +36,6 @@ class Listed:
     node_hours: float | None = None
     usd: float | None = None
     place: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedMachine:
-    """A machine with the tag of a cluster.
-
-    Attributes:
-        running: Whether it runs and costs; a stopped machine is False.
-        launched: When it last started, in seconds since the epoch.
-    """
-
-    cluster: str
-    stack: str | None
-    node: bool
-    running: bool
-    instance_type: str
-    launched: float
-    accelerator: tuple[str, int] | None = None
 
 
 def clusters(

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cli.changes.decision import ClusterControl
-from cli.clouds import ssh_access
-from cli.clouds.cloud import ALIVE, Cloud
-from cli.ssh import openssh
-from infra.errors import UserError
+from cli.clouds import known_clusters
+from cli.doctor.condition import budget, health, service
+from cli.doctor.finding import Finding, fine, warns
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
+from node import plurals
 from node.model import ClusterDesign
 from node.published import parse_settings
+from operations import openssh
+from operations.access import TOOL
+from operations.clouds import ssh_access
+from operations.clouds.cloud import ALIVE, Cloud
+from operations.clouds.ssh_access import Login
+
+# The doctor's check of a cluster on a cloud that is up: it asks the login machine for the status.
+
+CONDITION_SECONDS = 12.0
+"""The time limit of the question. All checks together have `cli.doctor.finding.SECONDS`."""
+
+
+def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
+    """Check the cluster's budget and nodes.
+
+    Args:
+        login: Finds the login machine. Nothing is asked of a stack that was never brought up from here.
+    """
+    if not known_clusters.known_places(stack):
+        return
+    try:
+        target = replace(login().target, patience=0)
+        status = json.loads(openssh.run(target, f"{TOOL} status", seconds=CONDITION_SECONDS))
+    except NotUpError:
+        return
+    except (UserError, ValueError) as error:
+        # Other checks say what is missing here: credentials, or a program.
+        if getattr(error, "exit_code", None) != EXIT_REFUSED:
+            cure = f"`./cluster status --stack {stack.name}` asks again, and waits longer."
+            reason = str(error).splitlines()[0].rstrip(".")
+            yield warns("cluster.state", f"it could not be asked for its nodes: {reason}", cure)
+        return
+    yield from budget(status["cost"], stack.name)
+    yield from health(status["nodes"], stack.name)
+    yield from service(status, stack.name)
+    running = status["machines"]["running"]
+    yield fine("cluster.state", f"is up, {plurals.count(running, 'node')} running")
 
 
 def published(cloud: Cloud) -> ClusterDesign | None:
-    """The published design that a cluster's machines use; `None` if nothing is published (yet).
+    """Return the published design that a cluster's machines use; `None` if nothing is published (yet).
 
     Raises:
         UserError: There are no credentials, the cloud refuses, or another release published the design.
     """
-    there = cloud.machines(*ALIVE, host="controller")
-    bucket = next((machine.bucket for machine in there if machine.bucket is not None), None)
+    controllers = cloud.machines(*ALIVE, host="controller")
+    bucket = next((machine.bucket for machine in controllers if machine.bucket is not None), None)
     current = None if bucket is None else cloud.read(bucket, "current.json")
     if bucket is None or current is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from cli import providers
+from cli import provider as providers
 from cli.doctor import project as general
 from cli.doctor import show
 from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_message, warns

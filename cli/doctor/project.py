@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import benchmark_changes, pages, runner
+from cli import benchmark_changes, runner
 from cli.changes import table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
@@ -25,6 +25,7 @@ from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import plurals
 from node.slurm.environment import defaults
+from operations import pages
 
 if TYPE_CHECKING:
     from cli.provider import Provider

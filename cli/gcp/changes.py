@@ -71,8 +71,9 @@ UNSEEN = rows.UNSEEN | {"network.private_cidr", "network.public_cidr", "network.
 
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Changes of the zones in which nodes may start. The published design has those that were chosen for it
-    (`infra.gcp.network.with_zones`).
+    """Compare the zones in which nodes may start.
+
+    The published design has those that were chosen for it (`infra.gcp.network.with_zones`).
     """
     if old.zone != new.zone:
         return
@@ -103,14 +104,14 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
 
 
 def spared(mount: Mount, key: str) -> bool:
-    """A Filestore instance of a regional tier is in no zone."""
+    """Whether a change of a key spares a mount: a Filestore instance of a regional tier is in no zone."""
     from infra.gcp.storage import REGIONAL  # here, because that module needs the SDK
 
     return key == "gcp:zone" and mount.kind == "filestore" and mount.deployment in REGIONAL
 
 
 def on_head(design: ClusterDesign, kind: Kind) -> tuple[str, ...]:
-    """The controller's root disk outlives its machine, so a new head has the accounting of the old one."""
+    """Return what a new head ends: its root disk outlives it, and so does the accounting."""
     return files.on_head(design) if kind is Kind.DATA else ()
 
 

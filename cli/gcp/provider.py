@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cli.clouds.cloud import Cloud
-from cli.clouds.provider import CloudProvider
+from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from node.model import ClusterDesign
+from operations.clouds.cloud import Cloud
 
 if TYPE_CHECKING:
     from cli.changes.table import Rules
@@ -21,28 +21,28 @@ class GcpProvider(CloudProvider):
     """Connects the shared commands to Google Cloud. Modules are imported when they are needed."""
 
     def require(self) -> None:
-        from cli.gcp import account
+        from operations.gcp import account
 
         account.require()
 
     def cloud(self, place: ClusterRef) -> Cloud:
-        from cli.gcp.cloud import GcpCloud
+        from operations.gcp.cloud import GcpCloud
 
         return GcpCloud(place)
 
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
-        from cli.gcp import account
         from cli.gcp.types import ask
+        from operations.gcp import account
 
         return ask(account.of(str(place.project)), str(place.zone), types)
 
     def clusters(self, region: str, project: str | None) -> list[Listed]:
         from cli.clouds import listing
-        from cli.gcp import account, machines
+        from operations.gcp import account, machines
 
-        theirs = account.of(str(project))
-        theirs.region = region
-        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(theirs))
+        project_account = account.of(str(project))
+        project_account.region = region
+        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(project_account))
 
     def rules(self) -> Rules:
         from cli.gcp import changes

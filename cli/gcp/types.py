@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.gcp.account import Account, GoogleError
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Described, InstanceType, Unusable, series
+from operations.gcp.account import Account, GoogleError
 
 
 def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
@@ -20,22 +20,22 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
     for name in sorted(set(names)):
         path = f"projects/{{project}}/zones/{zone}/machineTypes/{name}"
         try:
-            said = account.call("GET", "compute", path)
+            described = account.call("GET", "compute", path)
         except GoogleError as error:
             if error.status != 404:
                 raise
             continue
-        if why := _refused(name, said):
+        if why := _refused(name, described):
             unusable[name] = Unusable(provider="gcp", why=why)
         else:
             machines[name] = InstanceType.model_validate(
-                {**read(name, said), "regions": (zone.rpartition("-")[0],)}
+                {**read(name, described), "regions": (zone.rpartition("-")[0],)}
             )
     return Described(machines=machines, unusable=unusable)
 
 
 def read(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """A type's facts from Compute Engine's resource `MachineType`."""
+    """Return a type's facts from Compute Engine's resource `MachineType`."""
     found: dict[str, Any] = {
         "provider": "gcp",
         "vcpus": said["guestCpus"],

@@ -155,7 +155,11 @@ class _Builder:
             elif choices.provider in LOCATION_KEYS:
                 options = ", ".join(f"--{key}" for key in keys) or "no place"
                 self._add(
-                    f"--{name}", shown(value), f"{options} with --provider {choices.provider}", "leave it out"
+                    "option.other-provider",
+                    f"--{name}",
+                    shown(value),
+                    f"{options} with --provider {choices.provider}",
+                    "leave it out",
                 )
 
     def _add_cluster(self) -> None:
@@ -187,6 +191,7 @@ class _Builder:
         top, _, rest = path.strip().removeprefix(f"{NAMESPACE}:").partition(".")
         if top not in ("cluster", "benchmark") or not rest or not equals:
             self._add(
+                "option.form",
                 "--set",
                 shown(text),
                 "cluster.KEY=VALUE or benchmark.KEY=VALUE",
@@ -199,7 +204,7 @@ class _Builder:
     def _named(self, option: str, form: str, key: str, text: str) -> tuple[str, dict[str, Any] | None]:
         name, equals, rest = text.partition("=")
         if not (equals and name.strip() and rest):
-            self._add(option, shown(text), f"{form}[,KEY=VALUE…]", "")
+            self._add("option.form", option, shown(text), f"{form}[,KEY=VALUE…]", "")
             return "", None
         return name.strip(), self._section(f"{option} {name.strip()}", key, rest)
 
@@ -212,17 +217,23 @@ class _Builder:
             if equals and path.strip():
                 self._put(option, section, tuple(path.strip().split(".")), self._value(option, value))
             else:
-                self._add(option, shown(item), "KEY=VALUE between commas", "")
+                self._add("option.form", option, shown(item), "KEY=VALUE between commas", "")
         return section
 
     def _put(self, option: str, section: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         for part in path[:-1]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                self._add(option, ".".join(path), "a key of a section", f"{part} is given as a value")
+                self._add(
+                    "option.key-of-value",
+                    option,
+                    ".".join(path),
+                    "a key of a section",
+                    f"{part} is given as a value",
+                )
                 return
         if path[-1] in section:
-            self._add(option, ".".join(path), "each key once", "remove one of them")
+            self._add("key.twice", option, ".".join(path), "each key once", "remove one of them")
         section[path[-1]] = value
 
     def _value(self, option: str, text: str) -> Any:
@@ -234,13 +245,19 @@ class _Builder:
         try:
             return yaml.load(text, Loader=Loader) if text[:1] in ("[", "{", '"', "'") else json.loads(text)
         except yaml.YAMLError:
-            self._add(option, shown(text), "a value as YAML writes it", "close its brackets and quotes")
+            self._add(
+                "option.not-yaml",
+                option,
+                shown(text),
+                "a value as YAML writes it",
+                "close its brackets and quotes",
+            )
         except ValueError:
             pass
         return text
 
-    def _add(self, path: str, given: str, allowed: str, advice: str) -> None:
-        self.mistakes.append(Mistake(path, given, allowed, advice))
+    def _add(self, code: str, path: str, given: str, allowed: str, advice: str) -> None:
+        self.mistakes.append(Mistake(code, path, given, allowed, advice))
 
 
 def _split(text: str) -> Iterator[str]:

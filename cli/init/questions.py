@@ -18,10 +18,10 @@ import typer
 from cli.console.progress import Console
 from cli.init.choices import Choices, for_new_stack
 from infra.config import ConfigError, Mistake, parse
-from infra.config.checks.network import MODES
-from infra.config.checks.storage import KINDS
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.placeholders import EXAMPLE_PROJECT
+from infra.config.rules.network import MODES
+from infra.config.rules.storage import KINDS
 from infra.design import ACCESS_MODE, DEFAULT_MACHINE
 from infra.errors import UserError
 from infra.instance_types.catalog import Catalog, InstanceType, catalog

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from cli.hints import hint
-from cli.local import agent_lifecycle, published_settings
-from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
-from infra.config.checks.local_cloud import pools
-from infra.config.local_cloud import LocalConfig
+from cli.local import clusters, published_settings
+from infra.config.cluster import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
+from infra.config.rules.local import pools
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from localcloud.limits import CAPACITY
 from node import rpc
 from node.codec import to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 from node.slurm.hostlist import fold
+from operations.access import StackUp
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -49,7 +49,7 @@ def show(stack: Stack, config: StackConfig) -> dict[str, Any]:
         the epoch, or None.
 
     Raises:
-        UserError: the stack is not on the local cloud, or not up.
+        UserError: The stack is not on the local cloud, or not up.
     """
     now, configured = flat(_call(stack, config, "limits")), flat(_stack_file(config))
     pool_keys = dict.fromkeys(
@@ -81,7 +81,7 @@ def change(stack: Stack, config: StackConfig, words: Sequence[str]) -> str:
         What was done, on one line.
 
     Raises:
-        UserError: a key or a value is wrong (exit 2), or the stack is not on the local cloud, or not up.
+        UserError: A key or a value is wrong (exit 2), or the stack is not on the local cloud, or not up.
     """
     before = flat(_call(stack, config, "limits"))
     changes = parse(words, [*_pools(stack, config), *(k.removeprefix(CAPACITY) for k in _pool_keys(before))])
@@ -95,7 +95,7 @@ def clear(stack: Stack, config: StackConfig) -> str:
         What was done, on one line.
 
     Raises:
-        UserError: the stack is not on the local cloud, or not up.
+        UserError: The stack is not on the local cloud, or not up.
     """
     before = flat(_call(stack, config, "limits"))
     after = flat(_call(stack, config, "limits", **_stack_file(config)))
@@ -111,21 +111,21 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
     """Inject a fault into a node's machine.
 
     Args:
-        action: one of `localcloud.fault_injection.ACTIONS`.
-        notice: only for `preempt`: seconds until the machine ends.
+        action: one of `localcloud.cloud.ACTIONS`.
+        notice: Only for `preempt`: seconds until the machine ends.
 
     Returns:
         What was done, on one line.
 
     Raises:
-        UserError: there is no such machine, or this cannot happen to it.
+        UserError: There is no such machine, or this cannot happen to it.
     """
     running = [m["node"] for m in _call(stack, config, "inspect")["machines"]]
     if node not in running:
         meant = near(node, running)
-        there = f"running now: {fold(running)}" if running else "nothing runs now"
+        state = f"running now: {fold(running)}" if running else "nothing runs now"
         advice = f"; did you mean {meant}?" if meant else ""
-        raise UserError(f"no machine of stack {stack.name} runs as {node}; {there}{advice}")
+        raise UserError(f"no machine of stack {stack.name} runs as {node}; {state}{advice}")
     machine = _call(stack, config, "fault", action=action, node=node, notice=notice)
     if action == "preempt":
         left = round(machine["notice"] - time.time()) if notice and machine["notice"] else 0
@@ -139,10 +139,10 @@ def parse(words: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
 
     Args:
         words: `KEY=VALUE` for each key.
-        known: the pools that `capacity` may name.
+        known: The pools that `capacity` may name.
 
     Raises:
-        ConfigError: the words have mistakes; the message lists all of them.
+        ConfigError: The words have mistakes; the message lists all of them.
     """
     changes: dict[str, Any] = {}
     mistakes: list[Mistake] = []
@@ -151,9 +151,9 @@ def parse(words: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         value = _value(text)
         if not equals:
-            mistakes.append(Mistake(key, "a word without =", "KEY=VALUE", f"write {key}=…"))
+            mistakes.append(Mistake("chaos.no-value", key, "a word without =", "KEY=VALUE", f"write {key}=…"))
         elif key in changes:
-            mistakes.append(Mistake(key, shown(value), "each key once", "remove one of the two"))
+            mistakes.append(Mistake("key.twice", key, shown(value), "each key once", "remove one of the two"))
         elif (mistake := _mistake(key, value, pools_known)) is not None:
             mistakes.append(mistake)
         else:
@@ -175,7 +175,7 @@ def _mistake(key: str, value: Any, known: list[str]) -> Mistake | None:
         names = [CAPACITY + name for name in known]
         meant = near(pool, known) if pool else None
         advice = f"did you mean {CAPACITY}{meant}?" if meant else ""
-        return Mistake(key, "no pool of this cluster", ", ".join(names), advice)
+        return Mistake("local.pool-unknown", key, "no pool of this cluster", ", ".join(names), advice)
     if key not in KEYS and section != "capacity":
         return unknown_key((key,), [name if name != "capacity" else "capacity.<pool>" for name in KEYS])[0]
     if value is None:
@@ -241,7 +241,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
     """Call the stack's local cloud.
 
     Raises:
-        UserError: the stack has no local cloud (exit 3 for a stack in a real cloud), or the cloud refuses.
+        UserError: The stack has no local cloud (exit 3 for a stack in a real cloud), or the cloud refuses.
     """
     provider = config.cluster.provider
     if provider != "local":
@@ -255,7 +255,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
         return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
-            raise NotUpError(agent_lifecycle.why_gone(stack, run)) from None
+            raise NotUpError(clusters.why_gone(stack, run)) from None
         raise UserError(
             f"the local cloud of stack {stack.name} does not answer ({error}): "
             f"`./cluster up --stack {stack.name}` starts it again"

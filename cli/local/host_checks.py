@@ -6,13 +6,100 @@ Each check returns a sentence with the problem and its cure, or `None`.
 from __future__ import annotations
 
 import os
+import pwd
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cli.local import run_directory
+from cli.doctor.finding import Finding, fine, warns
 from infra import bundle, os_errors
+from infra.config.advice import too_few_cores
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
+from infra.program.stack import Stack
+from localcloud.cores import Use, in_words, uses
+from node import plurals
 from node.bootstrap.steps import MIN_FREE_MIB
+from operations.local import run_directory
+from operations.local.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from node.model import BenchmarkDesign, ClusterDesign
+
+# Who shares this host's CPU cores with a local cluster, in words.
+#
+# A local node has its type's number of cores (`localcloud/cores.py`). Where no core is free, nodes share
+# some: nodes of one cluster, of other checkouts, or of other users.
+
+
+def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
+    """Return a phrase for each other cluster that has nodes on this host's cores.
+
+    Args:
+        seen: Who uses the cores; `None` means to look.
+    """
+    found: dict[tuple[int, str, str], set[int]] = {}
+    for use in uses() if seen is None else seen:
+        if not _own(stack, use):
+            found.setdefault((use.owner, use.run, use.cluster), set()).add(use.core)
+    return [
+        f"cluster {cluster} of {_whose(owner)} has nodes on {_cores(cores)}"
+        for (owner, _, cluster), cores in sorted(found.items())
+    ]
+
+
+def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> Iterable[Finding]:
+    """Check which nodes share cores now, and whether the benchmark's will."""
+    seen, have = uses(), len(os.sched_getaffinity(0))
+    others = neighbours(stack, seen)
+    load = Counter[int]()
+    for use in seen:
+        load[use.core] += use.machines
+    shared = sorted({use.core for use in seen if _own(stack, use) and load[use.core] > 1})
+    named = f"; {'; '.join(others)}" if others else ""
+    if shared:
+        yield warns(
+            "cores.shared",
+            f"nodes that are up share {_cores(shared)}{named}",
+            "Times of jobs tell nothing of more nodes meanwhile: use fewer nodes"
+            f"{', or wait for the other clusters' if others else ''}.",
+        )
+    elif others:
+        yield warns(
+            "cores.shared",
+            "; ".join(others),
+            "Nodes of this stack share cores with them where none is free: `run` when they are down.",
+        )
+    if training is not None:
+        text = too_few_cores(cluster.partition(training.partition), training.nodes, have)
+        if text is not None:
+            yield warns("cores.benchmark", text, "Lower benchmark.nodes, or take a type of fewer CPUs.")
+            return
+    if not shared and not others:
+        yield fine("cores.free", f"{plurals.count(have, 'core')}, and no node shares one")
+
+
+def _own(stack: Stack, use: Use) -> bool:
+    try:
+        name = RunDirectory.of(stack).path.name
+    except (UserError, OSError):  # no folder, no nodes
+        return False
+    return (use.owner, use.run) == (os.getuid(), name[:24])
+
+
+def _whose(owner: int) -> str:
+    if owner == os.getuid():
+        return "yours"
+    try:
+        return f"user {pwd.getpwuid(owner).pw_name}"
+    except KeyError:
+        return f"user {owner}"
+
+
+def _cores(cores: Iterable[int]) -> str:
+    numbers = sorted(cores)
+    return f"core{'s' if len(numbers) > 1 else ''} {in_words(numbers)}"
 
 
 def problems() -> list[str]:
@@ -25,7 +112,7 @@ def check() -> None:
     """Refuse to go on if there is a problem.
 
     Raises:
-        UserError: exit 3; the message has all problems.
+        UserError: Exit 3; the message has all problems.
     """
     if found := problems():
         raise UserError("\n".join(found), EXIT_REFUSED)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.local import agent_lifecycle, leftovers, loopback, machine_access, system_packages
-from cli.local.run_directory import RunDirectory
-from cli.provider import Command, Files, Inside, Outputs, StackUp
+from cli.local import clusters
 from cli.runner import lock
 from infra.errors import NotUpError, UserError
 from infra.program import owner
 from infra.program.stack import Stack
 from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
+from operations.access import Command, Files, Inside, Outputs, StackUp
+from operations.local import agent, machine_access, run_directory, system_packages
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
@@ -35,20 +36,20 @@ class LocalProvider:
         host_checks.check()
 
     def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
-        from cli.local import gone_clusters
+        from cli.local import clusters
 
         if design.isolation == CONTAINER:
-            from cli.local import container_support, image
+            from operations.local import containers
 
             if os.geteuid() == 0:
                 system_packages.ensure_for(system_packages.CONTAINERS, say)
-            container_support.check(design.isolation)
-            image.ensure(design, say)
+            containers.check_support(design.isolation)
+            containers.ensure_image(design, say)
         else:
-            loopback.check()
+            run_directory.check_loopback()
             system_packages.ensure(say, accounting=design.slurm.accounting)
             system_packages.add_pmix(say)
-        for text in gone_clusters.messages():
+        for text in clusters.gone_messages():
             say(text)
 
     def layout(self, design: ClusterDesign) -> Layout:
@@ -73,12 +74,13 @@ class LocalProvider:
         return published_settings.settings(up)
 
     def make_environment(self, stack: Stack, requirements: Path) -> str:
-        from cli.local import training
+        from operations.local import benchmark
 
         run = _standing(stack)
         uv = Path(sys.executable).with_name("uv")
-        made = training.build_own(requirements.parent, requirements.name, (run.apps / "envs").resolve(), uv)
-        return f"{APPS if run.containers else run.apps}/envs/{made.name}"
+        folder = (run.apps / "envs").resolve()
+        environment = benchmark.build_own_environment(requirements.parent, requirements.name, folder, uv)
+        return f"{APPS if run.containers else run.apps}/envs/{environment.name}"
 
     def diagnose(
         self,
@@ -126,52 +128,52 @@ class LocalProvider:
         running.drain(RunDirectory.of(stack), stack.name, say, agree)
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
-        from cli.local import operations
+        from operations.local import cluster
 
         if not RunDirectory.of(stack).path.exists():
             return
         with lock.held(stack, "up"):
-            operations.repair(stack, say)
+            cluster.repair(stack, say)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
         """Return nothing: `up` has reported everything itself."""
         return None
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
-        from cli.local.agent_lifecycle import end_cluster
+        from operations.local.agent import end_cluster
 
         with lock.held(stack, "down"):
             end_cluster(RunDirectory.of(stack))
             owner.release(stack)
 
     def neighbours(self, stack: Stack) -> list[str]:
-        from cli.local import neighbours
+        from cli.local import host_checks
 
-        return neighbours.by_others(stack)
+        return host_checks.neighbours(stack)
 
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         return []
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
-        return leftovers.find(RunDirectory.of(stack))
+        return clusters.leftovers(RunDirectory.of(stack))
 
 
 def _standing(stack: Stack) -> RunDirectory:
     """Return the run directory of a cluster that is up.
 
     Raises:
-        NotUpError: it is not up.
-        UserError: its controller's machine is dead.
+        NotUpError: It is not up.
+        UserError: Its controller's machine is dead.
     """
     run = RunDirectory.of(stack)
     if not machine_access.is_up(run):
-        from cli.local import gone_clusters
+        from cli.local import clusters
 
         raise NotUpError(
-            agent_lifecycle.why_gone(stack, run)
-            + gone_clusters.other_owners(stack)
-            + "".join(f"\n{text}" for text in gone_clusters.messages())
+            clusters.why_gone(stack, run)
+            + clusters.other_owners(stack)
+            + "".join(f"\n{text}" for text in clusters.gone_messages())
         )
-    if agent_lifecycle.controller_is_dead(run):
-        raise UserError(agent_lifecycle.how_to_restart(stack.name))
+    if agent.controller_is_dead(run):
+        raise UserError(agent.how_to_restart(stack.name))
     return run

@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import PROCESS, Settings, Site
 from node.published import read_settings
 from node.sites import LocalSite
+from operations.access import StackUp
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -30,16 +30,16 @@ def settings(up: StackUp) -> Settings | None:
         return None
     if run.containers:
         published = _published(run)
-        made = _design(up.config) or (published.design if published else None)
+        design = _design(up.config) or (published.design if published else None)
         # A container's disk has the same layout as the files of process machines.
-        if made is None:
+        if design is None:
             return None
-        made = dataclasses.replace(made, isolation=PROCESS)
-        return Settings(made, _site(run, run.disk("controller")))
+        design = dataclasses.replace(design, isolation=PROCESS)
+        return Settings(design, _site(run, run.disk("controller")))
     if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
         return found
-    made = _design(up.config)
-    return None if made is None else Settings(made, _site(run, run.path))
+    design = _design(up.config)
+    return None if design is None else Settings(design, _site(run, run.path))
 
 
 def _read(file: Path) -> Settings | None:

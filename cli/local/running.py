@@ -8,19 +8,87 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
-from cli.changes import decision, table
+from cli.changes import decision, rows, table
 from cli.changes.decision import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
+from cli.changes.table import Kind, Row, Rules
 from cli.hints import hint
-from cli.local import agent_lifecycle, machine_access
-from cli.local.changes import RULES
-from cli.local.run_directory import RunDirectory
 from infra import bundle
 from infra.errors import NotUpError, UserError
-from node.model import ClusterDesign
+from node.model import ClusterDesign, LocalCloud
 from node.published import parse_settings
 from node.slurm.environment import without_slurm
+from operations.local import agent, machine_access
+from operations.local.run_directory import RunDirectory
+
+# The table of what a change of the stack file does to a running local cluster. It is data only.
+
+_CLOUDS = "the clouds'"
+_HERE = "a local stack uses this machine's hardware as it is"
+
+INSTEAD: dict[str, Row | None] = {
+    **rows.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
+    **rows.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
+    **rows.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
+    **rows.without_effect(_CLOUDS, "partitions.open_metadata", "login.open_metadata"),
+    **rows.without_effect(_HERE, "partitions.disk_gib", "storage.*.kind"),
+    "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
+    "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
+    "storage.*.path": Row(Kind.NOTHING, (), _HERE),
+    **{
+        f"slurm.{key}": Row(Kind.DATA, (f"slurm.{key}",), "another image is another cluster")
+        for key in ("source", "packages", "repository")
+    },
+    "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
+    "instance_types.price_hour": Row(Kind.LIVE),
+    "local": None,
+}
+"""Rows that differ from the clouds' rows."""
+OWN: dict[str, Row] = {
+    **rows.without_effect(_CLOUDS, "access.mode", "access.key", "controller.image"),
+    **rows.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
+    "login.count": Row(Kind.LIVE),
+    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
+    "partitions.placement": Row(Kind.LIVE, ("partitions.placement",)),
+    "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
+    "partitions.aws": Row(
+        Kind.NOTHING,
+        ("partitions.efa", "partitions.capacity_block", "partitions.placement_group", "partitions.gp3"),
+        _CLOUDS,
+    ),
+    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
+    "partitions.gcp": Row(Kind.NOTHING, rows.OF_GOOGLE, _CLOUDS),
+    "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
+    "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
+    **rows.without_effect(_CLOUDS, *rows.ON_AWS),
+    "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
+    "image.source": Row(Kind.NOTHING, (), _CLOUDS),
+    **rows.without_effect(_CLOUDS, "image.id", "image.bake"),
+    **rows.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
+    "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
+    "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
+    "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
+    "local.suite": Row(Kind.DATA, ("image.source",), "another release is another cluster"),
+    "local.price_hour": Row(Kind.LIVE),
+    **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
+    "batch": Row(Kind.NOTHING, (), _CLOUDS),
+}
+"""Rows that no other provider shares."""
+TABLE = rows.table(OWN, INSTEAD)
+"""Key of the stack file below `slurm-stacks:cluster` -> what a change does; `*` is home, apps or scratch."""
+
+UNSEEN = (rows.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
+    "cluster.isolation",
+    "partitions.zones",
+    "network.zones",
+}
+"""Fields of the design that follow from other fields, or exist only on the clouds."""
+
+RULES = Rules(TABLE)
+
 
 SHORT = 8
 """The number of characters of a digest that messages show."""
@@ -30,7 +98,7 @@ def published(run: RunDirectory) -> ClusterDesign | None:
     """Return the published design of a cluster; `None` if there is none yet.
 
     Raises:
-        UserError: the design cannot be read, because another release of this program published it.
+        UserError: The design cannot be read, because another release of this program published it.
     """
     try:
         text = (run.bucket / run.current()["settings"]["key"]).read_text()
@@ -43,7 +111,7 @@ def published(run: RunDirectory) -> ClusterDesign | None:
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
-    """The differences of a running cluster to the stack file, and of its code to that of this checkout."""
+    """Return a running cluster's differences to the stack file, and its code's to this checkout's."""
     found = table.compare(there, design, RULES)
     was = _published_code(run)
     will = bundle.digest(bundle.node_archive(design))
@@ -54,7 +122,7 @@ def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign)
 
 
 def _published_code(run: RunDirectory) -> str | None:
-    """The digest of the published node code; `None` if it cannot be read."""
+    """Return the digest of the published node code; `None` if it cannot be read."""
     try:
         code = run.current()["code"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -68,8 +136,8 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
     def ask(line: str, seconds: float) -> str:
         if not machine_access.is_up(run):
             raise NotUpError(f"stack {stack} is not up")
-        if agent_lifecycle.controller_is_dead(run):
-            raise UserError(agent_lifecycle.how_to_restart(stack))
+        if agent.controller_is_dead(run):
+            raise UserError(agent.how_to_restart(stack))
         return _shell(run, line, seconds)
 
     return ClusterControl(ask, machine_access.slurm_conf(run))
@@ -84,19 +152,19 @@ def check_changes(
     directory, and the deletion of the old resources would remove it.
     """
     try:
-        there = published(run)
+        design_up = published(run)
     except UserError as error:
         say(f"what this changes cannot be told: {error}")
         return CheckedChanges()
-    if there is None:
+    if design_up is None:
         return CheckedChanges()
-    found = _differences(run, there, design)
+    found = _differences(run, design_up, design)
     anew = any(change.kind in table.ALWAYS for change in found)
     if anew and replace:
         for line in [*(change.line() for change in found), *table.losses(found)]:
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
-    names = [partition.name for partition in there.partitions]
+    names = [partition.name for partition in design_up.partitions]
     command = hint("up", stack, "--replace")
     checked = decision.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
     return dataclasses.replace(checked, recreate=anew)
@@ -107,12 +175,12 @@ def changes(
 ) -> tuple[Sequence[table.Change], Sequence[Job] | None] | None:
     """See `cli.provider.Provider.changes`."""
     try:
-        there = published(run)
+        design_up = published(run)
     except UserError:
         return None
-    if there is None:
+    if design_up is None:
         return None
-    found = _differences(run, there, design)
+    found = _differences(run, design_up, design)
     if not found:
         return found, []
     try:
@@ -134,16 +202,16 @@ def drain(
     """See `cli.provider.Provider.drain`.
 
     Args:
-        gone: whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
+        gone: Whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
     """
     try:
-        there = published(run)
+        design = published(run)
     except UserError as error:
         say(decision.no_answer(error))
         return
-    if there is None:
+    if design is None:
         return
-    names = [partition.name for partition in there.partitions]
+    names = [partition.name for partition in design.partitions]
     decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
 
 

@@ -11,17 +11,17 @@ import shlex
 import sys
 from pathlib import Path
 
-from cli import pages, programs
-from cli.local import machine_access
-from cli.local.run_directory import RunDirectory, user
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
 from infra.ssh import Target
 from localcloud.nspawn import enter
-from node.bootstrap.sshd import PORT
+from node.bootstrap.vm.users import PORT
 from node.subprocesses import SEARCH
+from operations import pages, programs
+from operations.local import machine_access
+from operations.local.run_directory import RunDirectory, user
 
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
@@ -35,7 +35,7 @@ def target(stack: Stack, run: RunDirectory) -> Target:
     The first call makes a key for the stack in its state folder. The key gives access to these machines only.
 
     Raises:
-        UserError: exit 3; there is no SSH server.
+        UserError: Exit 3; there is no SSH server.
     """
     if not run.containers:
         why = "its machines are processes of this machine"
@@ -57,10 +57,10 @@ def _key(folder: Path) -> Path:
     if not key.with_suffix(".pub").exists():
         draft = folder / f".{key.name}.{os.getpid()}"
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-stacks", "-f", str(draft)]
-        made = programs.capture(make)
-        if made.failed:
+        done = programs.capture(make)
+        if done.failed:
             raise UserError(
-                f"`ssh-keygen` makes no key ({made.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
+                f"`ssh-keygen` makes no key ({done.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
                 EXIT_REFUSED,
             )
         draft.replace(key)
@@ -77,11 +77,11 @@ def main(path: str, key: str) -> None:
     # All machines share the home folder.
     accepted = run.shared / user() / ".ssh" / "authorized_keys"
     public = Path(key).read_text()
-    there = accepted.read_text() if accepted.exists() else ""
-    if public not in there:
+    accepted_keys = accepted.read_text() if accepted.exists() else ""
+    if public not in accepted_keys:
         accepted.parent.mkdir(mode=0o700, exist_ok=True)
         accepted.touch(mode=0o600)
-        accepted.write_text(there + public)
+        accepted.write_text(accepted_keys + public)
     words = [*enter(machine[1], [f"PATH={SEARCH}"]), "nc", "-N", "127.0.0.1", str(PORT)]
     os.execvp(words[0], words)
 

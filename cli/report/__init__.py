@@ -168,7 +168,7 @@ def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | Non
     Raises:
         UserError: Exit 2; there are other stacks beside it.
     """
-    from cli import providers
+    from cli import provider
     from infra.config import load_file
 
     if project is None:
@@ -176,7 +176,7 @@ def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | Non
     for name in names:
         stack = Stack(project, name)
         try:
-            own = providers.scheduler(stack, load_file(stack.file))
+            own = provider.scheduler(stack, load_file(stack.file))
         except UserError:
             continue
         if own is not None and len(names) > 1:

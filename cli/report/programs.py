@@ -17,7 +17,7 @@ from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.runs import LARGEST, UNKNOWN_CHECKOUT, printable
 from cli.report.series import Spread, spread_of
 from cli.results import Kept
-from workload.program_record import SECONDS
+from workload.result import PROGRAM_SECONDS
 
 MOST_SHOWN = 12
 """The most values of a run in the page. The table in CSV has all."""
@@ -183,7 +183,7 @@ def seconds(record: Mapping[str, Any]) -> tuple[float, bool]:
 
     It is the training's, where the program says how long that took.
     """
-    timed = record["values"].get(SECONDS)
+    timed = record["values"].get(PROGRAM_SECONDS)
     if isinstance(timed, int | float) and not isinstance(timed, bool) and 0 < timed <= LARGEST:
         return float(timed), False
     return float(record["seconds_total"]), True

@@ -69,6 +69,7 @@ def efficiency(series: Sequence[Series], name: str | None) -> str:
         last = first.points[-1]
         found = first.efficiency(last)
         assert found is not None
+        assert last.nodes > 1, "one node is compared with nothing"
         text = f"each of {last.nodes:,} nodes does {words.share(found.median)} of what one does alone"
         return _named(name, text)
     shares = [

@@ -29,13 +29,14 @@ from typing import Any
 
 import yaml
 
-from cli.runner import interrupt, lock, selection
+from cli.runner import lock, selection
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
 from node.processes import children
+from operations.signals import handled
 
 PLUGIN = "command"
 PLUGIN_SECONDS = 120
@@ -346,5 +347,5 @@ def _patient(on_event: OnEvent) -> Iterator[threading.Event]:
         # In a thread, because a handler must not wait for locks that the interrupted code may hold.
         threading.Thread(target=on_event, args=[waiting], daemon=True).start()
 
-    with interrupt.handled(handle):
+    with handled(handle):
         yield interrupted

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import process
 from cli.runner.events import OnEvent, OutputLine, Stream
 from infra.errors import EXIT_REFUSED, UserError
 from node.processes import CALLER_VARIABLE, caller
+from operations import processes
 
 TYPE = "command:local:Command"
 INPUTS = ("create", "update", "delete", "triggers", "environment", "stdin")
@@ -33,7 +33,7 @@ class Commands:
     """
 
     def __init__(
-        self, directory: Path, on_event: OnEvent, processes: process.Processes, stopping: threading.Event
+        self, directory: Path, on_event: OnEvent, processes: processes.Processes, stopping: threading.Event
     ) -> None:
         self._directory = directory
         self._on_event = on_event
@@ -59,7 +59,7 @@ class Commands:
         env = {**os.environ, CALLER_VARIABLE: caller(os.getpid())}
         env |= {key: str(value) for key, value in (inputs.get("environment") or {}).items()}
         try:
-            finished = process.run(
+            finished = processes.run(
                 ["/bin/sh", "-c", text],
                 cwd=self._directory,
                 env=env,
@@ -104,6 +104,6 @@ def _status(returncode: int) -> str:
         return f"killed by signal {-returncode}"
 
 
-def _tail(finished: process.Finished) -> str:
+def _tail(finished: processes.Finished) -> str:
     lines = (finished.stderr.strip() or finished.stdout.strip()).splitlines()[-TAIL_LINES:]
     return ":\n" + "\n".join(lines) if lines else ", and it printed nothing"

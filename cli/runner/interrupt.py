@@ -6,11 +6,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from cli.runner.events import Message, OnEvent
+from operations.signals import SIGNALS, handled, handled_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 20.0
 """Seconds that commands have to clean up after the first signal, before SIGTERM and then SIGKILL."""
 WAKE_BYTES = 4096
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -86,17 +86,6 @@ def waking_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
             loop.remove_reader(receive)
 
 
-def handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that this process handles, which depends on how it was started.
-
-    SIGHUP stays ignored if the caller ignores it, which is the purpose of `nohup`. So does SIGINT: a script
-    ignores it for commands in the background, because Ctrl-C is meant for the command in the foreground.
-    SIGTERM is always handled. It is sent to this process alone, and otherwise only SIGKILL could end a
-    command that was started with all three ignored.
-    """
-    return tuple(n for n in SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN)
-
-
 def background_hint() -> str | None:
     """Return how to interrupt this process if Ctrl-C does not reach it; `None` if Ctrl-C works."""
     if signal.SIGINT in handled_signals():
@@ -126,17 +115,3 @@ def as_keyboard_interrupt() -> Iterator[None]:
         if signal.getsignal(signal.SIGINT) is handle:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
-
-
-@contextlib.contextmanager
-def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the signals of `handled_signals` for the body. Outside of the main thread this does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handle) for number in handled_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from cli.runner import process
 from cli.runner.command import CommandError, Commands
 from cli.runner.events import (
     Message,
@@ -29,6 +28,7 @@ from cli.runner.state import Record, State, Status
 from infra import os_errors
 from infra.errors import UserError
 from node.processes import ProcessId
+from operations import processes
 
 WORKERS = 16
 """The most resources that are deleted at the same time."""
@@ -66,7 +66,7 @@ class Lifecycle:
         self.project = project
         self.state = state
         self.preview = preview
-        self.processes = process.Processes()
+        self.processes = processes.Processes()
         self.stopping = threading.Event()
         """Set by an interrupt; no operation begins after it."""
         self.failures: list[str] = []
@@ -243,7 +243,7 @@ class Lifecycle:
         """End the command that a killed run left behind: it must not run beside the new one."""
         if record.process is not None:
             pid, started = record.process
-            if process.end_leftover(ProcessId(pid, int(started))):
+            if processes.end_leftover(ProcessId(pid, int(started))):
                 self._on_event(Message(f"{record.name}: ended the command that a killed run left behind"))
             record.process = None
 

@@ -39,10 +39,10 @@ def run(
     Raises:
         UserError: See `cli.sweep.command.Sweep.run`.
     """
-    from cli import providers
+    from cli import provider
     from cli.sweep.command import Sweep
 
-    if (own := providers.scheduler(stack, config)) is not None:
+    if (own := provider.scheduler(stack, config)) is not None:
         if partitions is not None or gpus is not None:
             raise UserError("--partition and --gpus are of Slurm: AWS Batch has one queue", EXIT_USAGE)
         own.run(console, nodes, repeat)
@@ -56,10 +56,10 @@ def cancel(stack: Stack, config: StackConfig, console: Console) -> None:
     Raises:
         UserError: The cluster does not answer.
     """
-    from cli import providers
+    from cli import provider
     from cli.sweep.command import Sweep
 
-    if (own := providers.scheduler(stack, config)) is not None:
+    if (own := provider.scheduler(stack, config)) is not None:
         own.cancel(console)
         return
     Sweep(stack, config, console).cancel()

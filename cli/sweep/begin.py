@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli import providers, results, shared_cores
+from cli import provider, results, shared_cores
 from cli.sweep import plan as plans
 from cli.sweep import summary
 from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
@@ -95,7 +95,7 @@ class Benchmark:
     def plan(self, wanted: SweepRequest) -> Plan:
         """Return a new plan. No other plan uses the folders of its runs."""
         name = secrets.token_hex(4)
-        layout = providers.load(self.cluster.provider).layout(self.cluster)
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
         runs = {case: self._run(case) for case, _ in plans.order(wanted)}
         staged = next(iter(runs.values())).staged
         return Plan(
@@ -168,5 +168,5 @@ class Benchmark:
         )
 
     def _run(self, case: Case) -> BenchmarkRun:
-        layout = providers.load(self.cluster.provider).layout(self.cluster)
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
         return BenchmarkRun.of(self.cluster, self._training(case), layout, self.stack.project)

@@ -11,7 +11,6 @@ from cli import results, shared_cores
 from cli.console.progress import Console
 from cli.console.sweep import Board, show_summary
 from cli.console.tables import output
-from cli.provider import StackUp
 from cli.runner import interrupt
 from cli.sweep import summary
 from cli.sweep.plan import Plan, SweepRequest
@@ -22,6 +21,7 @@ from infra import os_errors
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from node import plurals
+from operations.access import StackUp
 
 if TYPE_CHECKING:
     from cli.sweep.begin import Benchmark

@@ -11,12 +11,12 @@ from infra.errors import UserError
 from node import foreign
 
 if TYPE_CHECKING:
-    from cli.provider import StackUp
     from cli.sweep.plan import Plan, PlannedRun
+    from operations.access import StackUp
 
 
 class Remote:
-    """Calls the cluster's own `sweep` command (`node.sweep`).
+    """Calls the cluster's own `sweep` command (`node.benchmark`).
 
     Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
     """

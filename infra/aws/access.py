@@ -8,7 +8,7 @@ from infra.clouds.commands import PYTHON
 
 USER = "ubuntu"
 """The user of Ubuntu's images. An image that the stack file names must have this user as well."""
-OPERATIONS = "cli.aws.operations"
+OPERATIONS = "operations.aws"
 """The module that the stack's commands run."""
 
 

@@ -22,10 +22,9 @@ from infra.aws.tags import CLUSTER, ROLE, STACK, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
-from node.batch import CACHING_GIB
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
-from node.model import ClusterDesign
+from node.model import CACHING_GIB, ClusterDesign
 
 DISK_GIB = 16
 """The size of an image. The largest image holds a second kernel, NVIDIA's driver and EFA. No node's disk may
@@ -60,9 +59,9 @@ _SCRIPT = """\
 set -eu
 umask 022
 mkdir -p {code}
-cat >{code}/start.py <<'END'
+cat >{code}/run_loader.py <<'END'
 {start}END
-exec /usr/bin/python3 {code}/start.py {arguments}
+exec /usr/bin/python3 {code}/run_loader.py {arguments}
 """
 
 

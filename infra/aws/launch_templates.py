@@ -38,7 +38,7 @@ METADATA: dict[str, Any] = {
 OPEN_HOPS = 2
 """The hop limit of machines whose metadata address is open to every user: a container with a network of its
 own, such as Docker makes it, is one hop further."""
-BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=16 * 1024)
+BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "run_loader.py", limit=16 * 1024)
 """The user data of every machine. EC2's limit is in bytes, before base64."""
 ONE_EACH = 2
 """The number of EFA cards with which each card has one interface only."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.aws.tags import reservation_group
-from node.bootstrap.vm.cloudwatch import namespace
+from node.bootstrap.vm.clouds.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
 from node.model import ClusterDesign
 
@@ -20,7 +20,7 @@ Statement = dict[str, Any]
 
 VERSION = "2012-10-17"
 LAUNCH = ["ec2:RunInstances"]
-"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launch`)."""
+"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launches`)."""
 MADE = ("instance", "volume", "network-interface")
 """What a launch makes. It has the cluster's tag from the first moment."""
 PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")
@@ -366,7 +366,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     statements += _fetched(scope, design, role)
     statements += _buckets(scope, design, role)
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
-    # machines in this way (`cli.clouds.boot`), and people go on to nodes from there.
+    # machines in this way (`operations.clouds.commands`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
         statements.append(_allow("Session", list(SSM_SESSION), "*"))
     return statements

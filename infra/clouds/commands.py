@@ -1,6 +1,6 @@
 """The command lines that a cloud's stack runs on the engineer's machine, and their input, as plain data.
 
-Resources are declared with these lines. The lines run `cli.clouds.operations`.
+Resources are declared with these lines. The lines run `operations.clouds.commands`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
     """Return a command line of a provider's operations, for a resource of its stack.
 
     Args:
-        module: The provider's module, such as `cli.aws.operations`.
+        module: The provider's module, such as `operations.aws`.
     """
     return f"{PYTHON} -m {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
 
@@ -59,7 +59,7 @@ class ClusterRef:
         return {key: value for key, value in fields.items() if value}
 
     def arguments(self) -> list[str]:
-        """Return the fields as arguments of a command line of `cli.clouds.operations`."""
+        """Return the fields as arguments of a command line of `operations.clouds.commands`."""
         return [word for key, value in self.named().items() for word in (f"--{key}", value)]
 
 

@@ -22,11 +22,8 @@ STEPS = (
     "drivers",
     "images",
     "lustre",
-    "neuron",
-    "nvidia",
     "openpgp",
     "packages",
-    "repositories",
     "slurm_packages",
     "slurm_source",
 )

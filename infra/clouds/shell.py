@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from infra.benchmark import Shell
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
-CLIENT = (".venv/bin/python", "-m", "cli.ssh.client")
+CLIENT = (".venv/bin/python", "-m", "operations.ssh")
 ENVIRONMENT_SECONDS = 1800
 
 
@@ -148,7 +148,7 @@ class OpenSshShell:
 
 
 def _client(verb: str, *paths: str, **options: str) -> str:
-    """Return a command line of `cli.ssh.client`."""
+    """Return a command line of `operations.ssh`."""
     return shlex.join([*CLIENT, verb, *(f"--{name}={value}" for name, value in options.items()), *paths])
 
 

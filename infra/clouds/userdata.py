@@ -30,7 +30,7 @@ _SCRIPT = """\
 set -eu
 umask 022
 mkdir -p {code}
-cat >{code}/start.py <<'END'
+cat >{code}/run_loader.py <<'END'
 {start}END
 changed=
 if [ -e /etc/systemd/system/{unit} ]; then changed=yes; fi
@@ -78,7 +78,7 @@ def script(start: Path, arguments: Sequence[str], what: str, limit: int, after: 
     """
     service = _SERVICE.format(
         what=what,
-        start=f"{CODE}/start.py",
+        start=f"{CODE}/run_loader.py",
         arguments=shlex.join(arguments).replace("%", "%%"),
         after=" ".join(["network-online.target", *after]),
     )

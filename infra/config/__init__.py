@@ -3,11 +3,11 @@
     config = load_file("Pulumi.local.yaml")
     design = infra.design.design(config, infra.instance_types.catalog.catalog())
 
-`python -m infra.config` writes the JSON Schema, `infra/schema/stack.json`.
+`python -m infra.config.schema` writes the JSON Schema, `infra/schema/stack.json`.
 """
 
-from infra.config.benchmark import BenchmarkConfig
 from infra.config.cluster import ClusterConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.load import StackConfig, load_file, parse
 from infra.config.mistakes import ConfigError, Mistake
 

@@ -9,7 +9,7 @@ from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
 from node import plurals
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.model import BenchmarkDesign, ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -42,7 +42,7 @@ PLAIN_TCP_GBYTES = 4
 def warnings(
     config: StackConfig, design: ClusterDesign, facts: Catalog, cores: int | None = None
 ) -> list[str]:
-    """The warnings, each with the path or the part that it is about; at the end what is to be filled in.
+    """Return the warnings, each with the part that it is about; at the end what is to be filled in.
 
     Args:
         facts: The snapshot. The stack's own facts are applied here.
@@ -73,7 +73,7 @@ def warnings(
 
 
 def _job(design: ClusterDesign) -> list[str]:
-    """What one job of AWS Batch costs, which the limit of vCPUs does not say."""
+    """Return what one job of AWS Batch costs, which the limit of vCPUs does not say."""
     if design.batch is None:
         return []
     batch, (queue,) = design.batch, design.partitions
@@ -119,7 +119,7 @@ def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
 
 
 def _budget(design: ClusterDesign) -> list[str]:
-    """The limits of the budget. Only static nodes may have no price here; for others that is a mistake."""
+    """Warn of the budget's limits. Only static nodes may have no price; for others that is a mistake."""
     budget, partitions = design.budget, design.partitions
     found = []
     if budget.max_usd is not None:
@@ -140,7 +140,7 @@ def _budget(design: ClusterDesign) -> list[str]:
 
 
 def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
-    """Whether the static nodes alone use up the budget soon.
+    """Warn if the static nodes alone use up the budget soon.
 
     Args:
         hourly: How much of the unit the static nodes use in an hour.
@@ -197,7 +197,7 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
 
 
 def _fabric(name: str, partition: Partition, machine: InstanceType) -> list[str]:
-    """What several nodes of the partition lose because their fast network is not used."""
+    """Return what several nodes lose because their fast network is not used."""
     if partition.accelerator is None or partition.max < 2:
         return []
     kind = partition.instance_type
@@ -216,10 +216,10 @@ def _fabric(name: str, partition: Partition, machine: InstanceType) -> list[str]
 
 
 def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
-    """What makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
+    """Return what makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
     if design.isolation != "vm" or design.scheduler != "slurm":
         return []
-    found, longest = [], limits.boot(design, partition)
+    found, longest = [], time_limits.boot(design, partition)
     if design.slurm.resume_timeout < longest:
         found.append(
             f"{name}: cluster.slurm.resume_timeout is {design.slurm.resume_timeout} s, and the steps of a "
@@ -232,7 +232,7 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
         *(["a kernel with a Lustre client (and starts again)"] if "fsx_lustre" in kinds else []),
     ]
     ours = partition.image is None and design.image.id is None
-    if installs and ours and not limits.baked(design, partition):
+    if installs and ours and not time_limits.baked(design, partition):
         found.append(
             f"{name}: each node installs {' and '.join(installs)} at every start, for minutes that are paid "
             "for: image: {bake: true} has it in an image"
@@ -266,13 +266,13 @@ def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]
 
 
 def _zones(name: str, partition: Partition, design: ClusterDesign, facts: Catalog) -> list[str]:
-    """Zones without the GPU. No data source of Pulumi says where attached GPUs are offered."""
+    """Warn of zones without the GPU. No data source of Pulumi says where GPUs are offered."""
     wanted = partition.accelerator
     gpu = facts.attachable_to(partition.instance_type, wanted.type) if wanted else None
     if gpu is None or design.provider != gpu.provider or not gpu.zones:
         return []
-    said = partition.zones or design.network.zones or (str(design.zone),)
-    missing = [zone for zone in said if zone not in gpu.zones]
+    zones = partition.zones or design.network.zones or (str(design.zone),)
+    missing = [zone for zone in zones if zone not in gpu.zones]
     near = [zone for zone in gpu.zones if zone.startswith(f"{design.region}-")]
     where = f"in {', '.join(near)} of {design.region}" if near else f"in {', '.join(gpu.zones)}"
     return (

@@ -1,17 +1,27 @@
-"""The models of `slurm-stacks:cluster`. Field names are a contract; descriptions go into the schema."""
+"""The models of `slurm-stacks:cluster`. Field names are a contract; descriptions go into the schema.
+
+`infra.config.storage` and `infra.config.jobs` have its two largest sections.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import ipaddress
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.batch import BatchConfig
-from infra.config.containers import ContainersConfig
 from infra.config.fields import (
+    ABSOLUTE_PATH,
+    APT_WORD,
+    CPU_PLATFORM,
+    FINGERPRINT,
+    HTTPS,
     KEY_PAIR,
     KMS_KEY,
     PLACEMENT_GROUP,
+    SHA256,
+    SUBNET,
+    VPC,
     AcceleratorType,
     Cidr,
     ClusterName,
@@ -22,13 +32,208 @@ from infra.config.fields import (
     TimeLimit,
     Usd,
 )
-from infra.config.google import GcpPartition
-from infra.config.health import HealthConfig, JobScriptConfig
-from infra.config.local_cloud import LocalConfig
-from infra.config.network import NetworkConfig, Zones
-from infra.config.slurm_origin import SlurmOriginConfig
+from infra.config.jobs import BatchConfig
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
+from node.model import IMAGES
+
+Net = ipaddress.IPv4Network | ipaddress.IPv6Network
+DEFAULT_CIDR = "10.0.0.0/16"
+Zones = Annotated[list[str], Field(description="Zones, tried in this order.")]
+
+
+class AwsNetwork(Section):
+    """An existing VPC."""
+
+    vpc: str | None = Field(None, pattern=VPC, description="Id of an existing VPC.")
+    public_subnet: str | None = Field(
+        None,
+        pattern=SUBNET,
+        description="Its public subnet, for the controller and login.",
+    )
+    private_subnets: list[Annotated[str, Field(pattern=SUBNET)]] = Field(
+        default_factory=list, description="Its private subnets, for compute nodes."
+    )
+
+
+class GcpNetwork(Section):
+    """An existing network."""
+
+    network: str | None = Field(None, description="Name of an existing VPC network of the project.")
+    subnetwork: str | None = Field(
+        None, description="Name of its subnetwork in the region, with private Google access and Cloud NAT."
+    )
+
+
+class NetworkConfig(Section):
+    """The cluster's own network, or an existing one under `aws` or `gcp`."""
+
+    cidr: Cidr | None = Field(None, description="The network's addresses; 10.0.0.0/16 by default.")
+    public_cidr: Cidr | None = Field(
+        None, description="AWS: part for controller and login; chosen by default."
+    )
+    private_cidr: Cidr | None = Field(None, description="AWS: part for compute nodes; chosen by default.")
+    peers: list[Cidr] = Field(
+        default_factory=list,
+        description="Networks that this one is or will be connected to (VPN, peering): must not overlap.",
+    )
+    zones: Zones = Field(
+        default_factory=list,
+        description="Zones for nodes, tried in this order; empty: all that fit (AWS), gcp:zone (Google "
+        "Cloud).",
+    )
+    aws: AwsNetwork | None = Field(None, description="An existing VPC.")
+    gcp: GcpNetwork | None = Field(None, description="An existing network.")
+
+    def whole(self) -> Net:
+        """Return all of the network's addresses."""
+        return ipaddress.ip_network(self.cidr or DEFAULT_CIDR)
+
+    def subnets(self) -> tuple[Net, Net]:
+        """Return the public part, for controller and login, and the private part, for nodes.
+
+        A part that the stack file does not give is the lower or the upper half of the network.
+        """
+        public, private = self.whole().subnets(1)
+        if self.public_cidr is not None:
+            public = ipaddress.ip_network(self.public_cidr)
+        if self.private_cidr is not None:
+            private = ipaddress.ip_network(self.private_cidr)
+        return public, private
+
+
+LONGEST_SCRIPT_SECONDS = 600
+"""The longest prolog. Jobs wait for it, and Slurm waits for it at most as long as for a node."""
+Check = Literal["gpus", "ecc", "memory_rows", "thermal", "nvlink", "dcgm", "xid", "efa", "neuron"]
+
+
+class HealthConfig(Section):
+    """Checks of nodes with GPUs, Neuron devices or EFA: at boot, before each job, and at intervals."""
+
+    enabled: bool | None = Field(
+        None,
+        description="Default: true where a partition has GPUs, Neuron devices or EFA. The local stack only "
+        "pretends to have devices, so there it is false.",
+    )
+    interval_seconds: int | None = Field(
+        None,
+        ge=5,
+        le=65000,
+        description="Seconds between two checks of a node that is up; 300 by default.",
+    )
+    skip: list[Check] = Field(
+        default_factory=list,
+        description="Checks to leave out: gpus (all are there and answer), ecc, memory_rows, thermal, "
+        "nvlink, dcgm, xid (the kernel's log), efa, neuron.",
+    )
+
+
+class JobScriptConfig(Section):
+    """Your script, which runs as root on each node of a job."""
+
+    source: str = Field(min_length=1, description="Path in this project.")
+    timeout: int = Field(60, ge=1, le=LONGEST_SCRIPT_SECONDS, description="Seconds it may take.")
+
+
+class PackageConfig(Section):
+    """A Debian package that machines install, known by its hash."""
+
+    source: str = Field(
+        description="A path in this project, or an address: s3:// on AWS, gs:// on Google Cloud, https:// on "
+        "both. It ends in .deb."
+    )
+    sha256: str = Field(pattern=SHA256, description="The SHA-256 of the file: sha256sum FILE.")
+
+
+class ContainersConfig(Section):
+    """Containers for jobs. Nodes and login machines get what it takes."""
+
+    runtime: Literal["oci", "pyxis"] = Field(
+        description="oci: Slurm's own `srun --container` with crun, from the distribution's packages. pyxis: "
+        "`srun --container-image` with NVIDIA's Enroot and Pyxis, from the packages below or the image."
+    )
+    packages: list[PackageConfig] = Field(
+        default_factory=list,
+        description="pyxis: the packages of Enroot, and of Pyxis for the machines' release of Slurm. Empty: "
+        "the image has them.",
+    )
+    images: str = Field(
+        IMAGES,
+        pattern=ABSOLUTE_PATH,
+        description="pyxis: the folder of layers that were fetched. A shared one spares other nodes the "
+        "download.",
+    )
+
+
+class LocalConfig(Section):
+    """How the local cloud behaves and what fails in it. `./cluster chaos` changes it while it runs."""
+
+    isolation: Literal["process", "container"] = Field(
+        "process",
+        description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
+        "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",
+    )
+    suite: str | None = Field(
+        None,
+        pattern=r"^[a-z]+$",
+        description="container: the release of the distribution that machines run (trixie, noble); null: "
+        "this machine's own.",
+    )
+    boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
+    boot_spread: float = Field(
+        0.0,
+        ge=0,
+        le=3600,
+        description="The most seconds by which a boot takes longer; different for each machine.",
+    )
+    quota_nodes: int | None = Field(
+        None, ge=0, description="Pretended quota: machines at once; null for none."
+    )
+    quota_gpus: int | None = Field(
+        None, ge=0, description="Pretended quota: devices of these machines at once; null for none."
+    )
+    capacity: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Pool -> most machines at once. A pool is a partition's name, or partition/zone.",
+    )
+    never_register: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of machines that start and never register as a node: 0 none, 1 all.",
+    )
+    api_error: Literal["quota", "capacity", "placement", "permission", "throttled", "config"] | None = Field(
+        None,
+        description="The cloud's error: throttled and permission for every call, the others for launches.",
+    )
+    api_latency: float = Field(0.0, ge=0, le=300, description="Additional seconds for every call.")
+    list_lag: float = Field(
+        0.0, ge=0, le=3600, description="Seconds for which a new machine is missing from the cloud's list."
+    )
+    price_hour: float | None = Field(
+        None, ge=0, description="Pretended USD for each node and hour, to try budgets."
+    )
+
+
+class GcpPartition(Section):
+    """Settings of a partition that only Google Cloud has."""
+
+    secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
+    placement_policy: Name | None = Field(
+        None,
+        description="Name of the placement policy that the partition's reservation was made with. Its nodes "
+        "are then as close together as the reserved machines.",
+    )
+    disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd"] | None = Field(
+        None, description="Type of a node's root disk; pd-balanced by default."
+    )
+    min_cpu_platform: str | None = Field(
+        None,
+        pattern=CPU_PLATFORM,
+        description='The oldest processors that a node may have, e.g. "Intel Skylake" on N1, '
+        '"Intel Ice Lake" on N2; null: what the zone has free.',
+    )
+
 
 MOST_NODES = 5000
 LONGEST_SUSPEND = 366 * 86400
@@ -163,7 +368,7 @@ class LocalPartition(Section):
 
 
 class PartitionConfig(Section):
-    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, …"""
+    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, and so on."""
 
     name: Name = Field(description="Small letters, digits, hyphens. Job scripts name it.")
     instance_type: str = Field(description="Instance type, e.g. c4.2xlarge, n1-standard-2, local.small.")
@@ -211,9 +416,11 @@ class PartitionConfig(Section):
     local: LocalPartition | None = Field(None, description="Settings that only the local stack has.")
 
     def reservations(self) -> tuple[str, ...]:
-        """Its reservations. A launch template names a single one by its id, without its owner."""
-        found = [self.reservation] if isinstance(self.reservation, str) else self.reservation or []
-        return tuple(one.rpartition("capacity-reservation/")[2] if len(found) == 1 else one for one in found)
+        """Return the reservations. A launch template names a single one by its id, without its owner."""
+        names = [self.reservation] if isinstance(self.reservation, str) else self.reservation or []
+        return tuple(
+            name.rpartition("capacity-reservation/")[2] if len(names) == 1 else name for name in names
+        )
 
 
 class HookConfig(Section):
@@ -264,6 +471,38 @@ class AwsConfig(Section):
         True,
         description="true: nodes reach the internet by a NAT gateway. false: machines have public addresses "
         "instead, which are paid for by the hour; the security groups still let nobody in.",
+    )
+
+
+class RepositoryConfig(Section):
+    """An apt repository with packages of Slurm, and the key that signs it."""
+
+    url: str = Field(pattern=HTTPS, description="The address in a deb line.")
+    suite: str = Field(pattern=APT_WORD, description="The suite in a deb line; / for a flat repository.")
+    components: list[str] = Field(
+        default_factory=list, description="The components in a deb line; empty for a flat repository."
+    )
+    key: str = Field(pattern=HTTPS, description="The address of the key, in ASCII armour.")
+    fingerprint: str = Field(
+        pattern=FINGERPRINT, description="The key's fingerprint: gpg --show-keys --fingerprint FILE."
+    )
+
+
+class SlurmOriginConfig(Section):
+    """At most one of these keys says where Slurm comes from. Without one it is the distribution's."""
+
+    source: Literal["debian-13"] | None = Field(
+        None,
+        description="Build Debian 13's source package of Slurm, which its security team maintains, for the "
+        "image's distribution while the images are baked (image: {bake: true}).",
+    )
+    packages: list[PackageConfig] = Field(
+        default_factory=list,
+        description="Packages of one release of Slurm, instead of the distribution's: built from Debian's or Ubuntu's source "
+        "(slurmctld, slurmd, slurm-client and what they need) or from SchedMD's (slurm-smd-…).",
+    )
+    repository: RepositoryConfig | None = Field(
+        None, description="An apt repository that has these packages, instead."
     )
 
 

@@ -83,18 +83,18 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-def refusal(allowed: str, advice: str = "") -> PydanticCustomError:
-    """An error of a validator, with the texts that a `Mistake` needs."""
-    return PydanticCustomError("refused", "refused", {"allowed": allowed, "advice": advice})
+def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:
+    """Return an error of a validator, with what a `Mistake` needs."""
+    return PydanticCustomError("refused", "refused", {"code": code, "allowed": allowed, "advice": advice})
 
 
 def clock(seconds: int) -> str:
-    """Seconds as hours:minutes:seconds."""
+    """Return seconds as hours:minutes:seconds."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def time_limit_advice(text: str) -> str:
-    """What to write instead of a time in two parts, or of one without quotes, as it stands in the file."""
+    """Return what to write instead of a time in two parts, or of one without quotes."""
     if (parts := _TWO_PARTS.fullmatch(text)) is not None:
         first, second = map(int, parts.groups())
         short, long = first * 60 + second, first * 3600 + second * 60
@@ -106,7 +106,7 @@ def time_limit_advice(text: str) -> str:
 
 
 def in_words(seconds: int) -> str:
-    """A duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
+    """Return a duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
     parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
     return " ".join(f"{number} {unit}" for number, unit in parts if number) or "nothing"
 
@@ -117,27 +117,34 @@ def _time_limit(value: Any) -> Any:
         # YAML 1.1 reads 24:00:00 in base 60, as 86400. A small number may mean minutes, as in Slurm.
         minutes = f', or "{value}" for {value} minutes' if 0 < value < 10000 else ""
         raise refusal(
+            "time-limit.number",
             allowed,
             "YAML reads a bare time as a number (24:00:00 becomes 86400): "
             f'write it in quotes, time_limit: "{clock(value)}"{minutes}',
         )
     if not isinstance(value, str):
-        raise refusal(allowed, 'for example time_limit: "24:00:00"')
+        raise refusal("time-limit.form", allowed, 'for example time_limit: "24:00:00"')
     if value.upper() in ("INFINITE", "UNLIMITED"):
         return "INFINITE"
     if not _TIME_LIMIT.fullmatch(value):
-        raise refusal(allowed, 'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)')
+        raise refusal(
+            "time-limit.form",
+            allowed,
+            'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)',
+        )
     if time_limit_seconds(value) == 0:
-        raise refusal(allowed, "a limit of zero lets no job run; leave the key out for no limit")
+        raise refusal(
+            "time-limit.zero", allowed, "a limit of zero lets no job run; leave the key out for no limit"
+        )
     if (time_limit_seconds(value) or 0) > LONGEST_LIMIT:
-        raise refusal(allowed, "longer than ten years; leave the key out for no limit")
+        raise refusal("time-limit.too-long", allowed, "longer than ten years; leave the key out for no limit")
     if _TWO_PARTS.fullmatch(value):
-        raise refusal(allowed, time_limit_advice(value))
+        raise refusal("time-limit.two-parts", allowed, time_limit_advice(value))
     return value
 
 
 def time_limit_seconds(value: str) -> int | None:
-    """A time limit in any of Slurm's notations as seconds; `None` for INFINITE.
+    """Return a time limit in any of Slurm's notations as seconds; `None` for INFINITE.
 
     Slurm reads `m`, `m:s`, `h:m:s`, `d-h`, `d-h:m` and `d-h:m:s`.
     """
@@ -156,21 +163,21 @@ def time_limit_seconds(value: str) -> int | None:
 def _cidr(value: Any) -> Any:
     allowed = "a network in CIDR notation, like 10.0.0.0/16"
     if not isinstance(value, str) or "/" not in value:
-        raise refusal(allowed, "a single address is written with /32")
+        raise refusal("network.cidr-form", allowed, "a single address is written with /32")
     try:
         ipaddress.ip_network(value)
     except ValueError as error:
         advice = ""
         if "host bits" in str(error):
             advice = f"did you mean {ipaddress.ip_network(value, strict=False)}?"
-        raise refusal(allowed, advice) from error
+        raise refusal("network.cidr-form", allowed, advice) from error
     return value
 
 
 def _path(value: str) -> str:
     if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", value) or ".." in value.split("/"):
         # slurm.conf and fstab separate by spaces.
-        raise refusal("an absolute path of letters, digits, '.', '_' and '-', like /scratch")
+        raise refusal("mount.path", "an absolute path of letters, digits, '.', '_' and '-', like /scratch")
     return value
 
 
@@ -190,7 +197,7 @@ def _accelerator(value: Any) -> Any:
 
 
 def gs_bucket(name: str) -> bool:
-    """Whether this is a valid bucket name of Cloud Storage (https://cloud.google.com/storage/docs/buckets)."""
+    """Return whether Cloud Storage accepts a bucket's name (cloud.google.com/storage/docs/buckets)."""
     return (
         re.fullmatch(GS_BUCKET, name) is not None
         and 3 <= len(name) <= (222 if "." in name else 63)
@@ -204,20 +211,12 @@ Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
 
 
-def _isolation(value: object) -> object:
-    if value == "namespace":
-        raise refusal(
-            "one of process, container",
-            "such machines are containers that boot now: write container, and run ./cluster as root",
-        )
-    return value
-
-
 def _distribution(value: object) -> object:
     """Explain why other distributions cannot be chosen: posts and templates name them."""
     others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
     if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
         raise refusal(
+            "image.source",
             UBUNTU,
             f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
             "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
@@ -226,10 +225,12 @@ def _distribution(value: object) -> object:
 
 
 def _reservation(value: Any) -> Any:
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    several = isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
     if not (several or isinstance(value, str) or value is None):
         raise refusal(
-            "one reservation as text, or a list of several on AWS", "for example cr-0123456789abcdef0"
+            "reservation.type",
+            "one reservation as text, or a list of several on AWS",
+            "for example cr-0123456789abcdef0",
         )
     return value
 
@@ -252,4 +253,3 @@ Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string",
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
 Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
-Isolation = Annotated[Literal["process", "container"], BeforeValidator(_isolation)]

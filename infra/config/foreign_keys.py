@@ -1,13 +1,359 @@
-"""Finds what a word of another tool (`infra.config.foreign_words`) is here, and says what to write."""
+"""The words of other tools for what a stack file configures, and the advice on what to write instead.
+
+The words are those of the posts and templates that the stacks come from: slurm-gcp's deployment file
+(`slurm-cluster.yaml` and `slurm.jinja.schema` of SchedMD/slurm-gcp), ParallelCluster 2 and 3 (its
+configuration's reference, the templates of aws-samples/awsome-distributed-training), the Cluster Toolkit
+(the variables of its slurm-gcp v6 modules), and the parameters of AWS Batch's API.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from infra.config.foreign_words import SECTION, TOOLS, WORDS, Word
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a word of another tool is here.
+
+    Attributes:
+        key: Our key from `slurm-stacks:cluster` on, as in `partitions.nodes.max`, or one with a namespace
+            (`gcp:zone`); empty if there is none.
+        note: What else there is to know; without a key: what does it instead, or why nothing does.
+        same: Whether our key takes the other's value as it is.
+    """
+
+    key: str = ""
+    note: str = ""
+    same: bool = True
+
+
+def _to(key: str, note: str = "") -> Word:
+    """Return our key, which takes other values."""
+    return Word(key, note, same=False)
+
+
+def _not(note: str) -> Word:
+    """Return the answer for a word that no key stands for."""
+    return Word("", note)
+
+
+_USERS = _not(
+    "leave it out: it lists users of the accounting, which has no accounts here; whoever has the roles of "
+    "docs/gcp.md logs in (OS Login) and submits"
+)
+_LABELS = _not("machines have the labels and tags that `down` finds them by, and no others so far")
+_ROLE = _not("each role of machines has an account with the least that works: leave it out")
+_OS = _to("image.source", "ubuntu-24.04 is the one distribution; image: {id: …} takes an image made of it")
+_HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login or all (docs/hooks.md)")
+_HOME = _to("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
+_IDLE = _to("slurm.suspend_time", "in seconds; ScaledownIdletime has minutes")
+_RESERVED = Word("partitions.reservation")
+_VERSION = _not("no key chooses it: machines have the distribution's Slurm; leave it out")
+_SPOT = _to("partitions.spot", "true or false")
+_CLOSE = _to("partitions.placement", "cluster, or none")
+_LUSTRE = "storage.scratch"
+_QUEUE = _to("partitions", "a list; each item has name, instance_type and nodes: {min, max}")
+SECTION = _not("its keys have other places here, each in a line of its own in this message")
+_NO_DISK_TYPE = _not("disks are gp3; gp3: {iops, throughput_mibs} beside disk_gib makes them faster")
+_BALANCED = _not(
+    "disks of controller and login machines are pd-balanced; nodes' are partitions: [{gcp: {disk_type: …}}]"
+)
+_EXTERNAL = _to(
+    "access.mode", "ssh: a public address for the login machine; iap or ssm: none. Nodes have none"
+)
+_AWSS_OWN = _not("AWS gives it, nobody chooses it: leave it out")
+_ACCOUNTING = _to("slurm.accounting", "true: slurmdbd with a database on the controller")
+_SLURM_GCP = {
+    "cluster_name": Word("name"),
+    "zone": Word("gcp:zone"),
+    "region": Word("gcp:region", "on AWS aws:region"),
+    "partitions.zone": _to("partitions.zones", "a list"),
+    "network.zone": _to("network.zones", "a list"),
+    "machine_type": Word("partitions.instance_type"),
+    "controller.machine_type": Word("controller.instance_type"),
+    "login.machine_type": Word("login.instance_type"),
+    "controller_machine_type": Word("controller.instance_type"),
+    "controller_disk_size_gb": Word("controller.disk_gib"),
+    "controller_disk_type": _BALANCED,
+    "controller_secondary_disk": _HOME,
+    "controller_secondary_disk_size_gb": Word("storage.home.size_gib"),
+    "controller_secondary_disk_type": _BALANCED,
+    "login_machine_type": Word("login.instance_type", "and login: {count: 1} for a machine of its own"),
+    "login_disk_size_gb": Word("login.disk_gib"),
+    "login_disk_type": _BALANCED,
+    "login_node_count": Word("login.count"),
+    "compute_machine_type": Word("partitions.instance_type"),
+    "compute_disk_size_gb": Word("partitions.disk_gib"),
+    "compute_disk_type": Word("partitions.gcp.disk_type"),
+    "compute_image_machine_type": _to("image.bake", "true makes an image; the machine for it is chosen"),
+    "compute_image_disk_type": _to("image.bake", "true makes an image; its disk is chosen"),
+    "compute_image_disk_size_gb": _to("image.bake", "true makes an image; its size is chosen"),
+    "compute_image_family": _to("partitions.image.id", "an image of Ubuntu 24.04, projects/…/images/…"),
+    "cpu_platform": Word("partitions.gcp.min_cpu_platform"),
+    "max_node_count": Word("partitions.nodes.max"),
+    "static_node_count": Word("partitions.nodes.min"),
+    "gpu_type": Word("partitions.accelerator.type"),
+    "gpu_count": Word("partitions.accelerator.count"),
+    "preemptible_bursting": Word("partitions.spot"),
+    "default_users": _USERS,
+    "default_account": _not("accounting has no accounts set up: add them with sacctmgr"),
+    "cidr": Word("network.cidr"),
+    "vpc_net": Word("network.gcp.network"),
+    "vpc_subnet": Word("network.gcp.subnetwork"),
+    "shared_vpc_host_project": _not("networks of other projects cannot be used so far"),
+    "private_google_access": _not("the stack's own subnetwork always has it: leave it out"),
+    "external_controller_ip": _EXTERNAL,
+    "external_login_ips": _EXTERNAL,
+    "external_compute_ips": _EXTERNAL,
+    "network_storage": _to(
+        "storage.home.existing", "server:/path; also under apps and scratch; storage.buckets for a bucket"
+    ),
+    "login_network_storage": _to("storage.home.existing", "server:/path; every machine mounts it"),
+    "suspend_time": Word("slurm.suspend_time"),
+    "slurm_version": _VERSION,
+    "ompi_version": _not("Open MPI comes with EFA, or by a hook: leave it out"),
+    "munge_key": _not("the controller makes one and keeps it in the secret store: leave it out"),
+    "cloudsql": _ACCOUNTING,
+    "controller_labels": _LABELS,
+    "login_labels": _LABELS,
+    "compute_labels": _LABELS,
+    "compute_image_labels": _LABELS,
+    "labels": _LABELS,
+    "controller_service_account": _ROLE,
+    "login_node_service_account": _ROLE,
+    "compute_node_service_account": _ROLE,
+    "controller_scopes": _ROLE,
+    "login_node_scopes": _ROLE,
+    "compute_node_scopes": _ROLE,
+}  # fmt: skip
+"""slurm-gcp, of Deployment Manager."""
+_CLUSTER_TOOLKIT = {
+    "project_id": Word("gcp:project"),
+    "deployment_name": Word("name"),
+    "slurm_cluster_name": Word("name"),
+    "partition_name": Word("partitions.name"),
+    "node_count_static": Word("partitions.nodes.min"),
+    "node_count_dynamic_max": _to("partitions.nodes.max", "static and dynamic nodes together"),
+    "disk_type": Word("partitions.gcp.disk_type"),
+    "controller.disk_type": _BALANCED,
+    "login.disk_type": _BALANCED,
+    "disk_size_gb": Word("partitions.disk_gib"),
+    "controller.disk_size_gb": Word("controller.disk_gib"),
+    "login.disk_size_gb": Word("login.disk_gib"),
+    "min_cpu_platform": Word("partitions.gcp.min_cpu_platform"),
+    "guest_accelerator": _to("partitions.accelerator", "{type, count}, no list"),
+    "preemptible": Word("partitions.spot"),
+    "enable_spot_vm": Word("partitions.spot"),
+    "enable_placement": _CLOSE,
+    "enable_public_ips": _EXTERNAL,
+    "reservation_name": _RESERVED,
+    "is_default": Word("partitions.default"),
+    "instance_image": _to("image.id", "projects/…/global/images/…, made of Ubuntu 24.04"),
+    "startup_script": _HOOK,
+    "controller_startup_script": _HOOK,
+    "login_startup_script": _HOOK,
+    "compute_startup_script": _HOOK,
+    "enable_login": _to("login.count", "how many"),
+    "bandwidth_tier": _not("there is no key for Tier 1 networking so far"),
+    "network_name": Word("network.gcp.network"),
+    "subnetwork_name": Word("network.gcp.subnetwork"),
+    "subnetwork_self_link": _to("network.gcp.subnetwork", "its name alone"),
+    "filestore_tier": _to("storage.home.tier", "with kind: filestore"),
+    "local_mount": _to("storage.home.path", "and of apps and scratch"),
+}  # fmt: skip
+"""Google's Cluster Toolkit, in a blueprint's settings."""
+_PARALLELCLUSTER_2 = {
+    "aws_region_name": Word("aws:region"),
+    "base_os": _OS,
+    "key_name": Word("access.key", "with access: {mode: ssh}"),
+    "master_instance_type": Word("controller.instance_type"),
+    "master_root_volume_size": Word("controller.disk_gib"),
+    "compute_instance_type": Word("partitions.instance_type"),
+    "compute_root_volume_size": Word("partitions.disk_gib"),
+    "initial_queue_size": Word("partitions.nodes.min", "if maintain_initial_size is true; else leave it out"),
+    "max_queue_size": Word("partitions.nodes.max"),
+    "maintain_initial_size": _to("partitions.nodes.min", "the nodes that stay up; false is min: 0"),
+    "initial_count": Word("partitions.nodes.min"),
+    "min_count": Word("partitions.nodes.min"),
+    "max_count": Word("partitions.nodes.max"),
+    "min_vcpus": Word("batch.vcpus.min"),
+    "desired_vcpus": Word("batch.vcpus.desired"),
+    "max_vcpus": Word("batch.vcpus.max"),
+    "cluster_type": _to("partitions.spot", "true for spot"),
+    "spot_price": _not("spot machines cost at most the price on demand: partitions: [{spot: true}]"),
+    "spot_bid_percentage": _not("AWS Batch runs multi-node parallel jobs on demand only"),
+    "scaledown_idletime": _IDLE,
+    "shared_dir": _HOME,
+    "ephemeral_dir": _to("storage.local_scratch.path", "and kind: nvme"),
+    "custom_ami": Word("image.id", "made of Ubuntu 24.04"),
+    "pre_install": _HOOK,
+    "post_install": _HOOK,
+    "post_install_args": _to("hooks.args", "a list"),
+    "ec2_iam_role": _ROLE,
+    "s3_read_resource": _to("storage.buckets", "[{bucket: s3://…, path: /data}] shows it as a folder"),
+    "s3_read_write_resource": _to("storage.buckets", "with read_only: false"),
+    "vpc_id": Word("network.aws.vpc"),
+    "master_subnet_id": Word("network.aws.public_subnet"),
+    "compute_subnet_id": _to("network.aws.private_subnets", "a list"),
+    "vpc_settings": _to("network.aws", "vpc, public_subnet, private_subnets"),
+    "ebs_settings": _HOME,
+    "efs_settings": _HOME,
+    "fsx_settings": _HOME,
+    "scaling_settings": _IDLE,
+    "queue_settings": _QUEUE,
+    "compute_resource_settings": _QUEUE,
+    "enable_efa": _to("partitions.aws.efa", "true"),
+    "disable_hyperthreading": _not("Slurm counts the vCPUs: ask for --hint=nomultithread in a job"),
+    "additional_iam_policies": _ROLE,
+    "cluster_template": _not("a stack file is one cluster: Pulumi.<stack>.yaml"),
+    "tags": _LABELS,
+}  # fmt: skip
+"""ParallelCluster 2, whose file has `key = value`, and the words of `pcluster configure`."""
+_PARALLELCLUSTER_3 = {
+    "Region": Word("aws:region"),
+    "Image": SECTION,
+    "Image.Os": _OS,
+    "CustomAmi": Word("image.id", "made of Ubuntu 24.04"),
+    "SlurmQueues.CustomAmi": Word("partitions.image.id", "made of Ubuntu 24.04"),
+    "HeadNode.CustomAmi": Word("controller.image.id", "made of Ubuntu 24.04"),
+    "HeadNode": SECTION,
+    "HeadNode.InstanceType": Word("controller.instance_type"),
+    "HeadNode.SubnetId": Word("network.aws.public_subnet", "and network.aws.vpc"),
+    "HeadNode.RootVolume.Size": Word("controller.disk_gib"),
+    "KeyName": Word("access.key", "with access: {mode: ssh}"),
+    "AllowedIps": _to("access.ssh_cidrs", "a list"),
+    "ElasticIp": _to("access.mode", "ssh: the login machine keeps its public address"),
+    "LoginNodes": SECTION,
+    "LoginNodes.InstanceType": Word("login.instance_type"),
+    "LoginNodes.Count": Word("login.count"),
+    "Imds": _not("IMDSv2 is always demanded: leave it out"),
+    "Iam": _ROLE,
+    "CustomActions": _HOOK,
+    "Scheduling": SECTION,
+    "Scheduling.Scheduler": Word("scheduler"),
+    "SlurmSettings": SECTION,
+    "ScaledownIdletime": _IDLE,
+    "SlurmSettings.Database": _ACCOUNTING,
+    "QueueUpdateStrategy": _not("`up` replaces nodes when their jobs are over: leave it out"),
+    "CustomSlurmSettings": _not("slurm.conf is made from the keys here, and takes no lines of your own"),
+    "SlurmQueues": _QUEUE,
+    "SlurmQueues.Name": Word("partitions.name"),
+    "CapacityType": _to("partitions.spot", "true for SPOT; CAPACITY_BLOCK is aws: {capacity_block: true}"),
+    "SubnetIds": Word("network.aws.private_subnets"),
+    "PlacementGroup.Enabled": _CLOSE,
+    "PlacementGroup.Name": Word("partitions.aws.placement_group"),
+    "RootVolume.Size": Word("partitions.disk_gib"),
+    "RootVolume.VolumeType": _NO_DISK_TYPE,
+    "SlurmQueues.RootVolume.Iops": Word("partitions.aws.gp3.iops"),
+    "SlurmQueues.RootVolume.Throughput": Word("partitions.aws.gp3.throughput_mibs"),
+    "EphemeralVolume.MountDir": Word("storage.local_scratch.path", "and kind: nvme"),
+    "CapacityReservationId": _RESERVED,
+    "CapacityReservationResourceGroupArn": _RESERVED,
+    "ComputeResources": _to("partitions", "each is a partition of its own, with name, instance_type, nodes"),
+    "ComputeResources.Name": Word("partitions.name"),
+    "ComputeResources.Instances": _to("partitions.instance_type", "one type"),
+    "InstanceType": Word("partitions.instance_type"),
+    "MinCount": Word("partitions.nodes.min"),
+    "MaxCount": Word("partitions.nodes.max"),
+    "Efa.Enabled": Word("partitions.aws.efa"),
+    "GdrSupport": _to("hooks", "GDRCopy: the example hook gdrcopy.sh"),
+    "DisableSimultaneousMultithreading": _not("Slurm counts the vCPUs: ask for --hint=nomultithread"),
+    "SharedStorage": _HOME,
+    "SharedStorage.MountDir": _to("storage.scratch.path", "and of home and apps"),
+    "StorageType": _to("storage.scratch.kind", "FsxLustre is fsx_lustre, Ebs is nfs, Efs is efs"),
+    "StorageCapacity": Word(f"{_LUSTRE}.size_gib"),
+    "DeploymentType": Word(f"{_LUSTRE}.deployment"),
+    "PerUnitStorageThroughput": Word(f"{_LUSTRE}.throughput"),
+    "ImportPath": Word(f"{_LUSTRE}.s3_import"),
+    "ExportPath": Word(f"{_LUSTRE}.s3_export"),
+    "FileSystemId": Word(f"{_LUSTRE}.existing"),
+    "SharedStorage.Size": _to("storage.apps.size_gib", "and of home and scratch"),
+    "SharedStorage.VolumeType": _NO_DISK_TYPE,
+    "SharedStorage.Iops": _to("storage.apps.gp3.iops", "and of home"),
+    "SharedStorage.Throughput": _to("storage.apps.gp3.throughput_mibs", "and of home"),
+    "EncryptionInTransit": _not("EFS is mounted over NFS inside of the network, without TLS so far"),
+    "KmsKeyId": _to("aws.kms_key", "its ARN"),
+    "Monitoring": _not("CloudWatch has logs and figures of every machine (docs/aws.md): leave it out"),
+    "DirectoryService": _not("there is no directory of users so far: docs/aws.md#ordinary-users"),
+    "AdditionalPackages": _HOOK,
+    "DevSettings": _not("it belongs to ParallelCluster's own code: leave it out"),
+    "Tags": _LABELS,
+}  # fmt: skip
+"""ParallelCluster 3, whose file is YAML."""
+_BATCH = {
+    "jobDefinitionName": Word("batch.job_definition"),
+    "computeEnvironmentName": Word("batch.compute_environment"),
+    "jobQueueName": Word("batch.queue"),
+    "retryStrategy": _to("batch.attempts", "its attempts"),
+    "attempts": Word("batch.attempts"),
+    "nodeProperties": SECTION,
+    "numNodes": Word("batch.nodes"),
+    "mainNode": _not("it is node 0: leave it out"),
+    "nodeRangeProperties": SECTION,
+    "targetNodes": _not("all nodes have the one container: leave it out"),
+    "nodeRangeProperties.container": _to("batch.container"),
+    "nodeRangeProperties.container.image": Word("batch.container.image"),
+    "nodeRangeProperties.container.vcpus": Word("batch.container.vcpus"),
+    "nodeRangeProperties.container.command": Word("batch.container.command"),
+    "nodeRangeProperties.container.environment": _to("batch.container.environment", "{NAME: value}, no list"),
+    "nodeRangeProperties.container.volumes": _to("batch.container.volumes", "[{source: /fsx, path: /fsx}]"),
+    "jobDefinitionArn": _AWSS_OWN,
+    "batch.revision": _AWSS_OWN,
+    "batch.status": _AWSS_OWN,
+    "batch.type": _not("it is always multinode: leave it out"),
+    "memory": Word("batch.container.memory_mib"),
+    "jobRoleArn": Word("batch.container.job_role"),
+    "mountPoints": _to("batch.container.volumes", "[{source: /fsx, path: /fsx}] has both"),
+    "sourcePath": _to("batch.container.volumes", "source"),
+    "containerPath": _to("batch.container.volumes", "path"),
+    "ulimits": _not("a container has the limits that NCCL and MPI need: leave it out"),
+    "instanceType": _to("batch.instance_types", "a list"),
+    "instanceTypes": Word("batch.instance_types"),
+    "minvCpus": Word("batch.vcpus.min"),
+    "desiredvCpus": Word("batch.vcpus.desired"),
+    "maxvCpus": Word("batch.vcpus.max"),
+    "imageId": Word("image.id"),
+    "placementGroup": Word("batch.placement_group"),
+    "ec2KeyPair": _not("nobody logs in to Batch's machines: leave it out"),
+    "serviceRole": _ROLE,
+    "instanceRole": _ROLE,
+    "parameters": _to("batch.parameters", "Ref::name in the command takes them"),
+    "importPath": Word(f"{_LUSTRE}.s3_import"),
+    "storageCapacity": Word(f"{_LUSTRE}.size_gib"),
+}  # fmt: skip
+"""AWS Batch's API and console."""
+_WHOLE_FILES = {
+    "imports": SECTION,
+    "resources": SECTION,
+    "resources.properties": SECTION,
+    "resources.name": _not("it names the deployment; the stack's name is the file's: leave it out"),
+    "resources.type": _not("the file's form says it: leave it out"),
+    "blueprint_name": _not("a stack file is one cluster: Pulumi.<stack>.yaml"),
+    "vars": SECTION,
+    "deployment_groups": SECTION,
+    "modules": SECTION,
+    "settings": SECTION,
+}
+"""The sections of such files that hold the rest."""
+WORDS: Mapping[str, Word] = {
+    **_WHOLE_FILES,
+    **_SLURM_GCP,
+    **_CLUSTER_TOOLKIT,
+    **_PARALLELCLUSTER_2,
+    **_PARALLELCLUSTER_3,
+    **_BATCH,
+}
+"""The word, with the sections around it that it needs -> what it is here. Their case does not count."""
+TOOLS: Mapping[str, Mapping[str, Word]] = {
+    "slurm-gcp (Deployment Manager)": _SLURM_GCP,
+    "Cluster Toolkit": _CLUSTER_TOOLKIT,
+    "ParallelCluster 2, and `pcluster configure`": _PARALLELCLUSTER_2,
+    "ParallelCluster 3": _PARALLELCLUSTER_3,
+    "AWS Batch": _BATCH,
+}
 Location = tuple[str | int, ...]
 MOST_DEEP = 12
 """A section of another tool that is deeper than this is not looked through."""
@@ -19,7 +365,7 @@ for _path, _word in WORDS.items():
 
 
 def find(location: Location, *, exact: bool = False) -> Word | None:
-    """What a key is here, by its name and the sections around it; `None` if no other tool has the word.
+    """Return what a key is here, by its name and the sections around it; `None` if no tool has the word.
 
     Args:
         exact: Whether the case of the key's letters counts. Without it, it decides between two words.
@@ -31,11 +377,11 @@ def find(location: Location, *, exact: bool = False) -> Word | None:
         for name, inside, word in _BY_NAME.get(texts[-1].lower(), ())
         if _within(inside, around) and (name == texts[-1] or not exact)
     ]
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return max(found, key=lambda match: match[0])[1] if found else None
 
 
 def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
-    """The keys inside of another tool's section that have an answer of their own, with their values."""
+    """Yield the keys in another tool's section that have an answer of their own, with their values."""
     if len(location) > MOST_DEEP:
         return
     items: Any = ()
@@ -51,24 +397,24 @@ def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
 
 
 def advice(location: Location, word: Word, value: Any) -> str:
-    """What to write instead of a word."""
+    """Return what to write instead of a word."""
     if not word.key:
         return word.note
     key, note = word.key, f" ({word.note})" if word.note else ""
-    said = _shown(value) if word.same else "…"
+    text = _shown(value) if word.same else "…"
     if ":" in key:
-        return f"here it is {key}: write {key}: {said} directly below `config:`{note}"
-    ours = key.split(".")
+        return f"here it is {key}: write {key}: {text} directly below `config:`{note}"
+    keys = key.split(".")
     around = [part for part in location[:-1] if isinstance(part, str) and ":" not in part]
-    depth = next((n for n in range(len(around), 0, -1) if around == ours[:n]), 0)
-    if not depth and ours[0] == "partitions" and len(ours) > 1:
-        return f"here it is {key}: write {_nested(ours[1:], said)} in its partition{note}"
+    depth = next((n for n in range(len(around), 0, -1) if around == keys[:n]), 0)
+    if not depth and keys[0] == "partitions" and len(keys) > 1:
+        return f"here it is {key}: write {_nested(keys[1:], text)} in its partition{note}"
     where = " in this section" if depth else ""
-    return f"here it is {key}: write {_nested(ours[depth:], said)}{where}{note}"
+    return f"here it is {key}: write {_nested(keys[depth:], text)}{where}{note}"
 
 
 def rows() -> list[str]:
-    """The tables of docs/words.md, line by line."""
+    """Return the tables of docs/words.md, line by line."""
     lines = []
     for tool, words in TOOLS.items():
         lines += [f"## {tool}", "", "| there | here | |", "|---|---|---|"]
@@ -81,7 +427,7 @@ def rows() -> list[str]:
 
 
 def _nested(parts: list[str], value: str) -> str:
-    """Keys in each other on one line, as YAML: `nodes: {max: 10}`."""
+    """Return keys in each other on one line, as YAML: `nodes: {max: 10}`."""
     text = f"{parts[-1]}: {value}"
     for part in reversed(parts[:-1]):
         text = f"{part}: {{{text}}}"
@@ -89,13 +435,13 @@ def _nested(parts: list[str], value: str) -> str:
 
 
 def _within(inside: tuple[str, ...], around: list[str]) -> bool:
-    """Whether the sections are all there, in this order."""
-    there = iter(around)
-    return all(part in there for part in inside)
+    """Return whether the sections are all there, in this order."""
+    sections = iter(around)
+    return all(part in sections for part in inside)
 
 
 def _shown(value: Any) -> str:
-    """A value that is a number, a name or yes or no; others are not repeated, for they may be secret."""
+    """Return a value that is a number, a name, yes or no; others are not repeated, as they may be secret."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float) or (isinstance(value, str) and _PLAIN.fullmatch(value)):

@@ -1,4 +1,4 @@
-"""Makes a `StackConfig` from a stack file or from Pulumi's configuration."""
+"""Loads a `StackConfig` from a stack file or from Pulumi's configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra.config import foreign_keys, placeholders, stack_file
-from infra.config.benchmark import BenchmarkConfig
-from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import (
     ConfigError,
     Location,
@@ -27,15 +26,27 @@ from infra.config.mistakes import (
     shown,
     unknown_key,
 )
+from infra.config.rules import check
+from infra.config.rules.context import CloudLocation
 from infra.config.stack_file import NAMESPACE
 from infra.instance_types.catalog import Catalog, catalog
+
+
+def engine_values() -> dict[str, Any]:
+    """Return all keys of the stack with their namespaces, and their values.
+
+    `pulumi.Config` gives only the values of known keys, so a misspelt key would not be found.
+    """
+    from pulumi.runtime import config
+
+    return {**config.get_config_env(), **config.CONFIG.get()}
+
 
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
 LOCATION_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
 # The keys that the Pulumi CLI writes into a stack file.
 FILE_KEYS = ("config", "environment", "secretsprovider", "encryptedkey", "encryptionsalt")
-
 # Values of a wrong type are removed from a copy, so that the rest can be checked, too. A required key gets a
 # placeholder, about which no check reports anything, because its location is known to be wrong.
 _PLACEHOLDERS: dict[str, Any] = {
@@ -51,34 +62,36 @@ _PLACEHOLDERS: dict[str, Any] = {
 _ROUNDS = 3
 """A wrong value is removed in the first round; if a required one is missing then, it gets its placeholder."""
 _INDENT = "indent it, with `config:` on a line above"
-
 M = TypeVar("M", bound=BaseModel)
 
 
 class StackConfig(BaseModel):
-    """The values of a stack file without mistakes."""
+    """The values of a stack file without mistakes.
+
+    Attributes:
+        benchmark: `None` if the file has no `slurm-stacks:benchmark`; then nothing is trained.
+        zone: Google Cloud only.
+        project: Google Cloud only.
+        placeholders: Values that the user still has to fill in: the stack can be planned but not brought up.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     stack: str
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    """`None` if the file has no `slurm-stacks:benchmark`; then nothing is trained."""
     region: str | None
     zone: str | None
-    """Google Cloud only."""
     project: str | None
-    """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
-    """Values that the user still has to fill in: such a stack can be planned but not brought up."""
 
     @property
     def provider(self) -> str:
-        """local | aws | gcp"""
+        """The provider: local, aws or gcp."""
         return self.cluster.provider
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
-        """The facts of instance types; this stack's own win."""
+        """Return the facts of instance types; this stack's own win."""
         return (facts or catalog()).with_overrides(self.cluster.instance_types, self.cluster.provider)
 
 
@@ -150,25 +163,30 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     content, found = stack_file.read(path)
     needed = f"`config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
     if content is None:
-        raise ConfigError(f"{name} is empty: it needs {needed}")
+        raise ConfigError(f"{name} is empty: it needs {needed}", code="file.empty")
     if not isinstance(content, dict):
-        raise ConfigError(f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.")
-    told = {mistake.path for mistake in found}
+        raise ConfigError(
+            f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.",
+            code="file.no-keys",
+        )
+    reported = {mistake.path for mistake in found}
     for key, value in content.items():
         if key not in FILE_KEYS:
-            found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in told]
+            found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in reported]
     values = content.get("config")
     if not isinstance(values, dict):
         if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
             given = shown(values) if "config" in content else "nothing: the key is missing"
-            found.append(Mistake("config", given, "a section of keys and values", f"write {needed}"))
+            found.append(
+                Mistake("file.no-config", "config", given, "a section of keys and values", f"write {needed}")
+            )
         raise ConfigError(name, found)
-    told |= {mistake.path for mistake in found}
+    reported |= {mistake.path for mistake in found}
     try:
         project = path.parent if scripts else None
         config = parse(values, stack_file.stack_of(path), subject=name, project=project)
     except ConfigError as error:
-        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in told)]) from None
+        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in reported)]) from None
     if found:
         raise ConfigError(name, found)
     return config
@@ -177,13 +195,19 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
 def _unknown_at_top(key: str, value: Any) -> list[Mistake]:
     if ":" in key:
         return [
-            Mistake(path_of((key,)), "a key at the top of the file", "its place is below `config:`", _INDENT)
+            Mistake(
+                "key.at-top",
+                path_of((key,)),
+                "a key at the top of the file",
+                "its place is below `config:`",
+                _INDENT,
+            )
         ]
     return unknown_key((key,), FILE_KEYS, value)
 
 
 def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
-    """Unknown keys in our namespace or without one. Keys of other namespaces belong to other programs."""
+    """Return the unknown keys in our namespace or without one. Others belong to other programs."""
     ours = [CLUSTER, BENCHMARK]
     mistakes = []
     for key in map(str, values):
@@ -203,7 +227,7 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
 def _section(
     values: Mapping[str, Any], key: str, mistakes: list[Mistake], broken: set[Location]
 ) -> dict[str, Any] | None:
-    """A copy of one of our sections. If it cannot be used, a mistake is added and `None` returned."""
+    """Return a copy of one of our sections. If it cannot be used, add a mistake and return `None`."""
     value = values.get(key)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):  # The message then shows the text.
@@ -214,7 +238,9 @@ def _section(
     broken.add((key,))
     given = shown(value) if key in values else "nothing: the key is missing"
     mistakes.append(
-        Mistake(key, given, "a section of keys and values", "see Pulumi.local.yaml for an example")
+        Mistake(
+            "value.type", key, given, "a section of keys and values", "see Pulumi.local.yaml for an example"
+        )
     )
     return None
 
@@ -222,12 +248,12 @@ def _section(
 def _cloud_location(
     values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]
 ) -> CloudLocation:
-    """The region, zone and project from the settings of the clouds' providers."""
+    """Return the region, zone and project from the settings of the clouds' providers."""
     found: dict[str, str | None] = {}
     for key in LOCATION_KEYS:
         value = values.get(key)
         if value is not None and not (isinstance(value, str) and value):
-            mistakes.append(Mistake(key, shown(value), "text", "write it in quotes"))
+            mistakes.append(Mistake("value.type", key, shown(value), "text", "write it in quotes"))
             broken.add((key,))
             value = None
         found[key] = value
@@ -242,7 +268,7 @@ def _cloud_location(
 def _validated(
     model: type[M], raw: dict[str, Any], top: Location, mistakes: list[Mistake], broken: set[Location]
 ) -> M | None:
-    """The validated section, without the values that are wrong; their mistakes are added.
+    """Return the validated section without the values that are wrong, and add their mistakes.
 
     Returns:
         The model, or `None` if no valid one is left.

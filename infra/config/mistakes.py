@@ -30,7 +30,7 @@ MOST_IN_FULL = 20
 
 OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type"}
 """What users write for a key, such as a cloud's word -> the key. What only other tools call so is in
-`infra.config.foreign_words`."""
+`infra.config.foreign_keys`."""
 MOST_PLACES = 4
 """A key that is known at more places than these is not pointed to."""
 
@@ -41,30 +41,44 @@ _UNITS |= {"spread": "seconds", "latency": "seconds", "lag": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake in a stack file."""
+    """One mistake in a stack file.
 
+    Attributes:
+        code: The name of the rule, such as `fsx.size`, which stays when the sentence changes. The page
+            docs/mistakes.md lists all.
+        path: The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`.
+        given: The value in the file; empty if there is none.
+        allowed: What the rule allows there.
+        advice: What to do; empty if `allowed` says it.
+        unfilled: Whether it is a placeholder, which a plan accepts where nothing else is wrong.
+    """
+
+    code: str
     path: str
-    """The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`."""
     given: str
-    """The value in the file; empty if there is none."""
     allowed: str
     advice: str = ""
     unfilled: bool = False
-    """Whether it is a placeholder, which a plan accepts where nothing else is wrong."""
 
     def __str__(self) -> str:
         rows = [("given", self.given), ("allowed", self.allowed), ("do", self.advice)]
-        return "\n".join([self.path, *(f"    {label:<8} {text}" for label, text in rows if text)])
+        return "\n".join(
+            [f"{self.path} [{self.code}]", *(f"    {label:<8} {text}" for label, text in rows if text)]
+        )
 
-    def line(self, said: set[str]) -> str:
-        """The mistake on one line.
+    def line(self, earlier: set[str]) -> str:
+        """Return the mistake on one line.
 
         Args:
-            said: Long texts of earlier lines, which are not repeated. Those of this line are added.
+            earlier: Long texts of earlier lines, which are not repeated. Those of this line are added.
         """
-        allowed, advice = ("as above" if text in said else text for text in (self.allowed, self.advice))
-        said.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
-        return f"{self.path}: {self.given}; allowed: {allowed}" + f"; {advice}" * bool(advice)
+        allowed, advice = ("as above" if text in earlier else text for text in (self.allowed, self.advice))
+        earlier.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
+        return (
+            f"{self.path}: {self.given}; allowed: {allowed}"
+            + f"; {advice}" * bool(advice)
+            + f" [{self.code}]"
+        )
 
 
 class ConfigError(UserError):
@@ -75,10 +89,10 @@ class ConfigError(UserError):
             in come last.
     """
 
-    def __init__(self, subject: str, mistakes: Sequence[Mistake] = ()) -> None:
+    def __init__(self, subject: str, mistakes: Sequence[Mistake] = (), *, code: str = "") -> None:
         self.mistakes = tuple(mistakes)
         if not mistakes:
-            super().__init__(subject, EXIT_USAGE)
+            super().__init__(subject, EXIT_USAGE, code=code)
             return
         unfilled = sum(mistake.unfilled for mistake in mistakes)
         count = plurals.count(len(mistakes) - unfilled, "mistake")
@@ -88,14 +102,14 @@ class ConfigError(UserError):
         if len(mistakes) <= MOST_IN_FULL:
             super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
         else:
-            said: set[str] = set()
+            earlier: set[str] = set()
             # The head is repeated at the end, because the beginning has scrolled off the screen.
-            lines = [head, "", *(mistake.line(said) for mistake in mistakes), "", head]
+            lines = [head, "", *(mistake.line(earlier) for mistake in mistakes), "", head]
             super().__init__("\n".join(lines), EXIT_USAGE)
 
 
 def path_of(location: Location) -> str:
-    """A location as text."""
+    """Return a location as text."""
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -108,7 +122,7 @@ def path_of(location: Location) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as text, shortened. A value that looks like a secret is not shown."""
+    """Return a value as text, shortened. A value that looks like a secret is not shown."""
     if value is None:
         return "nothing (null)"
     text = _json(value)
@@ -118,7 +132,7 @@ def shown(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """The beginning of a value as JSON, without control characters."""
+    """Return the beginning of a value as JSON, without control characters."""
     text = ""
     try:
         # The encoding stops early, because the value may be huge.
@@ -136,7 +150,7 @@ def _shortened(text: str) -> str:
 
 
 def near(word: str, words: Iterable[str]) -> str | None:
-    """The word that was probably meant; `None` if no word is similar enough."""
+    """Return the word that was probably meant; `None` if no word is similar enough."""
     candidates = list(words)
     by_lower = {w.lower(): w for w in candidates}
     found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
@@ -150,7 +164,7 @@ def near(word: str, words: Iterable[str]) -> str | None:
 def unknown_key(
     location: Location, allowed: Sequence[str], value: Any = None, *, model: type[BaseModel] | None = None
 ) -> list[Mistake]:
-    """An unknown key as a mistake, with the key that was probably meant.
+    """Return an unknown key as a mistake, with the key that was probably meant.
 
     Only the value of a word of another tool is shown, and only if it is a number or a name. If such a word is
     a section, each key in it that has an answer is a mistake of its own.
@@ -164,15 +178,16 @@ def unknown_key(
     given = "a key that is not known"
     if word is not None:
         found = [(location, value), *foreign_keys.inner(location, value)]
-        answers = [(at, one, foreign_keys.find(at)) for at, one in found]
+        answers = [(at, given_value, foreign_keys.find(at)) for at, given_value in found]
         return [
             Mistake(
+                "key.of-another-tool",
                 path_of(at),
                 given,
                 known if at == location else "keys of a stack file",
-                foreign_keys.advice(at, answer, one),
+                foreign_keys.advice(at, answer, given_value),
             )
-            for at, one, answer in answers
+            for at, given_value, answer in answers
             if answer is not None
         ]
     others = {other: meant for other, meant in OTHER_WORDS.items() if meant in allowed}
@@ -181,7 +196,7 @@ def unknown_key(
     places = [] if model is None else _places(model).get(key, [])
     if places and len(places) <= MOST_PLACES:
         advice.append(f"its place is {' or '.join(places)}")
-    return [Mistake(path_of(location), given, known, " ".join(advice) or _NOWHERE)]
+    return [Mistake("key.unknown", path_of(location), given, known, " ".join(advice) or _NOWHERE)]
 
 
 _NOWHERE = (
@@ -191,7 +206,7 @@ _NOWHERE = (
 
 @functools.cache
 def _places(model: type[BaseModel]) -> dict[str, list[str]]:
-    """key -> the paths at which a section and the sections in it have this key."""
+    """Return the paths at which a section and the sections in it have each key."""
     found: dict[str, list[str]] = {}
 
     def look(kind: Any, path: str) -> None:
@@ -209,7 +224,7 @@ def _places(model: type[BaseModel]) -> dict[str, list[str]]:
 
 
 def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> list[Mistake]:
-    """A `Mistake` from an error of pydantic; several for a section of another tool.
+    """Return a `Mistake` from an error of pydantic; several for a section of another tool.
 
     Args:
         top: The location of `model` in the configuration.
@@ -227,15 +242,33 @@ def _wrong_value(error: ErrorDetails, top: Location, model: type[BaseModel]) -> 
     kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
         allowed = _wanted_at(model, inner)
-        return Mistake(path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …")
+        return Mistake(
+            "key.missing", path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …"
+        )
     if kind == "invalid_key":
-        return Mistake(path_of(location), shown(inner[-1]), "keys that are text", "write the key in quotes")
+        return Mistake(
+            "key.not-text",
+            path_of(location),
+            shown(inner[-1]),
+            "keys that are text",
+            "write the key in quotes",
+        )
     return Mistake(
+        context["code"] if kind == "refused" else _code(kind),
         path_of(location),
         shown(error["input"]),
         _allowed(kind, context, error["msg"], str(inner[-1]) if inner else ""),
         context.get("advice") or _advice(kind, error["input"], context),
     )
+
+
+def _code(kind: str) -> str:
+    """Return the code of a kind of pydantic's errors."""
+    if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
+        return "value.range"
+    if kind in ("string_too_short", "string_too_long", "too_short", "too_long"):
+        return "value.length"
+    return {"literal_error": "value.choice", "string_pattern_mismatch": "value.form"}.get(kind, "value.type")
 
 
 def _allowed(kind: str, context: dict[str, Any], message: str, key: str) -> str:
@@ -288,8 +321,10 @@ def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
 
 
 def fitting(name: str) -> str:
-    """The name that fits and is most like this one: `slurmcpu-parallelcluster` of `slurmCPU_parallelcluster`;
-    empty if nothing of it is left."""
+    """Return the name that fits and is most like this one; empty if nothing of it is left.
+
+    For example `slurmcpu-parallelcluster` for `slurmCPU_parallelcluster`.
+    """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).lstrip("-0123456789")[:CLUSTER_NAME_LENGTH].rstrip("-")
 
@@ -305,7 +340,7 @@ def _number_advice(text: str) -> str:
 
 
 def _walk(model: type[BaseModel], inner: Location) -> Any:
-    """The type annotation at a location inside a model."""
+    """Return the type annotation at a location inside a model."""
     kind: Any = model
     for part in inner:
         kind = _plain(kind)
@@ -319,7 +354,7 @@ def _walk(model: type[BaseModel], inner: Location) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without None and without annotations."""
+    """Return a type without None and without annotations."""
     if typing.get_origin(kind) is typing.Annotated:
         return _plain(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -333,7 +368,7 @@ def _keys_at(model: type[BaseModel], inner: Location) -> list[str]:
 
 
 def _wanted_at(model: type[BaseModel], inner: Location) -> str:
-    """What belongs at a key: its values where there are few, else its description."""
+    """Return what belongs at a key: its values where there are few, else its description."""
     owner = _walk(model, inner[:-1])
     if not (isinstance(owner, type) and issubclass(owner, BaseModel) and inner[-1] in owner.model_fields):
         return ""

@@ -69,46 +69,50 @@ _NOBODYS = tuple(
 
 
 def is_placeholder(value: object) -> bool:
-    """Whether a value is a placeholder's word."""
+    """Return whether a value is a placeholder's word."""
     return isinstance(value, str) and re.fullmatch(PLACEHOLDER, value) is not None
 
 
 def stands_at(location: Location, value: object) -> bool:
-    """Whether a value is a placeholder at a key that may have one. Such a value is not checked further."""
+    """Return whether a value is a placeholder at a key that may have one; it is not checked further."""
     return is_placeholder(value) and _key(location[1:]) in KEYS
 
 
 def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
-    """All placeholders of a cluster, in the order of the stack file's keys.
+    """Return all placeholders of a cluster, in the order of the stack file's keys.
 
     Args:
         top: The location of the cluster.
     """
     return tuple(
-        Mistake(path_of((*top, *location)), shown(value), *KEYS[_key(location)])
+        Mistake("value.placeholder", path_of((*top, *location)), shown(value), *KEYS[_key(location)])
         for location, value in _texts(cluster.model_dump(exclude_unset=True))
         if _key(location) in KEYS and (is_placeholder(value) or _nobodys(location, value))
     )
 
 
 def in_project(project: str | None) -> tuple[Mistake, ...]:
-    """The example project, if the stack file still names it."""
+    """Return the example project, if the stack file still names it."""
     if project != EXAMPLE_PROJECT:
         return ()
     allowed = "the id of your Google Cloud project, as `gcloud projects list` shows it"
-    return (Mistake("gcp:project", shown(project), allowed, ""),)
+    return (Mistake("value.placeholder", "gcp:project", shown(project), allowed, ""),)
 
 
-def words(found: Sequence[Mistake]) -> list[Mistake]:
-    """The mistakes whose value is a placeholder's word, for a message about other mistakes."""
-    return [replace(one, unfilled=True) for one in found if is_placeholder(one.given.strip('"'))]
+def words(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """Return the mistakes whose value is a placeholder's word, for a message about other mistakes."""
+    return [
+        replace(mistake, unfilled=True) for mistake in mistakes if is_placeholder(mistake.given.strip('"'))
+    ]
 
 
-def listed(found: Sequence[Mistake]) -> str:
-    """The placeholders in one list, with what to fill in. How to do without is in docs/architectures.md."""
-    values = plurals.count(len(found), "value is", "values are")
+def listed(mistakes: Sequence[Mistake]) -> str:
+    """Return the placeholders in one list, with what to fill in. docs/architectures.md has ways without."""
+    values = plurals.count(len(mistakes), "value is", "values are")
     head = f"{values} still to be filled in, and `up` refuses until then:"
-    return "\n".join([head, *(f"  {one.path}: {one.given} → {one.allowed}" for one in found)])
+    return "\n".join(
+        [head, *(f"  {mistake.path}: {mistake.given} → {mistake.allowed}" for mistake in mistakes)]
+    )
 
 
 def refuse(file: str, found: Sequence[Mistake]) -> None:
@@ -129,11 +133,11 @@ def _nobodys(location: Location, value: str) -> bool:
     if _key(location) != "access.ssh_cidrs":
         return False
     net = ipaddress.ip_network(value)
-    return any(net.version == one.version and net.subnet_of(one) for one in _NOBODYS)  # type: ignore[arg-type]
+    return any(net.version == network.version and net.subnet_of(network) for network in _NOBODYS)  # type: ignore[arg-type]
 
 
 def _texts(value: Any, location: Location = ()) -> Iterator[tuple[Location, str]]:
-    """Every text in nested sections and lists, with its location."""
+    """Yield every text in nested sections and lists, with its location."""
     if isinstance(value, str):
         yield location, value
     elif isinstance(value, Mapping):

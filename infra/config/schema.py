@@ -1,6 +1,7 @@
 """The JSON Schema of a stack file, made from the models. Editors complete and check with it.
 
-Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config` writes it.
+Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config.schema` writes it
+and the tables of docs/words.md.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from infra.config.benchmark import BenchmarkConfig
+from infra.config import foreign_keys
 from infra.config.cluster import ClusterConfig
+from infra.config.jobs import BenchmarkConfig
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.stack_file import NAMESPACE
 
@@ -20,7 +22,7 @@ FILE = Path(__file__).parents[1] / "schema" / "stack.json"
 
 
 def schema() -> dict[str, Any]:
-    """The schema of a whole stack file."""
+    """Return the schema of a whole stack file."""
     _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
     definitions = made["$defs"]
     # Without a name the cluster has the stack's.
@@ -61,5 +63,18 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema as it is checked in."""
+    """Return the schema as it is checked in."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the schema and the tables of docs/words.md."""
+    FILE.write_text(text(), encoding="utf-8")
+    page = FILE.parents[2] / "docs" / "words.md"
+    head, _, _ = page.read_text(encoding="utf-8").partition("## slurm-gcp")
+    page.write_text(head + "\n".join(foreign_keys.rows()) + "\n", encoding="utf-8")
+    print(f"written: {FILE.name}, {page.name}")
+
+
+if __name__ == "__main__":
+    main()

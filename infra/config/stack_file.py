@@ -35,26 +35,66 @@ _MERGE = f"{_TAG}merge"
 # In YAML 1.1, 010 is the number 8 and 1:30 is the number 90.
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
-# PyYAML's message, our message, and whether the place is where PyYAML's context begins, not its problem.
-_PROBLEMS: tuple[tuple[str, str, bool], ...] = (
-    (r"character '\\t'", "not YAML: a tab stands here; indent by spaces, two for each level", False),
-    ("mapping values are not", "not YAML: a second ': ' in one line, or a key indented too far", False),
-    (r"expected ',' or ", "not YAML: this bracket is not closed, or a comma is missing after it", True),
-    ("unexpected end of stream", "not YAML: this quote is not closed", True),
-    ("could not find expected ':'", "not YAML: this line has no ': ' after its key", True),
-    ("expected <block end>", "not YAML: this is not indented as the lines before it", False),
-    ("cannot start any token", "not YAML: a value that begins so must be in quotes", False),
-    ("expected the node content", "not YAML: a value is missing here", False),
-    ("another document", "a second document begins here (---), and a stack file is one", False),
-    ("undefined alias", "this alias (*) stands for nothing: its anchor (&) must come before it", False),
-    ("second occurrence", "this anchor (&) was given before", False),
-    ("determine a constructor for the tag", "this tag (!) means nothing in a stack file: remove it", False),
-    ("mapping.* for merging", "<<: takes a section, or an alias (*) of one", False),
+# Code, PyYAML's message, our message, and whether the place is where PyYAML's context begins.
+_PROBLEMS: tuple[tuple[str, str, str, bool], ...] = (
+    (
+        "yaml.tab",
+        r"character '\\t'",
+        "not YAML: a tab stands here; indent by spaces, two for each level",
+        False,
+    ),
+    (
+        "yaml.two-colons",
+        "mapping values are not",
+        "not YAML: a second ': ' in one line, or a key indented too far",
+        False,
+    ),
+    (
+        "yaml.open-bracket",
+        r"expected ',' or ",
+        "not YAML: this bracket is not closed, or a comma is missing after it",
+        True,
+    ),
+    ("yaml.open-quote", "unexpected end of stream", "not YAML: this quote is not closed", True),
+    ("yaml.no-colon", "could not find expected ':'", "not YAML: this line has no ': ' after its key", True),
+    (
+        "yaml.indentation",
+        "expected <block end>",
+        "not YAML: this is not indented as the lines before it",
+        False,
+    ),
+    (
+        "yaml.needs-quotes",
+        "cannot start any token",
+        "not YAML: a value that begins so must be in quotes",
+        False,
+    ),
+    ("yaml.no-value", "expected the node content", "not YAML: a value is missing here", False),
+    (
+        "yaml.two-documents",
+        "another document",
+        "a second document begins here (---), and a stack file is one",
+        False,
+    ),
+    (
+        "yaml.unknown-alias",
+        "undefined alias",
+        "this alias (*) stands for nothing: its anchor (&) must come before it",
+        False,
+    ),
+    ("yaml.anchor-twice", "second occurrence", "this anchor (&) was given before", False),
+    (
+        "yaml.tag",
+        "determine a constructor for the tag",
+        "this tag (!) means nothing in a stack file: remove it",
+        False,
+    ),
+    ("yaml.merge", "mapping.* for merging", "<<: takes a section, or an alias (*) of one", False),
 )
 
 
 def check_stack_name(stack: str, folder: Path) -> str:
-    """The name, if it is a valid name of a stack.
+    """Return the name, if it is a valid name of a stack.
 
     Raises:
         ConfigError: It is not valid; the message names the stacks of `folder`.
@@ -64,20 +104,24 @@ def check_stack_name(stack: str, folder: Path) -> str:
         short = stack.removesuffix(".yaml").removeprefix("Pulumi.")
         if short == stack or (folder / f"Pulumi.{stack}.yaml").exists():
             return stack
-        raise ConfigError(f"--stack takes the stack's name, not its file's: write --stack {short}")
+        raise ConfigError(
+            f"--stack takes the stack's name, not its file's: write --stack {short}",
+            code="stack.name-of-file",
+        )
     raise ConfigError(
         f"{shown(stack)} cannot be a stack's name: letters, digits, '-', '_' and '.' are allowed, at most "
-        f"{LONGEST_STACK_NAME}.{_stacks_of(folder)}"
+        f"{LONGEST_STACK_NAME}.{_stacks_of(folder)}",
+        code="stack.name",
     )
 
 
 def stack_of(path: Path) -> str:
-    """The stack of a stack file, by the file's name."""
+    """Return the stack of a stack file, by the file's name."""
     return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def read(path: Path) -> tuple[Any, list[Mistake]]:
-    """The file's values, and the mistakes that can be seen only in its text.
+    """Return the file's values, and the mistakes that can be seen only in its text.
 
     Raises:
         ConfigError: The file is missing, or is not YAML.
@@ -96,19 +140,20 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(
             f"{path.name}, line {line}: a character that does not belong in a text file "
-            f"(U+{ord(text[error.position]):04X}). Save it as plain text in UTF-8."
+            f"(U+{ord(text[error.position]):04X}). Save it as plain text in UTF-8.",
+            code="file.character",
         ) from None
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_not_yaml(path.name, error)) from None
+        raise _not_yaml(path.name, error) from None
     except RecursionError:
-        raise ConfigError(_too_deep(path.name)) from None
+        raise _too_deep(path.name) from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def provider(path: Path) -> str | None:
-    """The provider that a file names, even if it has mistakes; `None` if the provider cannot be read."""
+    """Return the provider that a file names, even if it has mistakes; `None` if it cannot be read."""
     found: Any = None
     with contextlib.suppress(ConfigError):
         found, _ = read(path)
@@ -123,19 +168,22 @@ def _text(path: Path) -> str:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file"
-            raise ConfigError(f"{name} cannot be read: it is {kind}.")
+            raise ConfigError(f"{name} cannot be read: it is {kind}.", code="file.no-file")
         if status.st_size > MOST_BYTES:
             raise ConfigError(
                 f"{name} has {status.st_size // 1024} KiB, and a stack file at most {MOST_BYTES // 1024}. "
-                "Is it the right file?"
+                "Is it the right file?",
+                code="file.too-large",
             )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(_missing(path)) from None
+        raise ConfigError(_missing(path), code="file.missing") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{name} is not text in UTF-8: save it as plain text in UTF-8.") from None
+        raise ConfigError(
+            f"{name} is not text in UTF-8: save it as plain text in UTF-8.", code="file.not-utf-8"
+        ) from None
     except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"{name} cannot be read: {error.strerror}.", code="file.unreadable") from None
 
 
 def _missing(path: Path) -> str:
@@ -153,21 +201,22 @@ def _stacks_of(folder: Path) -> str:
     return f" Stacks here: {', '.join(stacks)}." if stacks else " There are no stacks here."
 
 
-def _not_yaml(name: str, error: yaml.MarkedYAMLError) -> str:
-    said = error.problem or error.context or "it cannot be read"
-    words, at_context = next(
-        ((words, begins) for pattern, words, begins in _PROBLEMS if re.search(pattern, said)),
-        (f"not YAML: {said}", False),
+def _not_yaml(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
+    problem = error.problem or error.context or "it cannot be read"
+    code, words, at_context = next(
+        ((code, words, begins) for code, pattern, words, begins in _PROBLEMS if re.search(pattern, problem)),
+        ("yaml.other", f"not YAML: {problem}", False),
     )
     mark = (error.context_mark if at_context else None) or error.problem_mark or error.context_mark
     where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"{name}{where}: {words}."
+    return ConfigError(f"{name}{where}: {words}.", code=code)
 
 
-def _too_deep(name: str) -> str:
-    return (
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError(
         f"{name}: sections lie more than {DEEPEST} deep in each other, or an anchor (&) contains itself; "
-        "a stack file needs no more than ten."
+        "a stack file needs no more than ten.",
+        code="file.too-deep",
     )
 
 
@@ -187,9 +236,12 @@ class _Inspection:
         """
         self._values += 1
         if len(location) > DEEPEST:
-            raise ConfigError(_too_deep(self._name))
+            raise _too_deep(self._name)
         if self._values > MOST_VALUES:
-            raise ConfigError(f"{self._name}: more than {MOST_VALUES} values, with aliases (*) written out.")
+            raise ConfigError(
+                f"{self._name}: more than {MOST_VALUES} values, with aliases (*) written out.",
+                code="file.too-large",
+            )
         if isinstance(node, MappingNode):
             self._mapping(node, location)
         elif isinstance(node, SequenceNode):
@@ -205,13 +257,18 @@ class _Inspection:
                 mark = key.start_mark
                 raise ConfigError(
                     f"{self._name}, line {mark.line + 1}, column {mark.column + 1}: a key must be text, and "
-                    "this is a list or a section: {{ }} needs quotes."
+                    "this is a list or a section: {{ }} needs quotes.",
+                    code="file.key-not-text",
                 )
             here = (*location, key.value)
             if key.tag != _MERGE:
                 if key.tag != f"{_TAG}str":
                     self._add(
-                        here, key.value or "an empty key", "keys that are text", "write the key in quotes"
+                        "key.not-text",
+                        here,
+                        key.value or "an empty key",
+                        "keys that are text",
+                        "write the key in quotes",
                     )
                 line = key.start_mark.line + 1
                 if key.value in lines:
@@ -219,7 +276,7 @@ class _Inspection:
                     given = (
                         f"on line {first} and on line {line}" if first != line else f"twice on line {line}"
                     )
-                    self._add(here, given, "each key once", "remove one of them")
+                    self._add("key.twice", here, given, "each key once", "remove one of them")
                 lines.setdefault(key.value, line)
             self.look(value, here)
 
@@ -233,19 +290,20 @@ class _Inspection:
         if not (number and _OTHER_BASE.fullmatch(node.value)):
             return
         if location[-1:] == ("time_limit",):
-            self._add(location, node.value, TIME_LIMITS, time_limit_advice(node.value))
+            self._add("time-limit.number", location, node.value, TIME_LIMITS, time_limit_advice(node.value))
         else:
             self._add(
+                "value.other-base",
                 location,
                 node.value,
                 "a number in ordinary digits",
                 f"YAML reads this as {Loader.number(node)}: write it as it is meant, or text in quotes",
             )
 
-    def _add(self, location: Location, given: str, allowed: str, advice: str) -> None:
+    def _add(self, code: str, location: Location, given: str, allowed: str, advice: str) -> None:
         # In all messages paths begin below `config:`.
         path = location[1:] if location[:1] == ("config",) and len(location) > 1 else location
-        self.mistakes.append(Mistake(path_of(path), given, allowed, advice))
+        self.mistakes.append(Mistake(code, path_of(path), given, allowed, advice))
 
 
 class Loader(yaml.SafeLoader):

@@ -1,4 +1,4 @@
-"""The models of storage in a stack file. `infra.config.checks` says which values go with which kind."""
+"""The models of storage in a stack file. `infra.config.rules` says which values go with which kind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
 
 
 class Gp3Config(Section):
-    """The performance of an EBS volume. Without it a volume has 3,000 IOPS and 125 MiB/s, which cost nothing
-    more."""
+    """The performance of an EBS volume.
+
+    Without it a volume has 3,000 IOPS and 125 MiB/s, which cost nothing more.
+    """
 
     iops: int | None = Field(
         None,
@@ -112,15 +114,15 @@ class SharedStorage(Section):
     )
 
     def is_export(self) -> bool:
-        """Whether it is somebody's own NFS export, `server:/path`."""
+        """Return whether it is somebody's own NFS export, `server:/path`."""
         return self.kind == "nfs" and self.existing is not None and ":/" in self.existing
 
     def mounted_at(self, name: str) -> str:
-        """The path of this directory, whose key in the stack file is `name`."""
+        """Return the path of this directory, whose key in the stack file is `name`."""
         return self.path or ("/fsx" if self.kind == "fsx_lustre" else f"/{name}")
 
     def lustre_deployment(self) -> str:
-        """The deployment type of FSx for Lustre."""
+        """Return the deployment type of FSx for Lustre."""
         return self.deployment or "SCRATCH_2"
 
 

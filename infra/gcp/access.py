@@ -6,7 +6,7 @@ import shlex
 
 from infra.clouds.commands import PYTHON, ClusterRef
 
-OPERATIONS = "cli.gcp.operations"
+OPERATIONS = "operations.gcp"
 """The module that the stack's commands run."""
 
 

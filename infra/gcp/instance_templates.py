@@ -38,7 +38,7 @@ USER_DATA = "user-data"
 """The key of the script that cloud-init runs early. Images without cloud-init use the other key. It never
 changes while a machine lives."""
 BOOT_SCRIPT = BootScript(
-    start=bundle.ROOT / "node" / "gcp" / "start.py",
+    start=bundle.ROOT / "node" / "gcp" / "run_loader.py",
     # A value in the metadata has 256 KiB at most, and cloud-init's copy begins with `HOOK`.
     limit=256 * 1024 - len(HOOK),
     # cloud-init chooses the package mirrors, and the agent sets up OS Login: the boot goes on from there.

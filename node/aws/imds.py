@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.aws.sigv4 import Credentials
-from node.cloud.call import Answer, call
-from node.cloud.errors import MissingError, ServiceError
-from node.cloud.notice import Notice
+from node.aws.services import Credentials
+from node.cloud_api import MissingError, Notice, ServiceError
+from node.http_client import Answer, call
 from node.waiting import wait_at_most
 
 ENDPOINT = "http://169.254.169.254"
@@ -29,7 +28,11 @@ POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of this instance."""
+    """The identity of this instance.
+
+    Attributes:
+        address: The private IPv4 address.
+    """
 
     instance: str
     region: str
@@ -38,14 +41,13 @@ class Identity:
     account: str
     image: str
     address: str
-    """The private IPv4 address."""
 
 
 class Metadata:
     """A client of the metadata service.
 
     Args:
-        endpoint: the service's URL. `None` means the environment's, or the one that every instance has.
+        endpoint: The service's URL. `None` means the environment's, or the one that every instance has.
     """
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -54,7 +56,7 @@ class Metadata:
         self._credentials: Credentials | None = None
 
     def get(self, path: str) -> str:
-        """Returns the text at a path such as `meta-data/ami-launch-index`.
+        """Return the text at a path such as `meta-data/ami-launch-index`.
 
         Raises:
             MissingError: The instance has nothing at this path.
@@ -73,7 +75,7 @@ class Metadata:
         return answer.body.decode()
 
     def find(self, path: str) -> str | None:
-        """Returns the text as `get` does. `None` means that the instance has nothing at this path."""
+        """Return the text as `get` does. `None` means that the instance has nothing at this path."""
         try:
             return self.get(path)
         except MissingError:
@@ -114,15 +116,15 @@ class Metadata:
         return self.get("meta-data/placement/region")
 
     def launch_index(self) -> int:
-        """Returns the instance's number in its launch, from 0."""
+        """Return the instance's number in its launch, from 0."""
         return int(self.get("meta-data/ami-launch-index"))
 
     def tag(self, name: str) -> str | None:
-        """Returns a tag's value. `None` means that there is no such tag, or no tags in the metadata."""
+        """Return a tag's value. `None` means that there is no such tag, or no tags in the metadata."""
         return self.find(f"meta-data/tags/instance/{name}")
 
     def credentials(self) -> Credentials:
-        """Returns the credentials of the instance's role, renewed in time.
+        """Return the credentials of the instance's role, renewed in time.
 
         Raises:
             MissingError: The instance has no role.
@@ -153,24 +155,24 @@ class Metadata:
         )
 
     def notice(self) -> Notice | None:
-        """Returns EC2's notice for a spot instance: an interruption in two minutes, or a possible one.
+        """Return EC2's notice for a spot instance: an interruption in two minutes, or a possible one.
 
         The cause of an interruption is terminate | stop | hibernate. The cause of a possible one is
         `rebalance recommendation`.
         """
         if text := self.find("meta-data/spot/instance-action"):
-            said = json.loads(text)
-            return Notice(said["action"], seconds(said["time"]))
+            action = json.loads(text)
+            return Notice(action["action"], seconds(action["time"]))
         if self.find("meta-data/events/recommendations/rebalance"):
             return Notice("rebalance recommendation", None)
         return None
 
     def wait(self, seconds: float) -> Notice | None:
-        """Waits at most so many seconds and returns what `notice` does."""
+        """Wait at most so many seconds and returns what `notice` does."""
         time.sleep(min(seconds, POLL_SECONDS))
         return self.notice()
 
 
 def seconds(text: str) -> float:
-    """Converts `2026-11-21T18:00:00Z` to seconds since the epoch."""
+    """Convert `2026-11-21T18:00:00Z` to seconds since the epoch."""
     return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))

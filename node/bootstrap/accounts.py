@@ -11,16 +11,16 @@ IDS = {"slurm": 64030}
 
 
 def ids(user: str) -> tuple[int, int]:
-    """The numbers of a user and of the user's group."""
+    """Return the numbers of a user and of the user's group."""
     entry = pwd.getpwnam(user)
     return entry.pw_uid, entry.pw_gid
 
 
 def start_as(user: str | None) -> dict[str, Any]:
-    """Returns arguments with which Popen starts a program as a user.
+    """Return arguments with which Popen starts a program as a user.
 
     Args:
-        user: the user. `None` means the user of this process.
+        user: The user. `None` means the user of this process.
     """
     if user is None:
         return {}

@@ -23,10 +23,10 @@ PAUSE_SECONDS = 2.0
 
 
 def remember(context: Context, controller: float) -> None:
-    """Remembers the controller's time. A later change of this machine's clock does not affect that.
+    """Remember the controller's time. A later change of this machine's clock does not affect that.
 
     Args:
-        controller: seconds since the epoch.
+        controller: Seconds since the epoch.
     """
     context.controller_clock = controller - time.monotonic()
     ahead = _ahead(context)
@@ -35,7 +35,7 @@ def remember(context: Context, controller: float) -> None:
 
 
 def check(context: Context) -> None:
-    """Waits until chrony has set a clock that differs from the controller's. Without chrony it does not wait.
+    """Wait until chrony has set a clock that differs from the controller's. Without chrony it does not wait.
 
     Raises:
         OSError: munge would refuse this machine's messages.
@@ -59,14 +59,14 @@ def _is_right(context: Context) -> bool:
 
 
 def _ahead(context: Context) -> float:
-    """By how many seconds this machine's clock is ahead of the controller's."""
+    """Return by how many seconds this machine's clock is ahead of the controller's."""
     if context.controller_clock is None:
         return 0.0
     return time.time() - (context.controller_clock + time.monotonic())
 
 
 def _step(context: Context) -> bool:
-    """Has chrony set the clock at once, if it knows the time by now. Returns whether chrony runs."""
+    """Have chrony set the clock at once, if it knows the time by now, and return whether chrony runs."""
     print("the clock differs from the controller's; chrony is to set it", file=sys.stderr, flush=True)
     try:
         context.run("systemctl", "is-active", "--quiet", "chrony.service", timeout=10.0)

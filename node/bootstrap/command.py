@@ -18,7 +18,7 @@ class CommandError(RuntimeError):
     """A command failed. The message's first line says how; the command's last lines follow.
 
     Attributes:
-        status: the exit status. `None` means that the command did not end in time. 127 means that it is not
+        status: The exit status. `None` means that the command did not end in time. 127 means that it is not
             installed.
     """
 
@@ -28,7 +28,7 @@ class CommandError(RuntimeError):
 
 
 class Runner(Protocol):
-    """Runs a command. Tests use a recorder instead."""
+    """A function that runs a command. Tests use a recorder instead."""
 
     def __call__(
         self,
@@ -51,15 +51,15 @@ def run(
     attempts: int = 1,
     pause: float = 5.0,
 ) -> str:
-    """Runs a command to its end and returns its standard output.
+    """Run a command to its end and returns its standard output.
 
     Args:
-        timeout: seconds for each attempt. After that the command and all of its processes are killed.
-        env: variables in addition to our own environment, of which no variable of Slurm's is passed on.
-        stdin: the text for standard input.
-        allow: the exit statuses that are not a failure.
-        attempts: the number of attempts, for errors that may pass by themselves.
-        pause: seconds between two attempts.
+        timeout: Seconds for each attempt. After that the command and all of its processes are killed.
+        env: Variables in addition to our own environment, of which no variable of Slurm's is passed on.
+        stdin: The text for standard input.
+        allow: The exit statuses that are not a failure.
+        attempts: The number of attempts, for errors that may pass by themselves.
+        pause: Seconds between two attempts.
 
     Raises:
         CommandError: The command is not installed, did not end in time, or ended with another status.

@@ -11,6 +11,7 @@ from node.bootstrap.report import BootReport
 from node.bootstrap.services import Services
 from node.folders import Folders
 from node.model import Mount, Settings
+from node.sites import MountSource
 from node.slurm import environment
 
 
@@ -31,7 +32,7 @@ class Context:
     """The state of a machine during its boot, which every step gets.
 
     Attributes:
-        controller_clock: the controller's time in seconds since the epoch, minus this machine's monotonic
+        controller_clock: The controller's time in seconds since the epoch, minus this machine's monotonic
             clock. `None` means that it is not known.
     """
 
@@ -55,8 +56,22 @@ class Context:
         return not self.process
 
     def mounts(self) -> list[Mount]:
-        """The mounts of this machine's role."""
+        """Return the mounts of this machine's role."""
         return [mount for mount in self.settings.design.mounts if self.role in mount.roles]
+
+    def mount_source(self, mount: Mount) -> MountSource:
+        """Return the source of a mount: a disk or a file system.
+
+        Raises:
+            ValueError: The settings have no source for it.
+        """
+        found = self.settings.site.mounts
+        if mount.path not in found:
+            raise ValueError(
+                f"{mount.path}: the settings have no source for this mount (site.mounts): "
+                "publish them again with `up`"
+            )
+        return found[mount.path]
 
     @property
     def has_users(self) -> bool:
@@ -65,8 +80,10 @@ class Context:
 
     @property
     def slurm_user(self) -> str | None:
-        """The user of slurmctld and the elastic daemon, and the owner of their files. `None` means the user
-        of this process."""
+        """The user of slurmctld and the elastic daemon, and the owner of their files.
+
+        `None` means the user of this process.
+        """
         return None if self.process else self.settings.site.user
 
     @property
@@ -83,10 +100,10 @@ class Context:
         attempts: int = 1,
         pause: float = 5.0,
     ) -> str:
-        """Runs one of Slurm's programs, with an environment of ours, as `run` does.
+        """Run one of Slurm's programs, with an environment of ours, as `run` does.
 
         Args:
-            conf: the path of slurm.conf. `None` means this machine's.
+            conf: The path of slurm.conf. `None` means this machine's.
         """
         env = environment.of_ours(conf or self.folders.slurm_conf)
         return self.run(*command, env=env, timeout=timeout, allow=allow, attempts=attempts, pause=pause)
@@ -95,7 +112,7 @@ class Context:
         return Path(str(pure))
 
     def at(self, relative: str) -> Path:
-        """The path of a file in the machine's file system, such as `etc/hosts`."""
+        """Return the path of a file in the machine's file system, such as `etc/hosts`."""
         return Path(str(self.folders.root / relative))
 
 
@@ -104,9 +121,10 @@ class Step:
     """A step of a boot.
 
     Attributes:
-        timeout: the time limit in seconds.
-        run: does the step and returns a line on what it did, and perhaps further lines for the boot report.
+        timeout: The time limit in seconds.
+        run: Does the step and returns a line on what it did, and perhaps further lines for the boot report.
             It raises an error if the step fails.
+        isolations: The kinds of machines (`ClusterDesign.isolation`) that take the step. `None` means all.
     """
 
     name: str
@@ -114,7 +132,6 @@ class Step:
     roles: frozenset[str]
     run: Callable[[Context], str]
     isolations: frozenset[str] | None = None
-    """The kinds of machines (`ClusterDesign.isolation`) that take the step. `None` means all."""
 
     def taken_by(self, context: Context) -> bool:
         kinds = self.isolations

@@ -22,7 +22,7 @@ BEGIN, END = "# slurm-stacks: begin", "# slurm-stacks: end"
 
 
 def folder(path: Path, mode: int = 0o755, user: str | None = None) -> Path:
-    """Makes a folder with this mode, whatever the umask is. `user` becomes its owner, if given.
+    """Make a folder with this mode, whatever the umask is. `user` becomes its owner, if given.
 
     Root takes a folder that another user has made, because its owner could exchange what is put there, and
     removes another user's link, which could lead anywhere.
@@ -44,7 +44,7 @@ def folder(path: Path, mode: int = 0o755, user: str | None = None) -> Path:
 
 
 def _made(path: Path) -> int:
-    """Opens a folder, which is made if it is not there. Root removes another user's link in its place."""
+    """Open a folder, which is made if it is not there. Root removes another user's link in its place."""
     for attempt in range(3):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -65,7 +65,7 @@ def _made(path: Path) -> int:
 def write(
     path: Path, content: bytes, mode: int = 0o644, user: str | None = None, *, durable: bool = False
 ) -> bool:
-    """Writes a file atomically, with this mode and owner. Returns whether the content was written.
+    """Write a file atomically, with this mode and owner, and return whether the content was written.
 
     Content that is there already stays. The other arguments are those of `replacing`.
     """
@@ -83,7 +83,7 @@ def write(
 def replacing(
     path: Path, mode: int = 0o644, user: str | None = None, *, durable: bool = False
 ) -> Iterator[BinaryIO]:
-    """Gives a draft to write, which takes the place of a file when the body ends without an error.
+    """Give a draft to write, which takes the place of a file when the body ends without an error.
 
     The draft is in the file's folder, is private, and can be read back; its path is `Path(stream.name)`. A
     link at `path` is replaced.
@@ -126,7 +126,7 @@ def _is(handle: int, content: bytes) -> bool:
 
 
 def _give(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
-    """Sets the owner and the mode of an open file, where they differ: another user's file may be right.
+    """Set the owner and the mode of an open file, where they differ: another user's file may be right.
 
     A new owner takes away some bits of the mode.
     """
@@ -139,14 +139,14 @@ def _give(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
 
 
 def with_part(text: str, part: str) -> str:
-    """Returns a file's text with our part: it replaces the former part, or is added at the end."""
+    """Return a file's text with our part: it replaces the former part, or is added at the end."""
     head, _, rest = text.partition(BEGIN)
     rest = rest.partition(f"{END}\n")[2]
     return f"{head.rstrip()}\n{BEGIN}\n{part}{END}\n{rest}".lstrip("\n")
 
 
 def link(path: Path, target: str) -> bool:
-    """Makes a symbolic link, which replaces a file or link. Returns whether it was made."""
+    """Make a symbolic link, which replaces a file or link, and return whether it was made."""
     if path.is_symlink() and str(path.readlink()) == target:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ SHOWN_LINES = 5
 
 
 def run(context: Context, number: int, hook: Hook) -> list[str]:
-    """Runs a hook, and returns how long it took with its last lines.
+    """Run a hook, and returns how long it took with its last lines.
 
     Args:
         number: The hook's place in the stack file, from 0.
@@ -42,13 +42,13 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     if status != 0:
         # A node's reason has the first line and the last one.
         printed = end_of(log)
-        said = [f"the end of {log}:", *printed] if any(map(str.strip, printed)) else ["it printed nothing"]
-        raise StepFailedError("\n".join([f"{name} {ended}", *said]))
+        ending = [f"the end of {log}:", *printed] if any(map(str.strip, printed)) else ["it printed nothing"]
+        raise StepFailedError("\n".join([f"{name} {ended}", *ending]))
     return [f"{name} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
 
 
 def script_of(context: Context, number: int, hook: Hook) -> Path:
-    """Returns the path of the hook's script, which is executable. A script with a URL is fetched.
+    """Return the path of the hook's script, which is executable. A script with a URL is fetched.
 
     Raises:
         OSError: The script cannot be fetched.
@@ -66,7 +66,7 @@ def script_of(context: Context, number: int, hook: Hook) -> Path:
 
 
 def fetch(context: Context, source: str) -> bytes:
-    """Returns what lies at a URL that machines of this cloud can fetch.
+    """Return what lies at a URL that machines of this cloud can fetch.
 
     Raises:
         OSError: It cannot be fetched.
@@ -76,15 +76,15 @@ def fetch(context: Context, source: str) -> bytes:
     if context.vm:
         from node.bootstrap.vm import clouds
 
-        own = clouds.of(context.settings)
-        if source.startswith(own.scheme):
-            bucket, _, key = source.removeprefix(own.scheme).partition("/")
-            return own.bucket(f"{own.scheme}{bucket}").get(key)
+        cloud = clouds.of(context.settings)
+        if source.startswith(cloud.scheme):
+            bucket, _, key = source.removeprefix(cloud.scheme).partition("/")
+            return cloud.bucket(f"{cloud.scheme}{bucket}").get(key)
     if source.startswith("https://"):
-        from node.cloud import call
-        from node.cloud.errors import ServiceError
+        from node import http_client
+        from node.cloud_api import ServiceError
 
-        answer = call.call("GET", source, dict)
+        answer = http_client.call("GET", source, dict)
         if answer.status != 200:
             raise ServiceError(f"{source}: HTTP status {answer.status}", status=answer.status)
         return answer.body

@@ -43,7 +43,7 @@ class Given(NamedTuple):
     """What the controller gives.
 
     Attributes:
-        time: the controller's clock, in seconds since the epoch.
+        time: The controller's clock, in seconds since the epoch.
     """
 
     key: bytes
@@ -51,7 +51,7 @@ class Given(NamedTuple):
 
 
 def fetch(address: str, port: int = PORT) -> Given:
-    """Fetches the key and the time from the controller.
+    """Fetch the key and the time from the controller.
 
     Raises:
         KeyUnavailableError: The controller cannot be reached, or does not have the key yet.
@@ -76,13 +76,13 @@ def fetch(address: str, port: int = PORT) -> Given:
 
 
 def service(python: str, code: object, key_file: object, log: Path) -> Service:
-    """The server as a service of the controller, which runs as root."""
+    """Return the server as a service of the controller, which runs as root."""
     start = f"import sys; sys.path.insert(0, {str(code)!r}); from node.bootstrap.key_server import main"
     return Service(NAME, (python, "-I", "-S", "-c", f"{start}; main({str(key_file)!r})"), log)
 
 
 def main(key_file: str, port: int = PORT) -> None:
-    """Serves the key file for ever."""
+    """Serve the key file for ever."""
     refusals = root_port.Refusals()
     with socket.create_server(("", port), backlog=BACKLOG) as server:
         print(f"serving on port {port}", flush=True)
@@ -99,7 +99,7 @@ def main(key_file: str, port: int = PORT) -> None:
 def answer(
     connection: socket.socket, address: str, source: int, key_file: Path, refusals: root_port.Refusals
 ) -> None:
-    """Sends the key and the time to a peer whose source port shows that it is root.
+    """Send the key and the time to a peer whose source port shows that it is root.
 
     Closes any other connection.
     """

@@ -6,20 +6,22 @@ import os
 import pwd
 import socket
 import stat
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from node import waiting
-from node.bootstrap import accounts, clock, files, key_server, report_server, sshd
+from node import ports, waiting
+from node.bootstrap import accounts, clock, daemons, files, key_server, report_server
+from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.machine_slurm import ready, slurm
-from node.bootstrap.vm import clouds, nfs_guard
+from node.bootstrap.daemons import start_slurmd
+from node.bootstrap.services import Service
+from node.bootstrap.vm import clouds, firewall, machine_names, motd, pyxis
 from node.bootstrap.vm import mounts as mount_kinds
-from node.bootstrap.vm import names as machine_names
 from node.bootstrap.vm import users as login_users
+from node.health import programs as node_programs
 from node.model import Mount
-
-__all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
+from node.slurm import container_conf, version
 
 KEY_SECONDS = {"login": 750.0, "compute": 110.0}
 """Role -> how long a machine waits for the key. This is less than the step's limit, so that the error can
@@ -34,13 +36,13 @@ NEW_MODE = 0o755
 
 
 def users(context: Context) -> str:
-    """Makes the users of Slurm and munge."""
+    """Make the users of Slurm and munge."""
     if os.geteuid() != 0:
         raise PermissionError("the boot of a whole machine must run as root")
     user = context.settings.site.user
     wanted = (user, "munge")
-    made = [user for user in wanted if _make_user(context, user)]
-    return f"made {' and '.join(made)}" if made else f"{' and '.join(wanted)} are there"
+    users_made = [user for user in wanted if _make_user(context, user)]
+    return f"made {' and '.join(users_made)}" if users_made else f"{' and '.join(wanted)} are there"
 
 
 def _make_user(context: Context, user: str) -> bool:
@@ -62,7 +64,7 @@ def _make_user(context: Context, user: str) -> bool:
 
 
 def hosts(context: Context) -> str:
-    """Sets the machine's name, and the names of the machines that it must find."""
+    """Set the machine's name, and the names of the machines that it must find."""
     files.write(context.at("etc/hostname"), f"{context.host}\n".encode())
     if socket.gethostname() != context.host:
         socket.sethostname(context.host)
@@ -70,12 +72,12 @@ def hosts(context: Context) -> str:
 
 
 def secrets(context: Context) -> str:
-    """Gets the munge key: the controller from the secret store, all other machines from the controller.
+    """Get the munge key: the controller from the secret store, all other machines from the controller.
 
     The controller of a new cluster makes the key. A key that is only on this machine is replaced, because the
     distribution's package makes one at its installation that no other machine has.
     """
-    context.report.content["host_keys"] = sshd.host_keys(context)
+    context.report.content["host_keys"] = login_users.host_keys(context)
     controller = context.role == "controller"
     key, note = _key_of_the_cluster(context) if controller else (_key_from_controller(context), KEY_FOUND)
     path = context.path(context.folders.munge_key)
@@ -87,7 +89,7 @@ def secrets(context: Context) -> str:
 
 
 def _serve(context: Context, key: Path) -> None:
-    """Starts what serves the other machines from now on: the key, and the place for their boot reports."""
+    """Start what serves the other machines from now on: the key, and the place for their boot reports."""
     python, code, log = context.settings.site.python, context.folders.code, context.path(context.folders.log)
     reports = report_server.folder(context.folders)
     for service in (
@@ -128,9 +130,9 @@ def _key_from_controller(context: Context) -> bytes:
 
 
 def mounts(context: Context) -> str:
-    """Mounts the file systems of this role. A mount that exists already stays."""
+    """Mount the file systems of this role. A mount that exists already stays."""
     mine, kinds = context.mounts(), mount_kinds.kinds(context)
-    nfs_guard.install(context)
+    firewall.install_nfs_guard(context)
     for mount in mine:
         if mount.kind not in kinds:
             raise ValueError(
@@ -155,14 +157,14 @@ def mounts(context: Context) -> str:
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
 
 
-def _check_writable(context: Context, mine: Sequence[Mount]) -> None:
-    """Checks that root may write to existing file systems in which it makes environments and keys.
+def _check_writable(context: Context, mounts: Sequence[Mount]) -> None:
+    """Check that root may write to existing file systems in which it makes environments and keys.
 
     Raises:
         PermissionError: A file server maps root to a user who may not write.
     """
     site = context.settings.site
-    for mount in mine:
+    for mount in mounts:
         folder = context.at(mount.path.lstrip("/"))
         if mount.existing is None or not {str(folder), mount.path} & {site.shared, site.apps}:
             continue
@@ -177,17 +179,140 @@ def _check_writable(context: Context, mine: Sequence[Mount]) -> None:
             ) from error
 
 
-def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
-    """Gives shared scratch file systems the mode of /tmp, so that every user can write there.
+def _open_scratch(context: Context, mounts: Sequence[Mount]) -> None:
+    """Give shared scratch file systems the mode of /tmp, so that every user can write there.
 
     A new file system belongs to root only. A file system whose owner or mode was changed keeps both.
     """
     site = context.settings.site
-    for mount in mine:
+    for mount in mounts:
         folder = context.at(mount.path.lstrip("/"))
         # Who may write to somebody's own file system is the owner's decision.
         if mount.existing is not None or {str(folder), mount.path} & {site.shared, site.apps}:
             continue
-        there = folder.stat()
-        if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == NEW_MODE:
             folder.chmod(0o1777)
+
+
+# The steps `slurm` and `ready` of whole machines: Slurm's files, and the daemons of each role.
+
+PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
+"""Role -> the program whose release decides how the role is configured."""
+ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\n"
+"""The smallest configuration that Slurm's clients accept. Without one they do not print their release."""
+
+
+def slurm(context: Context) -> str:
+    """Make the folders and the configuration for the installed release of Slurm.
+
+    The controller renders the configuration. A login machine renders the same files from the same settings,
+    because its clients need a file: `sackd`, which would fetch it, exists only from 23.11 on. A compute node
+    renders nothing. Its slurmd fetches the files from slurmctld at every start and follows `scontrol
+    reconfigure`, so that a running node learns about nodes that are added later. A link gives other programs
+    on the node the files at their usual path.
+    """
+    folders, owner = context.folders, context.slurm_user
+    release = _release(context)
+    for path in (folders.run, folders.log, folders.lib):
+        files.folder(context.path(path), 0o755, owner)
+    etc = files.folder(context.path(folders.etc))
+    pyxis.configure(context)
+    if context.role == "compute":
+        node_programs.write(context.settings, context.settings_file)
+        files.folder(context.path(folders.spool))
+        containers = context.settings.design.containers
+        if containers is not None and containers.runtime == "oci":
+            # As in /tmp, each user makes a folder there. It is in memory, so every boot makes it.
+            files.folder(context.path(container_conf.oci_state(context.settings)), 0o1777)
+        files.link(context.path(folders.slurm_conf), str(folders.spool / "conf-cache" / "slurm.conf"))
+        return f"{release}, configured by the controller"
+    # Imported late, because a compute node renders nothing.
+    from node.elastic import programs
+    from node.slurm import conf
+    from node.slurm.configure import configure
+
+    if context.role == "controller":
+        # The folder holds the scripts, environments and credentials of users' jobs.
+        files.folder(context.path(folders.state), 0o700, owner)
+        programs.write(context.settings, context.settings_file)
+        files.folder(context.path(folders.lib / "requests"), 0o755, owner)
+    tool = programs.write_tool(context.settings, context.settings_file)
+    files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
+    if context.role == "controller":
+        configure(context.settings, release, files.write)
+        return release
+    for name, content in conf.render(context.settings, version.parse(release)).items():
+        files.write(etc / name, content.encode())
+    return release
+
+
+def _release(context: Context) -> str:
+    program = PROGRAM[context.role]
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
+            conf.write(ENOUGH)
+            conf.flush()
+            release = context.run(program, "-V", env={"SLURM_CONF": conf.name}).strip()
+    except CommandError as error:
+        if error.status == 127:
+            raise FileNotFoundError(str(error)) from None
+        raise
+    context.report.content["facts"]["slurm"] = release
+    return release
+
+
+def ready(context: Context) -> str:
+    """Start the role's daemons. A node's slurmd is the last."""
+    clock.check(context)
+    owner = context.munge_user
+    # Users come before slurmd, because a job fails if its user is not known here.
+    clouds.of(context.settings).prepare_users(context)
+    # If the boot is repeated without a restart, the daemons still run with an older configuration.
+    for name in ("slurmd", "slurmctld", "elastic", "slurmdbd", "munged"):
+        context.services.stop(name)
+    run = files.folder(context.at("run/munge"), 0o755, owner)
+    lib, log = (files.folder(context.at(f"var/{name}/munge"), 0o700, owner) for name in ("lib", "log"))
+    daemons.munged(context, run, lib, log)
+    started = ["munged"]
+    if context.role == "controller":
+        if context.settings.design.slurm.accounting:
+            from node.bootstrap import accounting
+
+            started.append(accounting.start(context))
+        if context.vm:
+            from node.bootstrap.vm import machine_names
+
+            started.append(machine_names.start_name_server(context))
+        daemons.check_port(context, context.settings.site.slurmctld_port)
+        daemons.controller(context)
+        # If the controller boots again, running nodes fetch the new files only after this.
+        if waits := daemons.reconfigure(context):
+            context.report.content["facts"]["waits"] = waits
+        started.append("slurmctld and the elastic daemon")
+    if context.role == "compute":
+        _slurmd(context)
+        started.append("slurmd")
+    if clouds.of(context.settings).watched(context):
+        # Imported late, because it imports much of the elastic daemon, and few nodes need it.
+        from node.bootstrap.vm import notices
+
+        started.append(notices.start(context))
+    motd.announce_ready(context)
+    return f"started {', '.join(name for name in started if name)}"
+
+
+def _slurmd(context: Context) -> None:
+    site, folders, port = context.settings.site, context.folders, context.settings.site.slurmd_port
+    log = context.path(folders.log)
+    daemons.check_port(context, port)
+    server = f"{site.controller_address}:{site.slurmctld_port}"
+    # A container has the host's uptime. Without -b its boot would be older than the request, and the node
+    # would stay "powering up". A VM has booted after the request, and must not report a boot when only its
+    # slurmd restarts.
+    fresh = [] if context.settings.design.isolation == "vm" else ["-b"]
+    command = ("/usr/sbin/slurmd", "-D", *fresh, "-N", context.host, "--conf-server", server)
+    release = version.parse(context.report.content["facts"]["slurm"])
+    service = Service("slurmd", command, log / "slurmd.out")
+    pid = start_slurmd(context.services, service, context.host, folders, release)
+    daemons.wait("slurmd", lambda: not ports.free(port), log / "slurmd.out", pid)

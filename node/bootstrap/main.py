@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.bootstrap.context import Context
-from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink, was_ready
 from node.bootstrap.services import InitServices, Services
+from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.model import Settings
@@ -18,15 +18,15 @@ from node.published import read_settings
 def bootstrap(
     settings_file: Path, role: str, host: str | None, bucket: str, *, power_off: bool = False
 ) -> None:
-    """Boots this machine. Without systemd it then keeps the services running until the machine ends.
+    """Boot this machine. Without systemd it then keeps the services running until the machine ends.
 
     After a failed boot the machine stays as it is, so that the failure can be examined. It does not become a
     node.
 
     Args:
-        host: the machine's name. `None` means that a cloud's machine finds its name by itself.
-        bucket: a folder, `s3://name` or `gs://name`.
-        power_off: whether a machine of the role `image` stops at its end (`vm.baking`).
+        host: The machine's name. `None` means that a cloud's machine finds its name by itself.
+        bucket: A folder, `s3://name` or `gs://name`.
+        power_off: Whether a machine of the role `image` stops at its end (`vm.baking`).
 
     Raises:
         SystemExit: A machine of the role `image` has done its steps. The status says how they ended.
@@ -47,15 +47,15 @@ def bootstrap(
         host, sink, services = machine.begin(settings, host, bucket)
     else:
         host, sink, services = _on_this_host(settings, host, bucket)
-    own = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
-    sinks = [file_sink(own), sink]
+    report_file = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
+    sinks = [file_sink(report_file), sink]
     if role == "compute" and not folders.process:
         # Imported late, because no other machine needs it.
         from node.bootstrap import report_server
 
         # It is before the bucket, which may be slow.
         sinks.insert(1, report_server.sender(settings.site.controller_address))
-    report = BootReport(host, role, sinks, was_ready=was_ready(own))
+    report = BootReport(host, role, sinks, was_ready=was_ready(report_file))
     context = Context(settings, settings_file, role, host, folders, services, report)
     steps = [step for step in STEPS if step.taken_by(context)]
     if context.vm:
@@ -70,7 +70,7 @@ def bootstrap(
 def _on_this_host(
     settings: Settings, host: str | None, bucket: str
 ) -> tuple[str, Callable[[str], None], Services]:
-    """Returns what `vm.machine.begin` returns, for a process machine."""
+    """Return what `vm.machine.begin` returns, for a process machine."""
     if host is None:
         raise SystemExit("a process machine needs its name (--host)")
     return host, file_sink(Path(bucket) / "boot" / f"{host}.json"), InitServices()

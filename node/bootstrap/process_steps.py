@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.bootstrap import daemons
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.registration import start_slurmd
+from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service
 from node.elastic import programs
 from node.sites import LocalSite
@@ -36,7 +36,7 @@ def hosts(_context: Context) -> str:
 
 
 def secrets(context: Context) -> str:
-    """Makes the munge key on the controller. Pulumi never sees it."""
+    """Make the munge key on the controller. Pulumi never sees it."""
     key = context.path(context.folders.munge_key)
     if key.exists() and key.stat().st_size >= 32:
         return "the munge key is there"
@@ -60,7 +60,7 @@ def mounts(context: Context) -> str:
 
 
 def slurm(context: Context) -> str:
-    """Renders the configuration on the controller, for the release of Slurm that is installed there."""
+    """Render the configuration on the controller, for the release of Slurm that is installed there."""
     folders = context.folders
     if context.role == "controller":
         # Imported late: a compute node renders nothing, and without these imports it boots in half the time.
@@ -115,7 +115,7 @@ def _controller(context: Context) -> str:
 
 
 def _begin_without_leftovers(context: Context) -> None:
-    """Removes what an earlier machine of this name has left for a step of a job that may now start again.
+    """Remove what an earlier machine of this name has left for a step of a job that may now start again.
 
     Slurm's PMIx names its folders by job and step, and does not start a step whose folders are there.
     """

@@ -37,9 +37,9 @@ class BootReport:
     """A boot report, which is written as a whole at every change.
 
     Args:
-        sinks: functions that write the report's text. The first one must work, others may fail. If the bucket
+        sinks: Functions that write the report's text. The first one must work, others may fail. If the bucket
             cannot be reached, the machine's own copy says so.
-        was_ready: whether an earlier boot of this machine was ready (see `was_ready`).
+        was_ready: Whether an earlier boot of this machine was ready (see `was_ready`).
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class BootReport:
         }
 
     def correct(self, ahead: float) -> None:
-        """Gives the times of this report by the controller's clock.
+        """Give the times of this report by the controller's clock.
 
         Readers compare them with the time of the launch. By a clock that is behind, the report would seem to
         be of a former machine of this name.
 
         Args:
-            ahead: by how many seconds this machine's clock is ahead of the controller's.
+            ahead: By how many seconds this machine's clock is ahead of the controller's.
         """
         self.content["started"] -= ahead
 
@@ -78,13 +78,13 @@ class BootReport:
         self.write()
 
     def end(self, state: str, seconds: float, note: str = "", tail: list[str] | None = None) -> None:
-        """Records the end of the present step.
+        """Record the end of the present step.
 
         Args:
             state: done | skipped | failed.
-            seconds: how long the step took.
-            note: one line on what was done, or why not.
-            tail: the last lines of a failure.
+            seconds: How long the step took.
+            note: One line on what was done, or why not.
+            tail: The last lines of a failure.
         """
         step = self.content["steps"][-1]
         step.update(state=state, seconds=round(seconds, 3), note=note)
@@ -93,7 +93,7 @@ class BootReport:
         self.write()
 
     def finish(self, state: str) -> None:
-        """Records the end of the boot.
+        """Record the end of the boot.
 
         Args:
             state: ready | failed | rebooting.
@@ -116,7 +116,7 @@ class BootReport:
 
 
 def was_ready(file: Path) -> bool:
-    """Returns whether this boot of a machine was ready, or is one after a boot that was.
+    """Return whether this boot of a machine was ready, or is one after a boot that was.
 
     A cluster whose controller boots again is up. One whose controller boots for the first time is not.
     """
@@ -146,11 +146,11 @@ class BrokenReportError(ValueError):
 
 
 def checked(content: bytes, now: float, most: int = MOST_BYTES) -> Reported:
-    """Checks a report, whoever wrote it, and returns what it says.
+    """Check a report, whoever wrote it, and returns what it says.
 
     Args:
-        now: seconds since the epoch. The cloud takes no machine more than `NOTICE_SECONDS` later.
-        most: the greatest length in bytes.
+        now: Seconds since the epoch. The cloud takes no machine more than `NOTICE_SECONDS` later.
+        most: The greatest length in bytes.
 
     Raises:
         BrokenReportError: The report is too long, is no JSON, or has a value of another kind or range.
@@ -210,13 +210,13 @@ def _notice(value: object, now: float) -> float | None:
 
 
 def _line(text: str) -> str:
-    """Returns a text as one short line without control characters and half characters."""
+    """Return a text as one short line without control characters and half characters."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:LINE_LENGTH]
 
 
 def displayable(content: bytes) -> dict[str, Any] | None:
-    """Returns a whole report as people are shown it, whoever wrote it. `None` means that it is no report.
+    """Return a whole report as people are shown it, whoever wrote it. `None` means that it is no report.
 
     It has the keys that a boot writes, each with a value of its kind. Characters that would act on a terminal
     are escaped. A report without a time of its beginning is as old as can be.
@@ -248,14 +248,14 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Returns a number that is a time, or so many seconds."""
+    """Return a number that is a time, or so many seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_TIME:
         return None
     return value
 
 
 def _texts(value: object) -> list[str]:
-    return [_text(one) for one in value] if isinstance(value, list) else []
+    return [_text(text) for text in value] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
@@ -265,31 +265,31 @@ def _text(value: object) -> str:
 
 
 def brief(text: str) -> bytes:
-    """Returns the part of a boot's report that `checked` reads. It is short, however long the report is."""
+    """Return the part of a boot's report that `checked` reads. It is short, however long the report is."""
     content = json.loads(text)
-    made = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
-    made["steps"] = []
+    brief_report = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
+    brief_report["steps"] = []
     for step in content["steps"][-1:]:
         lines = [_line(line) for line in step.get("tail") or []]
         last = {key: _line(str(step.get(key) or "")) for key in ("name", "state", "note")}
-        made["steps"].append({**last, "tail": [line for line in lines if line]})
-    return json.dumps(made).encode()
+        brief_report["steps"].append({**last, "tail": [line for line in lines if line]})
+    return json.dumps(brief_report).encode()
 
 
 def failure(file: Path, since: float = 0.0) -> str | None:
-    """Returns why a boot failed, from its report's file.
+    """Return why a boot failed, from its report's file.
 
     `None` means that it has not failed, or that there is no report yet.
 
     Args:
-        since: seconds since the epoch. A file that was written earlier is of a former machine of this name.
+        since: Seconds since the epoch. A file that was written earlier is of a former machine of this name.
     """
     found = _of_file(file, since)
     return None if found is None else found.failure
 
 
 def notice(file: Path) -> float | None:
-    """Returns when the cloud will take a machine, from its report's file. `None` means that it does not say.
+    """Return when the cloud will take a machine, from its report's file. `None` means that it does not say.
 
     The time is in seconds since the epoch (UTC).
     """
@@ -309,7 +309,7 @@ def _of_file(file: Path, since: float) -> Reported | None:
 
 
 def file_sink(path: Path) -> Callable[[str], None]:
-    """Returns a function that writes the report to a file atomically."""
+    """Return a function that writes the report to a file atomically."""
 
     def write(text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

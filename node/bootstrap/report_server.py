@@ -55,7 +55,7 @@ ANSWER_BYTES = 1024
 
 
 def folder(folders: Folders) -> PurePosixPath:
-    """The folder with the newest report of each address, and with the mark."""
+    """Return the folder with the newest report of each address, and with the mark."""
     return folders.lib / "reports"
 
 
@@ -67,7 +67,7 @@ class _Peer:
     """A connection from which a report comes.
 
     Attributes:
-        until: when it must be over, on `time.monotonic`.
+        until: When it must be over, on `time.monotonic`.
     """
 
     connection: socket.socket
@@ -77,11 +77,11 @@ class _Peer:
 
 
 class ReportServer:
-    """Serves a listening socket.
+    """The server of a listening socket.
 
     Args:
-        target: the folder of the reports. It must exist.
-        clock: returns seconds since the epoch.
+        target: The folder of the reports. It must exist.
+        clock: Returns seconds since the epoch.
     """
 
     def __init__(self, listener: socket.socket, target: Path, clock: Callable[[], float] = time.time) -> None:
@@ -100,7 +100,7 @@ class ReportServer:
         self._known = {path.stem for path in target.glob("*.json")}
 
     def serve(self) -> None:
-        """Serves until `close`."""
+        """Serve until `close`."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         files.write(self._folder / SERVING, json.dumps(time.monotonic()).encode(), 0o600)
@@ -172,10 +172,10 @@ class ReportServer:
         self._drop(peer)
 
     def take(self, address: str, content: bytes) -> str:
-        """Keeps a report of the machine with this address. Returns why not, or an empty text."""
+        """Keep a report of the machine with this address, and return why not, or an empty text."""
         now = self._clock()
         try:
-            said = report.checked(content, now)
+            checked = report.checked(content, now)
         except report.BrokenReportError as error:
             self._refusals.add(f"{address}: a broken report: {error}")
             return f"the report is broken: {error}"
@@ -183,7 +183,7 @@ class ReportServer:
             oldest = min(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             oldest.unlink()
             self._known.discard(oldest.stem)
-        kept = {"received": now, **said._asdict()}
+        kept = {"received": now, **checked._asdict()}
         files.write(self._folder / f"{address}.json", json.dumps(kept).encode(), 0o600)
         self._known.add(address)
         return ""
@@ -208,13 +208,13 @@ class ReportServer:
 
 
 def service(python: str, code: object, target: object, user: str | None, log: Path) -> Service:
-    """The server as a service of the controller. It begins as root, for its port."""
+    """Return the server as a service of the controller. It begins as root, for its port."""
     start = f"import sys; sys.path.insert(0, {str(code)!r}); from node.bootstrap.report_server import main"
     return Service(NAME, (python, "-I", "-S", "-c", f"{start}; main({str(target)!r}, {user!r})"), log)
 
 
 def main(target: str, user: str | None, port: int = PORT) -> None:
-    """Serves for ever, as the user. `None` means the user of this process."""
+    """Serve for ever, as the user. `None` means the user of this process."""
     with socket.create_server(("", port), backlog=BACKLOG) as listener:
         path = files.folder(Path(target), 0o700, user)
         if user is not None:
@@ -230,7 +230,7 @@ def main(target: str, user: str | None, port: int = PORT) -> None:
 
 
 def send(address: str, content: bytes, port: int = PORT, seconds: float = SECONDS) -> None:
-    """Sends this machine's report to the controller.
+    """Send this machine's report to the controller.
 
     Raises:
         PermissionError: This process may not bind a source port below 1024.
@@ -247,7 +247,7 @@ def send(address: str, content: bytes, port: int = PORT, seconds: float = SECOND
 
 
 def sender(address: str) -> Sender:
-    """Returns a function that sends this machine's report to the controller."""
+    """Return a function that sends this machine's report to the controller."""
     return Sender(partial(send, address))
 
 
@@ -259,14 +259,14 @@ PAUSE_SECONDS = 2.0
 
 
 class Sender:
-    """Sends a boot's report to the controller: at first, so that the machine counts as heard, and at its end.
+    """The sender of a boot's report: at first, so that the machine counts as heard, and at its end.
 
     The steps in between change nothing there. The boot never waits: a thread sends, and of reports that come
     faster than the controller answers only the last. The thread is not a daemon, so the process waits at its
     end until the last report is sent or its time is up.
 
     Args:
-        send: sends a report, or raises an OSError.
+        send: Sends a report, or raises an OSError.
     """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -298,11 +298,11 @@ class Sender:
             content = self._next(content, over=error is None or isinstance(error, PermissionError) or late)
 
     def _next(self, tried: bytes | None, *, over: bool) -> bytes | None:
-        """Returns what to send now. `None` ends the thread.
+        """Return what to send now. `None` ends the thread.
 
         Args:
-            tried: what was sent last.
-            over: whether it is not to be sent again.
+            tried: What was sent last.
+            over: Whether it is not to be sent again.
         """
         with self._changed:
             if self._content is tried and not over:

@@ -24,7 +24,7 @@ LOG_LINES = 10
 
 
 class Refusals:
-    """Logs refused connections now and then, because any user of a machine can cause as many as it likes."""
+    """A log of refused connections, written now and then: any user of a machine can cause many."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class Refusals:
         self.log()
 
     def log(self) -> None:
-        """Writes what has come since the last lines, if they are old enough."""
+        """Write what has come since the last lines, if they are old enough."""
         if self._counts and time.monotonic() - self._logged >= LOG_SECONDS:
             self._logged = time.monotonic()
             for text, number in self._counts.most_common(LOG_LINES):
@@ -45,10 +45,10 @@ class Refusals:
 
 
 def connect(address: str, port: int, seconds: float) -> socket.socket:
-    """Connects from a free reserved source port.
+    """Connect from a free reserved source port.
 
     Args:
-        seconds: the time limit of the connection, and afterwards of each call.
+        seconds: The time limit of the connection, and afterwards of each call.
 
     Raises:
         PermissionError: This process may not bind a source port below 1024.

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Protocol
 
 from node import subprocesses, waiting
+from node.bootstrap import files
 from node.bootstrap.accounts import start_as
+from node.bootstrap.command import CommandError, Runner
 from node.processes import descendants
 from node.slurm.environment import without_slurm
 
@@ -27,9 +29,9 @@ class Service:
     """A daemon that runs in the foreground under a service manager (systemd, or the machine's init).
 
     Attributes:
-        log: the file for its output, in addition to the daemon's own log file.
-        user: the user, with the user's groups. `None` means the user of the service manager.
-        before: a program that the service manager runs as its own user before it restarts the service. If
+        log: The file for its output, in addition to the daemon's own log file.
+        user: The user, with the user's groups. `None` means the user of the service manager.
+        before: A program that the service manager runs as its own user before it restarts the service. If
             the program fails, the service starts all the same.
     """
 
@@ -45,19 +47,19 @@ class Services(Protocol):
     """A service manager."""
 
     def start(self, service: Service) -> int:
-        """Starts a service and returns its pid."""
+        """Start a service and returns its pid."""
         ...
 
     def stop(self, name: str) -> None:
-        """Stops a service that an earlier boot of this machine started, if it still runs."""
+        """Stop a service that an earlier boot of this machine started, if it still runs."""
         ...
 
     def tend(self) -> None:
-        """Restarts services that have ended and whose pause is over. It is for waits before `keep`."""
+        """Restart services that have ended and whose pause is over. It is for waits before `keep`."""
         ...
 
     def keep(self) -> None:
-        """Keeps the services running until the machine ends. Returns at once where systemd does that."""
+        """Keep the services running until the machine ends, and return at once where systemd does that."""
         ...
 
 
@@ -104,7 +106,7 @@ class InitServices:
         return child.pid
 
     def stop(self, name: str) -> None:
-        """Does nothing, because the services of an earlier boot ended with the machine."""
+        """Do nothing, because the services of an earlier boot ended with the machine."""
 
     def tend(self) -> None:
         self._reap(os.WNOHANG)
@@ -160,7 +162,7 @@ class InitServices:
         return pid not in self._running
 
     def _reap(self, options: int) -> None:
-        """Collects all ended children: services, and orphans that the machine's init has inherited."""
+        """Collect all ended children: services, and orphans that the machine's init has inherited."""
         while True:
             try:
                 pid, status = os.waitpid(-1, options)
@@ -173,3 +175,108 @@ class InitServices:
                 with service.log.open("a") as output:
                     output.write(f"{service.name} ended with status {status}; it is started again\n")
                 self._restarts.append((time.monotonic() + RESTART_PAUSE_SECONDS, service))
+
+
+# Runs daemons as systemd units that we write, and that exist until the machine is off.
+#
+# The units are in /run: after a reboot no daemon runs until the boot's steps have mounted what it needs. The
+# distribution's own units are masked (`packages`).
+
+UNITS = Path("/run/systemd/system")
+PREFIX = "slurm-stacks-"
+UNIT_START_SECONDS = 60.0
+UNIT_STOP_SECONDS = 100.0
+
+# As in Slurm's own units. Jobs go on while slurmd restarts, in cgroups that slurmd makes itself.
+LIMITS = "LimitNOFILE=131072\nTasksMax=infinity\n"
+OWN_LINES = {
+    "slurmd": "Delegate=yes\nKillMode=process\nLimitMEMLOCK=infinity\nLimitSTACK=infinity\n",
+    # Programs that slurmctld has started for a node or a job end by themselves.
+    "slurmctld": "KillMode=mixed\n",
+}
+AFTER = {
+    # With this it stops before those daemons: it may have to report to Slurm while the machine goes off.
+    "notices": "slurm-stacks-munged.service slurm-stacks-slurmd.service",
+}
+UNIT = """\
+# Written by slurm-stacks at each boot.
+[Unit]
+Description=slurm-stacks: {name}
+After={after}
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+{before}ExecStart={command}
+{environment}{user}StandardOutput=append:{log}
+StandardError=append:{log}
+Restart=always
+RestartSec={pause:g}
+{limits}"""
+
+
+class SystemdServices:
+    """The service manager of whole machines.
+
+    Args:
+        run: Runs commands.
+        units: systemd's folder of units that exist until the machine is off.
+    """
+
+    def __init__(self, run: Runner, units: Path = UNITS) -> None:
+        self._run = run
+        self._units = units
+
+    def start(self, service: Service) -> int:
+        """Start a service with its present unit, replace a running one, and return its pid.
+
+        Raises:
+            CommandError: systemd could not start it. The error has the unit's last log lines.
+        """
+        unit = f"{PREFIX}{service.name}.service"
+        service.log.parent.mkdir(parents=True, exist_ok=True)
+        self._units.mkdir(parents=True, exist_ok=True)
+        file = self._units / unit
+        new = not file.exists()
+        # systemd reads a new unit when it is started. Only a changed one needs the slow reload of all units.
+        if files.write(file, unit_text(service).encode()) and not new:
+            self._run("systemctl", "daemon-reload")
+        try:
+            self._run("systemctl", "restart", unit, timeout=UNIT_START_SECONDS)
+        except CommandError as error:
+            error.add_note(self._run("journalctl", "--unit", unit, "--lines=10", "--no-pager", allow=(0, 1)))
+            raise
+        return int(self._run("systemctl", "show", "--property=MainPID", "--value", unit).strip() or 0)
+
+    def stop(self, name: str) -> None:
+        unit = f"{PREFIX}{name}.service"
+        if (self._units / unit).exists():
+            self._run("systemctl", "stop", unit, timeout=UNIT_STOP_SECONDS)
+
+    def tend(self) -> None:
+        """Do nothing, because systemd restarts services."""
+
+    def keep(self) -> None:
+        """Do nothing, because systemd restarts services."""
+
+
+def unit_text(service: Service) -> str:
+    """Return the content of the unit's file."""
+    return UNIT.format(
+        name=service.name,
+        after=" ".join(("network-online.target", AFTER.get(service.name, ""))).strip(),
+        command=" ".join(quoted(word).replace("$", "$$") for word in service.argv),
+        # The program runs as root, whatever the service's user is. Its failure does not stop the service.
+        before=f"ExecStartPre=-+{quoted(service.before)}\n" if service.before else "",
+        environment="".join(f"Environment={quoted(f'{k}={v}')}\n" for k, v in service.env.items()),
+        user=f"User={service.user}\n" if service.user else "",
+        log=service.log,
+        pause=RESTART_PAUSE_SECONDS,
+        limits=LIMITS + OWN_LINES.get(service.name, ""),
+    )
+
+
+def quoted(word: str) -> str:
+    """Quote a word for a unit's line, so that systemd expands nothing in it (except `$` in a command)."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from node.bootstrap import limits, process_steps
+from node.bootstrap import process_steps, time_limits
 from node.bootstrap.context import ALL, Context, SkipStep, Step
 from node.slurm import gres
 
@@ -35,7 +35,7 @@ class Kind(Protocol):
     def slurm(self, context: Context, /) -> str: ...
 
     def ready(self, context: Context, /) -> str:
-        """Starts the role's daemons. A compute node registers here and not before."""
+        """Start the role's daemons. A compute node registers here and not before."""
         ...
 
 
@@ -77,8 +77,10 @@ def metadata(context: Context) -> str:
 
 
 def _open_metadata(context: Context) -> bool:
-    """Whether the stack file opens the metadata address of this machine to every user. It never opens a
-    controller's."""
+    """Return whether the stack file opens the metadata address of this machine to every user.
+
+    It never opens a controller's.
+    """
     design = context.settings.design
     if context.role == "compute":
         partition = design.partition_of(context.host)
@@ -110,17 +112,17 @@ def accelerators(context: Context) -> str:
 
 
 def hooks(context: Context) -> str:
-    mine = [
+    scripts = [
         (number, hook)
         for number, hook in enumerate(context.settings.design.hooks)
         if hook.role in ("all", context.role)
     ]
-    if not mine:
+    if not scripts:
         raise SkipStep("the stack file has none for this role")
     from node.bootstrap import hook_scripts
 
-    lines = [line for number, hook in mine for line in hook_scripts.run(context, number, hook)]
-    return "\n".join([f"ran {len(mine)}", *lines])
+    lines = [line for number, hook in scripts for line in hook_scripts.run(context, number, hook)]
+    return "\n".join([f"ran {len(scripts)}", *lines])
 
 
 def health(context: Context) -> str:
@@ -157,26 +159,26 @@ WHOLE = VM | {"container"}
 """The machines on which packages must be installed. Process machines use those of their host."""
 
 STEPS: tuple[Step, ...] = (
-    Step("users", limits.USERS, ALL, lambda context: kind(context).users(context)),
-    Step("hosts", limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
+    Step("users", time_limits.USERS, ALL, lambda context: kind(context).users(context)),
+    Step("hosts", time_limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
     # This comes before a machine has the key, because users may log in while it still boots.
-    Step("metadata", limits.METADATA, ALL, metadata, VM),
+    Step("metadata", time_limits.METADATA, ALL, metadata, VM),
     # The controller waits until its permission to read the key is active. A login machine waits for the
     # controller.
-    Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
-    Step("secrets", limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
-    Step("disks", limits.DISKS, ALL, disks),
-    Step("packages", limits.PACKAGES, ALL, packages, WHOLE),
-    Step("mounts", limits.MOUNTS, ALL, lambda context: kind(context).mounts(context)),
-    Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
-    Step("accelerators", limits.ACCELERATORS, frozenset({"compute"}), accelerators),
-    Step("hooks", limits.HOOKS, ALL, hooks),
+    Step("secrets", time_limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
+    Step("secrets", time_limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
+    Step("disks", time_limits.DISKS, ALL, disks),
+    Step("packages", time_limits.PACKAGES, ALL, packages, WHOLE),
+    Step("mounts", time_limits.MOUNTS, ALL, lambda context: kind(context).mounts(context)),
+    Step("slurm", time_limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
+    Step("accelerators", time_limits.ACCELERATORS, frozenset({"compute"}), accelerators),
+    Step("hooks", time_limits.HOOKS, ALL, hooks),
     # After the hooks, which may install DCGM.
-    Step("health", limits.HEALTH, frozenset({"compute"}), health),
-    Step("ready", limits.READY_HOSTS, HOSTS, lambda context: kind(context).ready(context)),
-    Step("ready", limits.READY, ALL - HOSTS, lambda context: kind(context).ready(context)),
-    Step("logs", limits.LOGS, ALL, logs, VM),
+    Step("health", time_limits.HEALTH, frozenset({"compute"}), health),
+    Step("ready", time_limits.READY_HOSTS, HOSTS, lambda context: kind(context).ready(context)),
+    Step("ready", time_limits.READY, ALL - HOSTS, lambda context: kind(context).ready(context)),
+    Step("logs", time_limits.LOGS, ALL, logs, VM),
     # This is the last step, so that jobs that do not need the environment run meanwhile. It is a step, so
     # that the report shows it to those who wait for the cluster.
-    Step("environment", limits.ENVIRONMENT, frozenset({"controller"}), environment, VM),
+    Step("environment", time_limits.ENVIRONMENT, frozenset({"controller"}), environment, VM),
 )

@@ -19,9 +19,8 @@ from typing import Any
 
 from node import plurals, rpc
 from node.elastic import drivers
-from node.elastic.budget import Budget
-from node.elastic.budget_enforcer import BudgetEnforcer
-from node.elastic.capacity_limiter import CapacityLimiter
+from node.elastic.budget import Budget, BudgetEnforcer
+from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import WAIT_ROUND_SECONDS
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
@@ -208,7 +207,7 @@ class Elastic:
 
 
 def _changed(settings_file: Path) -> float:
-    """When the loader last chose settings or code: both are links, which it makes anew (`node.loader`)."""
+    """Return when the loader last chose settings or code: both are links, which it makes anew."""
     links = (settings_file, settings_file.with_name("current"))
     return max((link.lstat().st_mtime for link in links if link.is_symlink()), default=0.0)
 

@@ -38,7 +38,7 @@ PAUSE_SECONDS = 0.005
 
 
 class DnsHosts:
-    """Keeps the hosts files of the name server up to date.
+    """The keeper of the name server's hosts files.
 
     Args:
         read: Returns all of Slurm's nodes.

@@ -99,7 +99,7 @@ class Account:
 
 
 class Ledger:
-    """Counts machine-seconds by partition, at the price of each machine when it was launched.
+    """The count of machine-seconds by partition, at the price of each machine when it was launched.
 
     A machine counts from its launch to the first listing that no longer shows it alive.
 

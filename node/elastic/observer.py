@@ -30,7 +30,7 @@ class Reading:
 
 
 class Observer:
-    """Reads Slurm's nodes ten times a second while at least one caller waits.
+    """An observer that reads Slurm's nodes ten times a second while at least one caller waits.
 
     Args:
         read_nodes: Returns all of Slurm's nodes.

@@ -199,9 +199,11 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
     actions: list[Action] = []
     nodes: dict[str, NodeMemory] = {}
     for name, view in views.items():
-        mine = machines.get(name, [])
+        node_machines = machines.get(name, [])
         launched, newest = observation.launched.get(name), observation.newest.get(name)
-        remembered = _look(view, mine, memory.nodes.get(name), launched, newest, passed, observation.utc)
+        remembered = _look(
+            view, node_machines, memory.nodes.get(name), launched, newest, passed, observation.utc
+        )
         nodes[name] = remembered
         if remembered.admin_reason is not None and not view.drained:
             actions.append(Action(Verb.KEEP_OUT, name, None, remembered.admin_reason))
@@ -209,12 +211,12 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
         if name in observation.busy:
             nodes[name] = replace(remembered, age=0.0)
             continue
-        rule = _rule(view, remembered, mine)
+        rule = _rule(view, remembered, node_machines)
         if rule.verb is None or remembered.age < policy.grace(rule.grace):
             continue
         if (view.admin_disabled and rule.verb is not Verb.TERMINATE) or (blind and rule.verb is Verb.LAUNCH):
             continue
-        actions += _actions(rule, view, mine)
+        actions += _actions(rule, view, node_machines)
         # The same action is repeated only after the grace period has passed again.
         nodes[name] = replace(remembered, age=0.0, replaced=remembered.replaced or rule.verb is Verb.LAUNCH)
     return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(nodes, now)

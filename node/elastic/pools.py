@@ -1,7 +1,7 @@
 """Pools that cannot give machines: what is known of each, and how many nodes may be asked for. Pure.
 
 A pool is a partition, or one of its zones. A failed launch is a `PoolFailure` of its pool. While a pool has
-one, the partition's nodes that are off get a capacity drain (`capacity_drains`), so that Slurm places no job
+one, the partition's nodes that are off get a capacity drain (`capacity`), so that Slurm places no job
 on machines that cannot be had. A failure ends in one of three ways: the cloud says that there is capacity
 again; where the cloud cannot tell, the back-off ends and the next launch tells; where boots keep failing, one
 node is tried and comes up.
@@ -14,8 +14,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import API_FAILURES, POLICIES, ErrorClass, Failure
+from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
 from node.model import ClusterDesign
 
 PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
@@ -225,7 +224,7 @@ def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Poo
     if len(failing_zones) == len(zones):
         zone_failures = [(pool.zone, failing.failure) for pool, failing in failing_zones]
         found.append(Limit(max(failing.count for _, failing in failing_zones), combined(zone_failures)))
-    return min(found, key=lambda one: one.count, default=None)
+    return min(found, key=lambda limit: limit.count, default=None)
 
 
 def combined(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:

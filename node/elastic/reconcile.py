@@ -53,7 +53,7 @@ def policy_of(timers: SlurmSettings) -> Policy:
 
 
 class Reconciler:
-    """Makes Slurm's nodes and the cloud's machines agree.
+    """The reconciler, which makes Slurm's nodes and the cloud's machines agree.
 
     It keeps no state of its own except since when it has seen each combination of states.
 

@@ -28,7 +28,7 @@ prolog and keeps COMPLETING until the epilog has ended."""
 
 
 class Reconfiguration:
-    """Carries out requests to read the configuration again.
+    """The requests to read the configuration again, and how they are carried out.
 
     Args:
         control: Slurm's commands.

@@ -29,7 +29,7 @@ REASON = REASON_PREFIX + OUTDATED.reason
 
 
 class Renewal:
-    """Replaces nodes' outdated lines in slurm.conf by restarting slurmctld.
+    """The renewal of nodes' outdated lines in slurm.conf by restarting slurmctld.
 
     Args:
         design: The cluster's design.

@@ -1,13 +1,13 @@
 """Requeues jobs whose machines are lost or about to be, and tells them why.
 
-`elastic/pending_jobs.py` decides when the requeued jobs may start.
+`elastic/capacity.py` decides when the requeued jobs may start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import ErrorClass, Failure
 from node.elastic.plan import Action, NodeView
 from node.elastic.rules import PREEMPTED, TAKEN, UNRESPONSIVE, NodePhase
 from node.elastic.view import REASON_PREFIX, log
@@ -20,7 +20,7 @@ LOST_PHASES = (NodePhase.DOWN, NodePhase.POWERING_DOWN, NodePhase.POWERED_DOWN, 
 
 
 class Requeue:
-    """Remembers which jobs ran on nodes that stopped answering, and which jobs Slurm refuses to requeue."""
+    """The jobs that ran on nodes that stopped answering, and those that Slurm refuses to requeue."""
 
     def __init__(self, control: Slurm) -> None:
         self._control = control

@@ -30,7 +30,7 @@ PAUSE_SECONDS = 60.0
 
 
 class RequeueCleanup:
-    """Finds what slurmctld would not clean up, or has not.
+    """A search for what slurmctld would not clean up, or has not.
 
     Args:
         design: The cluster's design. Without accelerators there is nothing to do.

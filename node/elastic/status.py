@@ -74,7 +74,7 @@ def status(
             }
             for name, state in nodes.items()
         ],
-        "reservations": [_reservation(one) for one in reserved],
+        "reservations": [_reservation(reservation) for reservation in reserved],
         "machines": {
             "running": sum(1 for m in machines if m.state is MachineState.RUNNING),
             "pending": sum(1 for m in machines if m.state is MachineState.PENDING),
@@ -89,14 +89,14 @@ def status(
     }
 
 
-def _reservation(one: Reservation) -> dict[str, Any]:
+def _reservation(reservation: Reservation) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "start": int(one.start),
-        "end": int(one.end),
-        "nodes": fold(one.nodes),
-        "flags": sorted(one.flags),
-        "users": one.users,
+        "name": reservation.name,
+        "start": int(reservation.start),
+        "end": int(reservation.end),
+        "nodes": fold(reservation.nodes),
+        "flags": sorted(reservation.flags),
+        "users": reservation.users,
     }
 
 

@@ -24,7 +24,7 @@ Every node's daemon reads it, too, which takes slurmctld seconds in a cluster of
 
 
 class Topology:
-    """Keeps topology.conf true to the machines that run.
+    """The keeper of topology.conf, which is true to the machines that run.
 
     A node that is off has no place, because its next machine will be somewhere else. Nothing is changed while
     nodes of these partitions start or end, since each of them would change the file again.

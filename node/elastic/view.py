@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from node.elastic.errors import ErrorClass
+from node.elastic.driver import ErrorClass
 from node.elastic.rules import NodePhase
 from node.slurm.states import NodeState
 
@@ -35,14 +35,14 @@ DRAIN_PREFIXES = tuple(f"{REASON_PREFIX}{kind}: " for kind in ErrorClass if kind
 
 def phase(state: NodeState) -> NodePhase:
     """Return the reconciler's phase for Slurm's flags."""
-    ours = not is_admin_disabled(state)
+    is_automatic = not is_admin_disabled(state)
     if state.is_powering_down:
         return NodePhase.POWERING_DOWN
     if state.is_powered_down:
         lost = (
             state.is_down or (state.is_drained and not has_capacity_drain(state)) or _is_unresponsive(state)
         )
-        return NodePhase.STUCK if ours and lost else NodePhase.POWERED_DOWN
+        return NodePhase.STUCK if is_automatic and lost else NodePhase.POWERED_DOWN
     if state.is_powering_up and state.base != "DOWN":
         return NodePhase.POWERING_UP
     # After a restart of slurmctld a node is UNKNOWN until it answers.

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from node.cloud.call import ATTEMPTS, Answer, call
-from node.cloud.errors import MissingError, ServiceError
-from node.cloud.notice import Notice
+from node.cloud_api import MissingError, Notice, ServiceError
+from node.http_client import ATTEMPTS, Answer, call
 
 HOST = "169.254.169.254"
 """The server's address. Unlike `metadata.google.internal` it needs no DNS. It is equal on all machines."""
@@ -33,8 +32,8 @@ class Metadata:
     """A client of the metadata server.
 
     Args:
-        endpoint: the server's URL. `None` means the environment's, or the one that every machine has.
-        maintenance_seconds: how long before the maintenance of its host this machine gets the notice.
+        endpoint: The server's URL. `None` means the environment's, or the one that every machine has.
+        maintenance_seconds: How long before the maintenance of its host this machine gets the notice.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Metadata:
         self._etag = "0"
 
     def get(self, path: str) -> str:
-        """Returns the text at a path such as `instance/name`.
+        """Return the text at a path such as `instance/name`.
 
         Raises:
             MissingError: The machine has nothing at this path.
@@ -55,32 +54,32 @@ class Metadata:
         return self._get(path).body.decode()
 
     def find(self, path: str) -> str | None:
-        """Returns the text as `get` does. `None` means that the machine has nothing at this path."""
+        """Return the text as `get` does. `None` means that the machine has nothing at this path."""
         try:
             return self.get(path)
         except MissingError:
             return None
 
     def name(self) -> str:
-        """Returns the instance's name."""
+        """Return the instance's name."""
         return self.get("instance/name")
 
     def zone(self) -> str:
-        """Returns the zone, such as `europe-west4-a`."""
+        """Return the zone, such as `europe-west4-a`."""
         return self.get("instance/zone").rpartition("/")[2]
 
     def region(self) -> str:
         return self.zone().rpartition("-")[0]
 
     def project(self) -> str:
-        """Returns the project's id."""
+        """Return the project's id."""
         return self.get("project/project-id")
 
     def token(self, *, fresh: bool = False) -> str:
-        """Returns an access token of the machine's service account, renewed in time.
+        """Return an access token of the machine's service account, renewed in time.
 
         Args:
-            fresh: whether a new token is needed, because the last one was refused.
+            fresh: Whether a new token is needed, because the last one was refused.
 
         Raises:
             MissingError: The machine has no service account.
@@ -88,8 +87,8 @@ class Metadata:
         known = self._token
         if fresh or known is None or known[1] - EARLY_SECONDS < time.monotonic():
             try:
-                said = json.loads(self.get("instance/service-accounts/default/token"))
-                self._token = str(said["access_token"]), time.monotonic() + float(said["expires_in"])
+                token = json.loads(self.get("instance/service-accounts/default/token"))
+                self._token = str(token["access_token"]), time.monotonic() + float(token["expires_in"])
             except MissingError:
                 raise MissingError(
                     "this machine has no service account: it can ask Google Cloud for nothing"
@@ -102,14 +101,14 @@ class Metadata:
         return self._token[0]
 
     def notice(self) -> Notice | None:
-        """Returns the present notice. `None` means that the machine will not be taken."""
+        """Return the present notice. `None` means that the machine will not be taken."""
         return self._notice(json.loads(self._get("instance/?recursive=true", attempts=1).body))
 
     def wait(self, seconds: float) -> Notice | None:
-        """Waits until any of the machine's metadata has changed, and returns the notice, if there is one.
+        """Wait until any of the machine's metadata has changed, and returns the notice, if there is one.
 
         Args:
-            seconds: the longest wait.
+            seconds: The longest wait.
 
         Raises:
             ServiceError: The server does not answer. The next call may work.
@@ -136,8 +135,8 @@ class Metadata:
         if answer.headers.get("metadata-flavor") != "Google":
             raise ServiceError("instance metadata: another server answers there", status=answer.status)
         if answer.status != 200:
-            said = f"instance metadata: {what}: HTTP status {answer.status}"
-            raise ServiceError(said, status=answer.status)
+            problem = f"instance metadata: {what}: HTTP status {answer.status}"
+            raise ServiceError(problem, status=answer.status)
         return answer
 
     def _notice(self, instance: Mapping[str, Any]) -> Notice | None:
@@ -153,7 +152,7 @@ class Metadata:
 
 
 def _window(instance: Mapping[str, Any]) -> float | None:
-    """Returns the begin of the maintenance, in seconds since the epoch.
+    """Return the begin of the maintenance, in seconds since the epoch.
 
     `None` means that Google does not announce it for this machine type. Google's page on planning for host
     maintenance writes the key with underscores; in the server's JSON all other keys are in camel case.

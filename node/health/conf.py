@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.folders import Folders
 from node.health.check import expected
 from node.health.model import EPILOG, PROLOG
@@ -32,13 +32,15 @@ def options(settings: Settings) -> list[tuple[str, object]]:
 
 def longest(settings: Settings) -> int:
     """Return the seconds that a prolog or an epilog may take; 0 for none. Slurm must wait as long."""
-    own = settings.design.slurm
-    checks = limits.HEALTH if _checked(settings) else 0
-    return max(checks + (own.prolog.timeout if own.prolog else 0), own.epilog.timeout if own.epilog else 0)
+    slurm = settings.design.slurm
+    checks = time_limits.HEALTH if _checked(settings) else 0
+    return max(
+        checks + (slurm.prolog.timeout if slurm.prolog else 0), slurm.epilog.timeout if slurm.epilog else 0
+    )
 
 
 def has_prolog(settings: Settings) -> bool:
-    """Whether jobs have a prolog on their nodes."""
+    """Return whether jobs have a prolog on their nodes."""
     return _checked(settings) or settings.design.slurm.prolog is not None
 
 

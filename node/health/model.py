@@ -14,12 +14,15 @@ CHECKS = ("gpus", "ecc", "memory_rows", "thermal", "nvlink", "dcgm", "xid", "efa
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How nodes with devices are checked."""
+    """How nodes with devices are checked.
+
+    Attributes:
+        interval_seconds: The time between two checks of a node that is up (Slurm's HealthCheckInterval).
+        skip: The checks that are left out, of `CHECKS`.
+    """
 
     interval_seconds: int = 300
-    """The time between two checks of a node that is up (Slurm's HealthCheckInterval)."""
     skip: tuple[str, ...] = ()
-    """The checks that are left out, of `CHECKS`."""
 
     def __str__(self) -> str:
         without = f", without {', '.join(self.skip)}" if self.skip else ""
@@ -28,12 +31,15 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
-    """A user's script that runs on a job's nodes, as root, before or after the job."""
+    """A user's script that runs on a job's nodes, as root, before or after the job.
+
+    Attributes:
+        source: A path in the project.
+        timeout: The seconds that it may take.
+    """
 
     source: str
-    """A path in the project."""
     timeout: int = 60
-    """The seconds that it may take."""
 
     def __str__(self) -> str:
         return self.source

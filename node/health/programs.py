@@ -15,9 +15,8 @@ from pathlib import Path
 
 from node import foreign, subprocesses
 from node.folders import Folders
-from node.health.check import Expected, When, expected, faults, in_a_line
+from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_a_line, runner
 from node.health.model import EPILOG, PROLOG, JobScript
-from node.health.tools import OWN_FOLDERS, runner
 from node.model import Settings
 from node.published import read_settings
 from node.slurm.answers import parse_nodes
@@ -45,8 +44,8 @@ def write(settings: Settings, settings_file: Path) -> None:
 
 def tool_path(folders: Folders) -> str:
     """Return the PATH on which tools are looked for."""
-    own = [str(folders.root / PRETENDED)] if folders.process else []
-    return ":".join([*own, "/usr/local/sbin", "/usr/local/bin", PATH, *OWN_FOLDERS])
+    folders_before = [str(folders.root / PRETENDED)] if folders.process else []
+    return ":".join([*folders_before, "/usr/local/sbin", "/usr/local/bin", PATH, *OWN_FOLDERS])
 
 
 def look(settings: Settings, node: str, wanted: Expected, when: When) -> list[str]:

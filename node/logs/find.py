@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,19 +19,217 @@ from pathlib import Path
 
 from node import foreign
 from node.benchmark import JOB_FILE, STATE_BYTES
-from node.bootstrap.vm import cloud_local
+from node.bootstrap.vm.clouds import local
 from node.folders import Folders
 from node.health.model import SCRIPTS
-from node.logs import job_facts, on_nodes, outputs
-from node.logs.explained import explained
-from node.logs.filters import about_jobs, about_node
-from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
-from node.logs.text import UnreadableError, Wanted, open_log, tail
-from node.model import Settings
+from node.logs.sources import BootReport, LogFile, Note, Source, explained, is_earlier, started_wrongly
+from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
+from node.model import ClusterDesign, Settings
 from node.sites import LocalSite
-from node.slurm.control import Control, SlurmError
-from node.slurm.hostlist import fold, fold_numbers
+from node.slurm import reservations
+from node.slurm.control import Control, Slurm, SlurmError
+from node.slurm.hostlist import expand, fold, fold_numbers
+from node.slurm.reasons import in_words
 from node.slurm.states import JobState
+
+# Finds the files that a batch job writes, from what Slurm knows of it.
+#
+# A user chooses the path, so it may lead to any file, and whoever reads it may be root. So a path comes with
+# the job's user: only a file that belongs to this user is the job's output.
+
+MOST_DIGITS = 10
+"""The greatest width to which Slurm pads a number."""
+NO_TASK = 0xFFFFFFFE
+"""What slurmd writes as the index of a task where there is none (NO_VAL)."""
+_SYMBOL = re.compile(r"%(%|(\d*)([A-Za-z]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One file of a job.
+
+    Attributes:
+        kind: "output" or "errors".
+        path: The absolute path on the machines of the cluster.
+        owner: The number of the job's user.
+    """
+
+    kind: str
+    path: str
+    owner: int
+
+
+def is_batch(fields: Mapping[str, str]) -> bool:
+    """Return whether a job has a script, and so files for what it prints.
+
+    Args:
+        fields: As `node.slurm.control.Control.outputs` returns them for a job.
+    """
+    return fields["batchflag"] not in ("0", "no", "NO")
+
+
+def output_files(job: int, fields: Mapping[str, str]) -> list[Output]:
+    """Return a job's files, the output first.
+
+    Args:
+        fields: As for `is_batch`.
+    """
+    user = fields["userid"]
+    if not is_batch(fields) or not (user.isascii() and user.isdigit()):
+        return []
+    paths = (
+        (kind, output_path(fields[name], job, fields))
+        for kind, name in (("output", "stdout"), ("errors", "stderr"))
+    )
+    # Relative to a folder that is not known here, or nothing at all.
+    return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
+
+
+def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
+    """Return the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
+
+    22.05 tells the pattern of a job that has one, without the job's own values.
+    """
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+    array, task = fields["arrayjobid"], fields["arraytaskid"]
+    in_array = array.isdigit() and task.isdigit()
+    node = fields["batchhost"]
+    index = int(task) if in_array else NO_TASK
+    numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "a": index, "n": 0, "t": 0}
+    if in_array:
+        numbers["b"] = index % 10  # newer releases only
+    words = {"u": fields["username"], "x": fields["name"], "s": "batch"}
+    if node not in ("", "n/a", "(null)"):
+        words["N"] = node.partition(".")[0]
+
+    def value(match: re.Match[str]) -> str:
+        width, symbol = match[2], match[3]
+        if match[1] == "%":
+            return "%"
+        if symbol in numbers:
+            return f"{numbers[symbol]:0{min(int(width or 0), MOST_DIGITS)}d}"
+        return words.get(symbol, match[0])
+
+    return _SYMBOL.sub(value, pattern)
+
+
+# Slurm's facts on a job, in words.
+
+LAUNCH_FAILURE = "JobLaunchFailure"
+"""Slurm's reason for a job that its node could not start."""
+
+
+def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[JobState]) -> dict[int, str]:
+    """Return what reservations mean for those of the jobs that wait, by id."""
+    waiting = [job for job in jobs if job.is_pending]
+    if not waiting:
+        return {}
+    try:
+        known, reserved = control.detailed_jobs(), control.reservations()
+    except (SlurmError, ValueError):
+        return {}
+    now = time.time()
+    advice = {
+        job.id: reservations.advice(known.get(job.id, job), reserved, design.nodes_of(job.partition), now)
+        for job in waiting
+    }
+    return {number: text for number, text in advice.items() if text is not None}
+
+
+def facts(job: JobState, advice: str | None) -> list[str]:
+    """Return Slurm's facts on a job, in a few lines.
+
+    Args:
+        advice: What is known of the reservations that it waits for.
+    """
+    nodes = f" on {fold(job.nodes)}" if job.nodes else ""
+    index = (job.array_task or "").partition("%")[0]
+    tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
+    task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
+    lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
+    if job.is_pending:
+        lines.append(f"waits: {in_words(job.cause, advice)}")
+    if job.restarts:
+        lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
+    if job.is_over and _never_ran(job):
+        lines.append("it did not run again" if job.restarts else "it never ran")
+    elif job.is_over:
+        if job.reason == LAUNCH_FAILURE:
+            # Slurm encodes its own error as a signal's number, which is no signal.
+            return [*lines, f"its node could not start it ({job.reason}): slurmd of the node says why"]
+        why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
+        lines.append(f"{_ending(job)}{why}")
+    return lines
+
+
+def _never_ran(job: JobState) -> bool:
+    """Return whether an ended job was cancelled while it waited.
+
+    Its reason is then the one that it waited for.
+    """
+    return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
+
+
+def _ending(job: JobState) -> str:
+    if not job.signal:
+        return f"exit code {job.exit_code}"
+    try:
+        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
+    except ValueError:
+        return f"ended by signal {job.signal}"
+
+
+# What the slurmds of a job's nodes say of the job, which is why it could not even start there.
+
+MOST_NODES = 4
+"""The greatest number of a job's nodes whose slurmds are asked for it."""
+
+
+def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
+    """Return the lines on jobs in the logs of their nodes' slurmds, which are on this machine.
+
+    Args:
+        log: The folder of logs.
+        jobs: The jobs.
+    """
+    found: list[Source] = []
+    for node in _nodes(jobs)[:MOST_NODES]:
+        path = log / f"slurmd-{node}.log"
+        heading = f"slurmd of {node}, on this job"
+        try:
+            owner = path.stat().st_uid
+        except OSError:
+            continue
+        if LogFile(heading, path, None, of_others(owner)).last(1):
+            why = "others' jobs ran there too, and what they wrote may look like lines on this job"
+            found.append(Note(heading, [f"(not shown: {why}: {path})"]))
+            continue
+        lines = LogFile(heading, path, None, on_node(job.id for job in jobs))
+        found += [lines, *started_wrongly(LogFile(heading, path, None, on_node(job.id for job in jobs)))]
+    return found
+
+
+def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source]:
+    """Return where the lines are that say why jobs could not start, if the nodes have logs of their own.
+
+    Args:
+        log: The path of slurmd's log on a node.
+        stack: The stack's name.
+    """
+    failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
+    if not failed:
+        return []
+    node = failed[-1].batch_host or failed[-1].nodes[0]
+    words = f"--nodelist={node} grep -F '[{failed[-1].id}.' {log}"
+    show = f"./cluster exec --stack {stack} -- srun {words}"
+    return [Note("slurmd, on this job", [f"(it is on {fold(failed[-1].nodes)}, while it is up: `{show}`)"])]
+
+
+def _nodes(jobs: Sequence[JobState]) -> list[str]:
+    """Return the jobs' nodes in numeric order."""
+    return expand(fold({node for job in jobs for node in job.nodes}))
+
 
 SLURM_SECONDS = 5.0
 CONTROLLER = "controller"
@@ -75,12 +275,12 @@ class Cluster:
         return Control(self.folders.slurm_conf, SLURM_SECONDS)
 
     def report(self, host: str) -> Path:
-        """The path of the boot report of a machine that shares its files with this machine."""
+        """Return the path of the boot report of a machine that shares its files with this machine."""
         lib = Path(str(self.folders.lib))
         return lib / "boot" / f"{host}.json" if self.folders.process else lib / "boot.json"
 
     def sources(self, what: str) -> list[Source]:
-        """Returns the logs of `controller`, of a node, or of a job.
+        """Return the logs of `controller`, of a node, or of a job.
 
         Raises:
             UnknownNameError: There is no node or job of that name.
@@ -94,7 +294,7 @@ class Cluster:
         raise UnknownNameError(f"no node or job is called {what!r}. {self.known()}")
 
     def known(self) -> str:
-        """A sentence that lists the names of which there are logs."""
+        """Return a sentence that lists the names of which there are logs."""
         nodes = fold(self.booted())
         text = f"Nodes: {','.join(fold(p.nodes()) for p in self.settings.design.partitions)}"
         if nodes:
@@ -108,18 +308,18 @@ class Cluster:
         return f"{text}. The rest is `controller`."
 
     def booted(self) -> list[str]:
-        """The nodes whose machines have written a boot log, or a boot report, that can be read here."""
+        """Return the nodes whose machines have a boot log or a boot report that can be read here."""
         found = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
         if not self.folders.process and self._knows_boots():
-            found |= {path.stem for path in Path(cloud_local.BUCKET).glob("boot/*.json")}
+            found |= {path.stem for path in Path(local.BUCKET).glob("boot/*.json")}
         return sorted(found - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
 
     def _knows_boots(self) -> bool:
-        """Whether every machine that has booted has left something that can be read here."""
+        """Return whether every machine that has booted has left something that can be read here."""
         return self.settings.design.provider == "local"
 
     def _jobs(self) -> tuple[dict[int, JobState], str]:
-        """Slurm's jobs, and the error if Slurm does not answer."""
+        """Return Slurm's jobs, and the error if Slurm does not answer."""
         try:
             return self.control.jobs(), ""
         except SlurmError as error:
@@ -128,7 +328,7 @@ class Cluster:
             return {}, str(error)
 
     def _benchmarks(self) -> dict[int, list[Path]]:
-        """Job -> the folders of benchmark runs with its files. The files of a failed job were moved aside."""
+        """Return job -> the folders of benchmark runs with its files; a failed job's were moved aside."""
         found: dict[int, list[Path]] = {}
         for note in self.bench.glob(f"*/*/{JOB_FILE}"):
             # Any user may have put anything there.
@@ -161,11 +361,11 @@ class Cluster:
         return [LogFile("hook", path, None) for path in sorted(self.log.glob(f"hook-*-{host}.log"))]
 
     def _job_scripts(self, node: str) -> list[Source]:
-        """What the user's last prolog and epilog printed on a node."""
+        """Return what the user's last prolog and epilog printed on a node."""
         return [LogFile(name, path, None) for name in SCRIPTS for path in self.log.glob(f"{name}-{node}.log")]
 
     def _keeper(self, daemon: str, name: str) -> LogFile:
-        """A daemon's output without the lines of its log file: how it ended, and that it was restarted."""
+        """Return a daemon's output without the lines of its log file: how it ended and was restarted."""
 
         def new(line: str) -> bool:
             return not line.startswith(f"{daemon}: ") or "fatal" in line
@@ -185,7 +385,7 @@ class Cluster:
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
             if self.settings.design.provider == "local":
-                report = Path(cloud_local.BUCKET) / "boot" / f"{node}.json"
+                report = Path(local.BUCKET) / "boot" / f"{node}.json"
                 files.append(BootReport(report, NODE_BEFORE, self._asked_for(node)))
             show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
             files.append(Note(f"{node}'s own logs", [f"(they are on {node}: `{show}`)"]))
@@ -195,14 +395,14 @@ class Cluster:
         return files
 
     def _asked_for(self, node: str) -> float | None:
-        """When Slurm last asked for a node, in seconds since the epoch; `None` if the log does not say."""
+        """Return when Slurm last asked for a node, since the epoch; `None` if the log does not say."""
         about = about_node(node)
         asked = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
         line = self._last_line("elastic.log", lambda line: asked.match(line) is not None and about(line))
         return None if line is None else datetime.fromisoformat(line.split()[0]).timestamp()
 
     def _last_line(self, log: str, wanted: Wanted) -> str | None:
-        """The last line of a log that a filter wants; `None` if there is none, or the log cannot be read."""
+        """Return the last line of a log that a filter wants; `None` if there is none that can be read."""
         try:
             descriptor = open_log(self.log / log)
         except (FileNotFoundError, UnreadableError):
@@ -229,9 +429,9 @@ class Cluster:
         match = _JOB.fullmatch(name)
         assert match is not None
         jobs, silent = self._jobs()
-        mine = sorted((job for job in jobs.values() if _is(job, int(match[1]), match[2])), key=_place)
-        since = self._submitted(mine)
-        ids = sorted({job.id for job in mine} | ({int(match[1])} if match[2] is None else set()))
+        tasks = sorted((job for job in jobs.values() if _is(job, int(match[1]), match[2])), key=_place)
+        since = self._submitted(tasks)
+        ids = sorted({job.id for job in tasks} | ({int(match[1])} if match[2] is None else set()))
         aside = self._benchmarks()
         folders = [
             folder
@@ -246,9 +446,9 @@ class Cluster:
             about_jobs(ids),
         )
         seen = log.last(1) if log.path.exists() else []
-        if not mine and not folders and (not seen or seen == ["(nothing about it)"]):
+        if not tasks and not folders and (not seen or seen == ["(nothing about it)"]):
             raise UnknownNameError(f"no job has the number {name}. {self.known()}")
-        about = self._state_of(mine, silent, folders)
+        about = self._state_of(tasks, silent, folders)
         elastic = LogFile(
             "elastic daemon, on this job",
             self.log / "elastic.log",
@@ -259,20 +459,20 @@ class Cluster:
             Note(f"job {name}", about),
             log,
             elastic,
-            *self._on_nodes(mine[-MOST_TASKS:]),
-            *self._outputs(name, mine, folders, since),
+            *self._on_nodes(tasks[-MOST_TASKS:]),
+            *self._outputs(name, tasks, folders, since),
         ]
 
     def _on_nodes(self, jobs: list[JobState]) -> list[Source]:
         if self.folders.process:
-            return on_nodes.here(self.log, jobs)
-        return on_nodes.elsewhere(jobs, f"{self.log}/slurmd.log", self.settings.design.stack)
+            return logs_here(self.log, jobs)
+        return logs_on_nodes(jobs, f"{self.log}/slurmd.log", self.settings.design.stack)
 
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
-            told = jobs[-MOST_TASKS:]
-            advice = job_facts.advice(self.control, self.settings.design, told)
-            lines = [line for job in told for line in job_facts.facts(job, advice.get(job.id))]
+            shown = jobs[-MOST_TASKS:]
+            advice = reservation_advice(self.control, self.settings.design, shown)
+            lines = [line for job in shown for line in facts(job, advice.get(job.id))]
             if len(jobs) > MOST_TASKS:
                 states = Counter(job.state.lower() for job in jobs)
                 summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -284,7 +484,7 @@ class Cluster:
         return [f"({forgot})", *(f"run in {folder}" for folder in folders)]
 
     def _submitted(self, jobs: list[JobState]) -> float | None:
-        """When a job or all tasks of an array were submitted, in seconds since the epoch.
+        """Return when a job or all tasks of an array were submitted, in seconds since the epoch.
 
         `None` means that nothing tells it.
         """
@@ -307,33 +507,33 @@ class Cluster:
     def _outputs(
         self, name: str, jobs: list[JobState], folders: list[Path], since: float | None
     ) -> Iterable[Source]:
-        """The output files of a job that was submitted at a time, as far as that is known."""
-        said: dict[Path, tuple[str, int]] = {}
+        """Return the output files of a job that was submitted at a time, as far as that is known."""
+        outputs: dict[Path, tuple[str, int]] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
-            if not outputs.is_batch(fields):
+            if not is_batch(fields):
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
-            for file in outputs.files(number, fields):
+            for file in output_files(number, fields):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
                 if not any(folder.parent == Path(file.path).parent for folder in folders):
-                    said.setdefault(Path(file.path), (file.kind, file.owner))
+                    outputs.setdefault(Path(file.path), (file.kind, file.owner))
         for folder in folders:
             for path in sorted(folder.glob("out-*.txt")):
-                said.setdefault(path, ("output", folder.lstat().st_uid))
-        if said.pop(Path("/dev/null"), None) is not None:
+                outputs.setdefault(path, ("output", folder.lstat().st_uid))
+        if outputs.pop(Path("/dev/null"), None) is not None:
             nowhere = "it goes to /dev/null, which keeps nothing"
-        if not said:
+        if not outputs:
             yield Note("output", [f"({nowhere})"])
-        for path, (kind, owner) in said.items():
+        for path, (kind, owner) in outputs.items():
             missing = "the job has not written anything yet, or it was removed"
             yield LogFile(kind, path, missing, since=since, owner=owner)
         yield from explained(
-            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in said.items()
+            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in outputs.items()
         )
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
-        """Where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""
+        """Return where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""
         try:
             return self.control.outputs(jobs)
         except SlurmError:
@@ -347,6 +547,9 @@ def _is(job: JobState, number: int, task: str | None) -> bool:
 
 
 def _place(job: JobState) -> tuple[int, int, int]:
-    """A key that puts the tasks of an array into their order. The last one of them has the array's id."""
+    """Return a key that puts the tasks of an array into their order.
+
+    The last one of them has the array's id.
+    """
     first = re.match(r"\d+", job.array_task or "")
     return (job.array_job or job.het_job or job.id, int(first[0]) if first else 0, job.id)

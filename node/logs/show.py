@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def run(cluster: Cluster, what: str, *, lines: int, follow: bool) -> int:
-    """Runs `slurm-stacks logs`. Logs go to standard output, an unknown name to standard error.
+    """Run `slurm-stacks logs`. Logs go to standard output, an unknown name to standard error.
 
     Returns:
         The exit status.
@@ -47,7 +47,7 @@ def run(cluster: Cluster, what: str, *, lines: int, follow: bool) -> int:
 
 
 def show(sources: Sequence[Source], lines: int, out: TextIO) -> None:
-    """Prints the end of each log."""
+    """Print the end of each log."""
     before: list[str] = []
     for source in sources:
         if found := source.last(lines):
@@ -57,7 +57,7 @@ def show(sources: Sequence[Source], lines: int, out: TextIO) -> None:
 
 
 def follow_all(sources: Sequence[Source], out: TextIO) -> None:
-    """Prints new lines of all logs, until the reader ends or the user interrupts."""
+    """Print new lines of all logs, until the reader ends or the user interrupts."""
     last_shown: Source | None = sources[-1] if sources else None
     while not _reader_ended(out):
         for source in sources:
@@ -73,7 +73,7 @@ def follow_all(sources: Sequence[Source], out: TextIO) -> None:
 
 
 def _reader_ended(out: TextIO) -> bool:
-    """Whether the reader has closed the pipe. Without new lines to write, only `poll` can tell."""
+    """Return whether the reader has closed the pipe. Without new lines to write, only `poll` can tell."""
     try:
         poll = select.poll()
         poll.register(out.fileno(), 0)

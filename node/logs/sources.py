@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,12 +29,14 @@ class Source(Protocol):
         ...
 
     def last(self, count: int) -> list[str]:
-        """Returns the last lines, or in brackets why there are none. An empty list means that not even the
-        heading is shown. `more` continues from there."""
+        """Return the last lines, or in brackets why there are none.
+
+        An empty list means that not even the heading is shown. `more` continues from there.
+        """
         ...
 
     def more(self) -> list[str]:
-        """Returns the lines that were added since the last call."""
+        """Return the lines that were added since the last call."""
         ...
 
 
@@ -54,11 +58,11 @@ class LogFile:
     """A log file, which may grow, be rotated, be truncated, or not exist yet.
 
     Args:
-        missing: why the file may not exist. `None` means that a missing or empty file is not mentioned.
-        wanted: a filter for the lines to show. `None` means all lines.
-        since: when the job was submitted that writes this file, in seconds since the epoch. A file that was
+        missing: Why the file may not exist. `None` means that a missing or empty file is not mentioned.
+        wanted: A filter for the lines to show. `None` means all lines.
+        since: When the job was submitted that writes this file, in seconds since the epoch. A file that was
             last written earlier is not shown until the job writes it. `None` means that any file is shown.
-        owner: the number of the user whose file it must be, because others choose the path. `None` means that
+        owner: The number of the user whose file it must be, because others choose the path. `None` means that
             anybody's will do.
     """
 
@@ -129,15 +133,15 @@ class LogFile:
         return found if self._wanted is None else [line for line in found if self._wanted(line)]
 
     def _replaced(self) -> bool:
-        """Whether the path now leads to a different file than the open one."""
+        """Return whether the path now leads to a different file than the open one."""
         try:
-            there = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return False
         if self._descriptor is None:
-            return not is_earlier(there, self._since)
-        mine = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+            return not is_earlier(status, self._since)
+        opened = os.fstat(self._descriptor)
+        return (status.st_dev, status.st_ino) != (opened.st_dev, opened.st_ino)
 
     def _read(self) -> list[str]:
         assert self._descriptor is not None
@@ -155,7 +159,7 @@ class LogFile:
 
 
 def is_earlier(info: os.stat_result, since: float | None) -> bool:
-    """Whether a file was last written before a time. `None` is before all files."""
+    """Return whether a file was last written before a time. `None` is before all files."""
     return since is not None and info.st_mtime < since - CLOCK_SECONDS
 
 
@@ -163,8 +167,8 @@ class BootReport:
     """A machine's boot report (`node.bootstrap.report`), with one line per step.
 
     Args:
-        missing: why there may be none.
-        asked: when Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
+        missing: Why there may be none.
+        asked: When Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
             older report is of an earlier machine.
     """
 
@@ -213,7 +217,7 @@ class BootReport:
 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
-    """A boot report as lines: its result, then its steps with their times."""
+    """Return a boot report as lines: its result, then its steps with their times."""
     started = time.strftime("%FT%TZ", time.gmtime(content["started"]))
     ended = content.get("ended")
     seconds = f" after {ended - content['started']:.1f} s" if ended else ""
@@ -223,3 +227,73 @@ def report_lines(content: dict[str, Any]) -> list[str]:
         lines.append(f"  {step['name']:<13}{step['state']:<9}{took:>8}  {step.get('note') or ''}".rstrip())
         lines += [f"    {line}" for line in step.get("tail", [])]
     return lines
+
+
+# Explains lines in a job's output that say too little: what they mean, and what to do.
+
+MOST_LINES = 400
+"""The last lines of an output that are looked through."""
+PAGE = 'docs/own_training.md, "Scripts from elsewhere"'
+MEANINGS = (
+    (
+        re.compile(r": (source|\[\[|declare|shopt|pushd|popd): not found$"),
+        "dash, which is /bin/sh on Debian and Ubuntu, has no {0}, and the script went on without what it "
+        f"should have done: let it begin with #!/bin/bash ({PAGE})",
+    ),
+    (
+        re.compile(r"conda: (?:command )?not found$|CondaError: Run 'conda init'"),
+        "a job's shell does not know conda, because ~/.bashrc ends early where nobody types: write "
+        f". ~/miniforge3/etc/profile.d/conda.sh before conda activate ({PAGE})",
+    ),
+)
+"""A line -> what it means; {0} is its first group."""
+OF_SLURMD = (
+    (
+        re.compile(r"Could not open (stdout|stderr|stdin) file "),
+        "the folder of --output, --error or --input is not on the node, or its user may not write there: "
+        "Slurm makes no folders, so make it before the job starts, on the shared disk",
+    ),
+    (
+        re.compile(r"couldn't chdir to "),
+        "the folder that the job was submitted from, or --chdir, is not on the node, so the job ran in /tmp: "
+        "submit from the shared folder, or name a folder there",
+    ),
+    (
+        re.compile(r"execve\(\): bad interpreter\("),
+        "the first line of the job's script names a program that is not on the node",
+    ),
+    (
+        re.compile(r"execve\(\): (?!bad interpreter)"),
+        "the program is not on the node, or may not be executed",
+    ),
+    (
+        re.compile(r"\] prolog failed status="),
+        "the prolog of jobs failed on the node, which is then replaced: `logs NODE` has what it printed",
+    ),
+    (
+        re.compile(r"(uid|user) \S+ not found|[Uu]nable to (find|look up) (user|uid)|Invalid user id"),
+        "the job's user is not known on the node",
+    ),
+)
+"""A line of slurmd's on a job -> what it means."""
+
+
+def explained(outputs: Iterable[LogFile]) -> Iterator[Note]:
+    """Return a note on what the lines of a job's outputs mean, if any of them needs one."""
+    if found := meanings([line.rstrip() for log in outputs for line in log.last(MOST_LINES)]):
+        yield Note("what this means", found)
+
+
+def started_wrongly(log: LogFile) -> Iterator[Note]:
+    """Return a note on what a slurmd's lines on a job mean, if any of them needs one."""
+    if found := meanings(log.last(MOST_LINES), OF_SLURMD):
+        yield Note("what this means", found)
+
+
+def meanings(lines: list[str], known: Sequence[tuple[re.Pattern[str], str]] = MEANINGS) -> list[str]:
+    """Return an explanation for each kind of line that needs one, behind the first such line."""
+    found: list[str] = []
+    for pattern, meaning in known:
+        matches = ((line, match) for line in lines if (match := pattern.search(line)) is not None)
+        found += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in matches][:1]
+    return found

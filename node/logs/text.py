@@ -7,7 +7,7 @@ import pwd
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 CHUNK = 1 << 18
@@ -27,10 +27,10 @@ class UnreadableError(Exception):
 
 
 def open_log(path: Path, owner: int | None = None) -> int:
-    """Opens a regular file for reading and returns its descriptor.
+    """Open a regular file for reading and returns its descriptor.
 
     Args:
-        owner: the number of the user whose file it must be. `None` means that anybody's will do.
+        owner: The number of the user whose file it must be. `None` means that anybody's will do.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -43,14 +43,14 @@ def open_log(path: Path, owner: int | None = None) -> int:
         raise
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from None
-    there = os.fstat(descriptor)
-    if not stat.S_ISREG(there.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UnreadableError("not a file that keeps anything")
-    if owner is not None and there.st_uid != owner:
+    if owner is not None and status.st_uid != owner:
         os.close(descriptor)
         raise UnreadableError(
-            f"it belongs to {_user(there.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
+            f"it belongs to {_user(status.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
             "read it yourself if the job writes there"
         )
     return descriptor
@@ -64,11 +64,11 @@ def _user(number: int) -> str:
 
 
 def tail(descriptor: int, count: int, wanted: Wanted | None = None) -> tuple[list[str], int]:
-    """Returns the last lines of an open file, which is read from its end.
+    """Return the last lines of an open file, which is read from its end.
 
     Args:
-        count: the greatest number of lines.
-        wanted: a filter for the lines to count and to return. `None` means all lines.
+        count: The greatest number of lines.
+        wanted: A filter for the lines to count and to return. `None` means all lines.
 
     Returns:
         The printable lines, and the position up to which the file was read.
@@ -96,7 +96,7 @@ def tail(descriptor: int, count: int, wanted: Wanted | None = None) -> tuple[lis
 
 
 def decoded(line: bytes) -> str:
-    """A line of a log as text that cannot control the terminal."""
+    """Return a line of a log as text that cannot control the terminal."""
     text = line.decode("utf-8", errors="backslashreplace").rstrip("\r")
     # A progress bar overwrites itself. Only what a terminal would show in the end is kept.
     text = _COLOUR.sub("", text.rpartition("\r")[2])
@@ -108,18 +108,18 @@ def cut(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text, with escapes such as \\x1b for characters that are not printable."""
+    r"""Return the text, with escapes such as \x1b for characters that are not printable."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def age(then: float, now: float | None = None) -> str:
-    """A phrase for how long ago a time was, such as "5 min ago".
+    """Return a phrase for how long ago a time was, such as "5 min ago".
 
     Args:
-        then: the time, in seconds since the epoch.
-        now: the present time, in seconds since the epoch. `None` means the machine's clock.
+        then: The time, in seconds since the epoch.
+        now: The present time, in seconds since the epoch. `None` means the machine's clock.
     """
     seconds = (time.time() if now is None else now) - then
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min"), (1, "s")):
@@ -129,9 +129,73 @@ def age(then: float, now: float | None = None) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes with its unit."""
+    """Return a number of bytes with its unit."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count} {unit}"
         count //= 1024
     return f"{count} GiB"
+
+
+# Filters for the lines of logs: which are on a job, which on a node.
+
+
+def about_jobs(jobs: Iterable[int]) -> Wanted:
+    """Return a filter for lines of slurmctld's log on one of these jobs: JobId=12, JobId=12_3(15)."""
+    numbers = "|".join(map(str, jobs))
+    pattern = re.compile(rf"JobId=(?:\d+[_+][^ (]*\()?(?:{numbers})(?!\d)")
+    return lambda line: pattern.search(line) is not None
+
+
+_STAMP = r"\[[^\]]*\] "
+
+
+def on_node(jobs: Iterable[int]) -> Wanted:
+    """Return a filter for lines of a slurmd's log on one of these jobs.
+
+    A line counts by how slurmd begins it, so that no path or name later in it makes it another job's.
+    """
+    number = f"(?:{'|'.join(map(str, jobs))})"
+    pattern = re.compile(
+        rf"{_STAMP}(?:\[{number}\.(?:batch|extern|interactive|TaskProlog|\d+(?:\+\d+)?)\] |(?:error: )?(?:"
+        rf"Launching batch job {number} for UID |launch task StepId={number}\.|\[job {number}\] "
+        rf"|Could not launch job {number} |Job {number} already killed|[Jj]ob {number}: ))"
+    )
+    return lambda line: pattern.match(line) is not None
+
+
+def of_others(owner: int) -> Wanted:
+    """Return a filter for lines of a slurmd's log by which another user's job began.
+
+    slurmd logs paths and names as users wrote them, line breaks too, after which anything may follow that
+    looks like a line of slurmd's. But first it logs whose job it is. So where no other user's job ran, nobody
+    else has written into the log.
+
+    Args:
+        owner: The number of the user whose jobs may be there.
+    """
+    pattern = re.compile(
+        rf"{_STAMP}(?:Launching batch job \d+ for UID (\d+)|launch task \S+ request from UID:(\d+) )"
+    )
+
+    def wanted(line: str) -> bool:
+        match = pattern.match(line)
+        return match is not None and int(match[1] or match[2]) != owner
+
+    return wanted
+
+
+def about_node(node: str) -> Wanted:
+    """Return a filter for lines that name a node, alone or in a host list: debug-3, debug-[0-4,7]."""
+    prefix, _, index = node.rpartition("-")
+    pattern = re.compile(rf"(?<![\w-]){re.escape(prefix)}-(?:\[([\d,-]+)\]|(\d+))")
+    number = int(index) if index.isdigit() else -1
+
+    def within(ranges: str) -> bool:
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            if first.isdigit() and int(first) <= number <= int(last if last.isdigit() else first):
+                return True
+        return False
+
+    return lambda line: any(within(match[1] or match[2]) for match in pattern.finditer(line))

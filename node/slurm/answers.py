@@ -22,7 +22,7 @@ _REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.
 
 
 def parse_nodes(text: str) -> dict[str, NodeState]:
-    """Parses the output of `scontrol show nodes --oneliner`. Returns the nodes by name.
+    """Parse the output of `scontrol show nodes --oneliner`, and return the nodes by name.
 
     A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks, and
     must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
@@ -50,7 +50,7 @@ _TEXTS = (" Comment=", " Extra=", " Reason=")
 
 
 def _node(line: str) -> NodeState | None:
-    """The node of a line; `None` if the line does not describe one."""
+    """Return the node of a line; `None` if the line does not describe one."""
     if not line.startswith("NodeName="):
         return None
     # Each half ends where a text begins, so that no text can pass for a field of its half; and no field of
@@ -98,7 +98,7 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
 
 
 def parse_reservations(text: str) -> list[Reservation]:
-    """Parses the output of `scontrol show reservations --oneliner`. Other lines are left out.
+    """Parse the output of `scontrol show reservations --oneliner`. Other lines are left out.
 
     Only administrators make reservations and write their texts.
     """
@@ -126,7 +126,7 @@ def parse_reservations(text: str) -> list[Reservation]:
 
 
 def parse_partition_states(text: str) -> dict[str, str]:
-    """Parses the output of `scontrol show partitions --oneliner`. Returns UP, DOWN, … by name."""
+    """Parse the output of `scontrol show partitions --oneliner`, and return UP, DOWN, … by name."""
     found = {}
     for line in text.split("\n"):
         fields = dict(item.split("=", 1) for item in line.split(" ") if "=" in item)
@@ -176,10 +176,10 @@ OUTPUT_FIELDS = (
 
 
 def text_format(fields: Sequence[str], mark: str) -> str:
-    """The value of `squeue --Format` for fields with any text, after each job's id.
+    """Return the value of `squeue --Format` for fields with any text, after each job's id.
 
     Args:
-        mark: what separates the fields, beginning with a letter. Who writes the texts must not be able to
+        mark: What separates the fields, beginning with a letter. Who writes the texts must not be able to
             know it. So it is drawn for one reading, and squeue gets it in its environment, because all users
             see the arguments of a command.
     """
@@ -187,7 +187,7 @@ def text_format(fields: Sequence[str], mark: str) -> str:
 
 
 def parse_texts(text: str, fields: Sequence[str], mark: str) -> dict[int, dict[str, str]]:
-    """Parses the output of squeue with `text_format`. Returns each job's fields by its id.
+    """Parse the output of squeue with `text_format`, and return each job's fields by its id.
 
     The tasks of an array that have not started share an id. What has another shape is left out.
     """
@@ -200,7 +200,7 @@ def parse_texts(text: str, fields: Sequence[str], mark: str) -> dict[int, dict[s
 
 
 def parse_jobs(text: str) -> dict[int, JobState]:
-    """Parses the output of `squeue --noheader --array --Format SQUEUE_FORMAT`. Returns the jobs by id.
+    """Parse the output of `squeue --noheader --array --Format SQUEUE_FORMAT`, and return the jobs by id.
 
     The tasks of an array that have not started share the array's id and become one job. A record that is none
     is left out, because one job must not hide all others. The jobs have no name and no comments.
@@ -276,13 +276,13 @@ def _job(field: dict[str, str]) -> JobState:
 
 
 def with_texts(job: JobState, texts: Mapping[str, str]) -> JobState:
-    """The job with its texts (`JOB_TEXTS`)."""
+    """Return the job with its texts (`JOB_TEXTS`)."""
     comment, admin_comment = _text(texts.get("comment")), _text(texts.get("admin_comment"))
     return replace(job, name=texts.get("name", ""), comment=comment, admin_comment=admin_comment)
 
 
 def with_details(job: JobState, details: Mapping[str, str]) -> JobState:
-    """The job with its details (`JOB_DETAILS`)."""
+    """Return the job with its details (`JOB_DETAILS`)."""
     return replace(
         job,
         reservation=_text(details.get("reservation")),
@@ -293,14 +293,14 @@ def with_details(job: JobState, details: Mapping[str, str]) -> JobState:
 
 
 def _explanation(text: str, reason: str) -> str | None:
-    """The explanation in squeue's last column: the nodes of a running job, `(why)` of any other job."""
+    """Return the explanation in squeue's last column: a running job's nodes, `(why)` of any other."""
     if not text.startswith("(") or not text.endswith(")") or text[1:-1] in (reason, "null"):
         return None
     return text[1:-1]
 
 
 def _ending(text: str) -> tuple[int, int]:
-    """The exit status and signal of `<status>:<signal>`. 22.05 prints the wait status instead."""
+    """Return the exit status and signal of `<status>:<signal>`. 22.05 prints the wait status instead."""
     status, colon, number = text.partition(":")
     return (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
 
@@ -314,7 +314,7 @@ def _time(value: str | None) -> float | None:
 
 
 def _duration(value: str) -> float | None:
-    """Seconds of `[days-][[hours:]minutes:]seconds`. `None` for any word, such as UNLIMITED."""
+    """Return the seconds of `[days-][[hours:]minutes:]seconds`. `None` for any word, such as UNLIMITED."""
     days, dash, rest = value.rpartition("-")
     parts = rest.split(":")
     if len(parts) > 3 or not all(map(_is_number, [*parts, *([days] if dash else [])])):

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.slurm import blocks, gres, topology, users
+from node.slurm import addressing, container_conf, gres, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
@@ -43,11 +42,11 @@ def render(
     lines: Lines = AS_DESIGNED,
     places: Mapping[str, topology.Place] | None = None,
 ) -> dict[str, str]:
-    """Returns file name -> content, for `Folders.etc` on the controller and on login machines.
+    """Return file name -> content, for `Folders.etc` on the controller and on login machines.
 
     Args:
-        lines: which nodes keep their former hardware, and which partitions accept no jobs yet.
-        places: where machines are in the cloud's network, as far as it is known.
+        lines: Which nodes keep their former hardware, and which partitions accept no jobs yet.
+        places: Where machines are in the cloud's network, as far as it is known.
 
     Raises:
         ValueError: slurm.conf cannot hold the root's path, the path is too long for sockets, there are too
@@ -78,16 +77,16 @@ def render(
         files[topology.FILE] = header + topology.render(settings.design, places or {})
     containers = settings.design.containers
     if containers is not None and containers.runtime == "oci":
-        files["oci.conf"] = header + oci.render(settings)
+        files["oci.conf"] = header + container_conf.oci_conf(settings)
     if containers is not None and containers.runtime == "pyxis":
-        files["plugstack.conf"] = header + pyxis.PLUGSTACK
+        files["plugstack.conf"] = header + container_conf.PLUGSTACK
     if devices := gres.lines(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files
 
 
 def check_paths(settings: Settings) -> None:
-    """Refuses a root folder with which the cluster could be configured but would not work.
+    """Refuse a root folder with which the cluster could be configured but would not work.
 
     Raises:
         ValueError: The root folder is unusable. The message has the path and says what to do.
@@ -115,7 +114,7 @@ def _spool(folders: Folders, node: str) -> PurePosixPath:
 
 
 def _value(key: str, value: object) -> str:
-    """Returns the value as text. Raises ValueError for a value that would change the meaning of its line."""
+    """Return the value as text. Raises ValueError for a value that would change the meaning of its line."""
     text = str(value)
     if not _PLAIN_VALUE.fullmatch(text) and not isinstance(value, users.Spelled):
         raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
@@ -127,7 +126,7 @@ def _line(options: Options) -> str:
 
 
 def _daemons(settings: Settings) -> Options:
-    """The options for the daemons: their hosts, ports, users and files."""
+    """Return the options for the daemons: their hosts, ports, users and files."""
     site, folders = settings.site, Folders(settings)
     # %n is the node's name. It is needed in process mode, where all nodes share one file system.
     node = "-%n" if folders.process else ""
@@ -177,14 +176,16 @@ def _security(settings: Settings) -> Options:
 
 
 def _cgroups(settings: Settings) -> bool:
-    """Whether cgroups track and limit jobs. They need root."""
+    """Return whether cgroups track and limit jobs. They need root."""
     return not Folders(settings).process
 
 
 def _own_cores(settings: Settings) -> bool:
-    """Whether jobs can be bound to a node's CPUs. Containers share the host's CPUs and all count from 0: the
-    jobs of all nodes would be bound to the first CPUs, and a node with more CPUs than the host could run no
-    job at all."""
+    """Return whether jobs can be bound to a node's CPUs.
+
+    Containers share the host's CPUs and all count from 0: the jobs of all nodes would be bound to the first
+    CPUs, and a node with more CPUs than the host could run no job at all.
+    """
     return settings.design.isolation == "vm"
 
 
@@ -340,7 +341,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
         (run, hardware, weight)
         for some, weight in weights
         for group, hardware in lines.groups(some, new)
-        for run in blocks.runs(group, ports)
+        for run in addressing.block_runs(group, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:
@@ -385,7 +386,10 @@ def _cgroup(settings: Settings, version: Version) -> Options:
 
 
 def _hierarchies(settings: Settings) -> Options:
-    """The cgroup plugin. On a host with cgroups version 1, a container's are not at systemd's mount point."""
+    """Return the cgroup plugin.
+
+    On a host with cgroups version 1, a container's are not at systemd's mount point.
+    """
     if mountpoint := settings.site.cgroups:
         return [("CgroupPlugin", "cgroup/v1"), ("CgroupMountpoint", mountpoint)]
     return [("CgroupPlugin", "autodetect")]

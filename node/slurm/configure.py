@@ -16,7 +16,7 @@ WriteFile = Callable[[Path, bytes], object]
 
 
 def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Lines:
-    """Writes the configuration for a release of Slurm.
+    """Write the configuration for a release of Slurm.
 
     Nodes whose hardware was changed in the stack file keep their former lines as long as they are in use.
 
@@ -40,7 +40,7 @@ def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Li
 
 
 def main(settings_file: str) -> int:
-    """Writes the configuration. systemd or the machine's init runs this before it restarts slurmctld."""
+    """Write the configuration. systemd or the machine's init runs this before it restarts slurmctld."""
     settings = read_settings(Path(settings_file))
     record = hardware.read(Path(str(Folders(settings).lib)))
     if record is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
@@ -29,9 +29,27 @@ from node.slurm.answers import (
     with_details,
     with_texts,
 )
-from node.slurm.arguments import batches, pairs
+from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+
+# Arguments of Slurm's commands: lists of nodes, and changes.
+
+BATCH = 1500
+"""The number of node names per command. The argument stays below the kernel's 128 KiB even if none folds."""
+
+
+def batches(nodes: Iterable[str]) -> Iterator[str]:
+    """Yield host lists in numeric order. Each of them fits into one argument."""
+    names = expand(fold(nodes))
+    for start in range(0, len(names), BATCH):
+        yield fold(names[start : start + BATCH])
+
+
+def pairs(changes: Mapping[str, str | None]) -> list[str]:
+    """Return `Key=value` arguments without line breaks, which would end the value in Slurm's listings."""
+    return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]
+
 
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
@@ -56,9 +74,9 @@ class SlurmError(Exception):
     """A Slurm command failed.
 
     Attributes:
-        command: the command and its arguments.
-        status: the exit status. `None` means that the command did not start or did not end in time.
-        stderr: the error output.
+        command: The command and its arguments.
+        status: The exit status. `None` means that the command did not start or did not end in time.
+        stderr: The error output.
     """
 
     def __init__(self, command: Iterable[str], status: int | None, stderr: str) -> None:
@@ -76,7 +94,7 @@ class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
 
 
 def is_unanswered(stderr: str) -> bool:
-    """Whether a client's error output means that slurmctld does not answer, not that it refused."""
+    """Return whether a client's error output means that slurmctld does not answer, not that it refused."""
     return any(text in stderr for text in _DOWN)
 
 
@@ -87,7 +105,7 @@ class Slurm(Protocol):
     """
 
     def run(self, *command: str) -> str:
-        """Runs one of Slurm's commands and returns its standard output.
+        """Run one of Slurm's commands and returns its standard output.
 
         Raises:
             SlurmDown: The controller does not answer, or not in time.
@@ -96,26 +114,26 @@ class Slurm(Protocol):
         ...
 
     def nodes(self) -> dict[str, NodeState]:
-        """Returns all nodes, by name."""
+        """Return all nodes, by name."""
         ...
 
     def detailed_nodes(self) -> dict[str, NodeState]:
-        """Returns what `nodes` returns, with the number of generic resources that are in use."""
+        """Return what `nodes` returns, with the number of generic resources that are in use."""
         ...
 
     def jobs(self) -> dict[int, JobState]:
-        """Returns all jobs that slurmctld knows, by id. It knows ended ones for MinJobAge (5 minutes).
+        """Return all jobs that slurmctld knows, by id. It knows ended ones for MinJobAge (5 minutes).
 
         A pending array is one entry under the array's id. Its started tasks have their own ids.
         """
         ...
 
     def detailed_jobs(self) -> dict[int, JobState]:
-        """Returns what `jobs` returns, with each job's reservation, time limit and time so far."""
+        """Return what `jobs` returns, with each job's reservation, time limit and time so far."""
         ...
 
     def ping(self) -> bool:
-        """Whether the controller answers."""
+        """Return whether the controller answers."""
         ...
 
     def update_node(
@@ -126,7 +144,7 @@ class Slurm(Protocol):
         reason: str | None = None,
         weight: int | None = None,
     ) -> None:
-        """Changes the state, the reason or the weight of nodes, in as few commands as possible.
+        """Change the state, the reason or the weight of nodes, in as few commands as possible.
 
         Args:
             state: DOWN, DRAIN, UNDRAIN, RESUME, IDLE, POWER_UP, POWER_DOWN, POWER_DOWN_ASAP or
@@ -139,15 +157,15 @@ class Slurm(Protocol):
         ...
 
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
-        """Gives nodes back at once: their jobs are requeued, SuspendProgram is called, they become idle."""
+        """Give nodes back at once: their jobs are requeued, SuspendProgram is called, they become idle."""
         self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
 
     def avoid(self, nodes: Iterable[str]) -> None:
-        """Makes Slurm choose these nodes last, until slurmctld restarts."""
+        """Make Slurm choose these nodes last, until slurmctld restarts."""
         self.update_node(nodes, weight=LAST_WEIGHT)
 
     def power_up(self, nodes: Iterable[str]) -> None:
-        """Requests nodes that are powered down.
+        """Request nodes that are powered down.
 
         A node that is powering up must not be requested. Slurm would either call ResumeProgram again, restart
         the node's timeout, and ignore a slurmd that has started already; or keep the request, and launch the
@@ -156,14 +174,14 @@ class Slurm(Protocol):
         self.update_node(nodes, state="POWER_UP")
 
     def undrain(self, nodes: Mapping[str, NodeState]) -> None:
-        """Removes DRAIN, in a way that is safe for nodes that are off.
+        """Remove DRAIN, in a way that is safe for nodes that are off.
 
         UNDRAIN and RESUME also set NOT_RESPONDING, until the node registers. A node that is off does not
         register. It can still be used, until slurmctld restarts or reads its configuration again: then it
         counts as lost for ever. IDLE removes DRAIN and nothing else, but it works for idle nodes only.
 
         Args:
-            nodes: the nodes by name, in their present state.
+            nodes: The nodes by name, in their present state.
 
         Raises:
             SlurmError: Slurm refused some of the nodes. The others have been changed.
@@ -178,13 +196,13 @@ class Slurm(Protocol):
     def update_job(
         self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
-        """Changes a job that has not ended.
+        """Change a job that has not ended.
 
         Args:
-            job: the job's id or `JobState.spelling`.
-            admin_comment: the AdminComment that `scontrol show job` shows. An empty text removes it.
-            start_now: whether to remove the delay that a requeue has set.
-            hold: whether to keep the job pending until it is released.
+            job: The job's id or `JobState.spelling`.
+            admin_comment: The AdminComment that `scontrol show job` shows. An empty text removes it.
+            start_now: Whether to remove the delay that a requeue has set.
+            hold: Whether to keep the job pending until it is released.
 
         Raises:
             SlurmError: The job has ended or is unknown.
@@ -192,24 +210,24 @@ class Slurm(Protocol):
         ...
 
     def save_nodes(self, node: NodeState) -> None:
-        """Makes slurmctld write the state of all nodes to the disk within five seconds.
+        """Make slurmctld write the state of all nodes to the disk within five seconds.
 
         It does so after every update of a node. An update with the node's present reason changes nothing;
         without a reason an empty one changes nothing. Any other update would remove the reason. (A weight,
         even the present one, would split the node off its line of slurm.conf.)
 
         Args:
-            node: any node in its present state, best one without a reason.
+            node: Any node in its present state, best one without a reason.
         """
         self.update_node([node.name], reason=node.reason or "")
 
     def save_all(self, job: JobState) -> None:
-        """Makes slurmctld write all jobs and nodes to the disk within five seconds.
+        """Make slurmctld write all jobs and nodes to the disk within five seconds.
 
         It does so after every update of a job. This update changes nothing.
 
         Args:
-            job: any job that has not ended.
+            job: Any job that has not ended.
 
         Raises:
             SlurmError: The job has ended. Its end has made slurmctld write its state as well.
@@ -217,7 +235,7 @@ class Slurm(Protocol):
         ...
 
     def requeue(self, job: int | str) -> None:
-        """Requeues a job that has started.
+        """Requeue a job that has started.
 
         Raises:
             SlurmError: The job may not be requeued, or has ended.
@@ -225,49 +243,49 @@ class Slurm(Protocol):
         ...
 
     def release(self, job: int | str) -> None:
-        """Releases a held job."""
+        """Release a held job."""
         ...
 
     def cancel(self, jobs: Iterable[int | str]) -> None:
-        """Cancels jobs. A job that has ended already is not an error."""
+        """Cancel jobs. A job that has ended already is not an error."""
         ...
 
     def reconfigure(self) -> None:
-        """Makes all daemons read their configuration again."""
+        """Make all daemons read their configuration again."""
         ...
 
     def partition_states(self) -> dict[str, str]:
-        """Returns UP, DOWN, DRAIN or INACTIVE for each partition."""
+        """Return UP, DOWN, DRAIN or INACTIVE for each partition."""
         return parse_partition_states(self.run("scontrol", "show", "partitions", "--all", "--oneliner"))
 
     def reservations(self) -> list[Reservation]:
-        """Returns the reservations that have not ended."""
+        """Return the reservations that have not ended."""
         return parse_reservations(self.run("scontrol", "show", "reservations", "--oneliner"))
 
     def open_partitions(self) -> list[str]:
-        """Returns the partitions in which jobs start."""
+        """Return the partitions in which jobs start."""
         lines = self.run("sinfo", "--noheader", "--all", "--format=%R %a").splitlines()
         return sorted({line.split()[0] for line in lines if line.split()[1:] == ["up"]})
 
     def close_partition(self, name: str) -> None:
-        """Stops the start of jobs in a partition until slurmctld restarts. Running jobs go on."""
+        """Stop the start of jobs in a partition until slurmctld restarts. Running jobs go on."""
         self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
 
     def open_partition(self, name: str) -> None:
-        """Lets jobs start in a partition."""
+        """Let jobs start in a partition."""
         self.run("scontrol", "update", f"PartitionName={name}", "State=UP")
 
     def shutdown(self) -> None:
-        """Makes slurmctld save its state and exit. systemd or the machine's init restarts it."""
+        """Make slurmctld save its state and exit. systemd or the machine's init restarts it."""
         self.run("scontrol", "shutdown", "slurmctld")
 
 
 class Control(Slurm):
-    """Runs Slurm's commands against one cluster.
+    """The client that runs Slurm's commands against one cluster.
 
     Args:
-        slurm_conf: the path of the cluster's slurm.conf.
-        timeout: seconds after which a command counts as unanswered.
+        slurm_conf: The path of the cluster's slurm.conf.
+        timeout: Seconds after which a command counts as unanswered.
     """
 
     def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
@@ -311,7 +329,7 @@ class Control(Slurm):
         return {number: with_details(job, details.get(number, {})) for number, job in found.items()}
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Returns where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
+        """Return where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
 
         The paths are what users have written: whoever opens one must expect any path.
         """
@@ -377,7 +395,7 @@ class Control(Slurm):
 
 
 def _each(steps: Iterable[Callable[[], object]]) -> None:
-    """Runs all steps, then raises the first refusal.
+    """Run all steps, then raises the first refusal.
 
     Raises:
         SlurmDown: The controller does not answer. This is raised at once.

@@ -8,17 +8,17 @@ from node.slurm.hostlist import expand, fold
 
 
 def kinds(design: ClusterDesign, deviation: Lines) -> list[str]:
-    """The names of the generic resources in use, for `GresTypes`."""
+    """Return the names of the generic resources in use, for `GresTypes`."""
     return sorted({accelerator.resource for accelerator in deviation.accelerators(design)})
 
 
 def resource(accelerator: Accelerator) -> str:
-    """The resource in the notation of a node line: `gpu:v100:8`."""
+    """Return the resource in the notation of a node line: `gpu:v100:8`."""
     return f"{accelerator.resource}:{accelerator.type}:{accelerator.units}"
 
 
 def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
-    """The lines of gres.conf. Each is for nodes of one partition with accelerators."""
+    """Return the lines of gres.conf. Each is for nodes of one partition with accelerators."""
     result: list[str] = []
     for partition in design.partitions:
         for group, hardware in deviation.groups(partition.nodes(), Hardware.of(partition)):
@@ -34,12 +34,12 @@ def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
 
 
 def devices(accelerator: Accelerator) -> list[str]:
-    """The device files that a node must have before it registers."""
+    """Return the device files that a node must have before it registers."""
     return expand(_files(accelerator))
 
 
 def _files(accelerator: Accelerator) -> str:
-    """The device files, in the order of the devices' numbers.
+    """Return the device files, in the order of the devices' numbers.
 
     Slurm numbers devices by their files, refuses a name that occurs twice, and waits for ever for a file that
     does not exist. Simulated devices are different spellings of the one device file that every container

@@ -34,7 +34,7 @@ class Hardware:
     """The hardware of a node.
 
     Attributes:
-        features: the features for `--constraint`.
+        features: The features for `--constraint`.
     """
 
     cpus: int
@@ -44,7 +44,7 @@ class Hardware:
 
     @classmethod
     def of(cls, partition: Partition) -> Hardware:
-        """The hardware of a partition's nodes by the stack file."""
+        """Return the hardware of a partition's nodes by the stack file."""
         return cls(partition.cpus, partition.memory_mib, partition.accelerator, tuple(_features(partition)))
 
 
@@ -62,7 +62,7 @@ class Line:
     """A line of slurm.conf: nodes with the same hardware.
 
     Attributes:
-        nodes: a host list.
+        nodes: A host list.
     """
 
     nodes: str
@@ -75,8 +75,8 @@ class Record:
 
     Attributes:
         release: Slurm's release, as its programs print it.
-        lines: the node lines.
-        seen: nodes with former lines that the elastic daemon has checked since. Their partitions are in
+        lines: The node lines.
+        seen: Nodes with former lines that the elastic daemon has checked since. Their partitions are in
             service.
     """
 
@@ -88,7 +88,7 @@ class Record:
         return {node: line.hardware for line in self.lines for node in expand(line.nodes)}
 
     def kept(self, design: ClusterDesign) -> dict[str, Hardware]:
-        """The nodes of a design whose recorded hardware differs from the design, with that hardware."""
+        """Return the nodes of a design whose recorded hardware differs from it, with that hardware."""
         found = {}
         before = self.nodes()
         for partition in design.partitions:
@@ -104,15 +104,15 @@ class Lines:
     """The differences between slurm.conf and the design.
 
     Attributes:
-        kept: node -> the former hardware that its line keeps.
-        closed: partitions in which no job may start, because some of their nodes have not been checked yet.
+        kept: Node -> the former hardware that its line keeps.
+        closed: Partitions in which no job may start, because some of their nodes have not been checked yet.
     """
 
     kept: Mapping[str, Hardware] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
 
     def groups(self, nodes: Iterable[str], new: Hardware) -> Iterator[tuple[list[str], Hardware]]:
-        """Groups neighbours with the same hardware. Each group is a line."""
+        """Group neighbours with the same hardware. Each group is a line."""
         group: list[str] = []
         last = new
         for node in nodes:
@@ -126,16 +126,16 @@ class Lines:
             yield group, last
 
     def accelerators(self, design: ClusterDesign) -> list[Accelerator]:
-        """The accelerators of all nodes, with those of nodes that keep former lines."""
+        """Return the accelerators of all nodes, with those of nodes that keep former lines."""
         found = [p.accelerator for p in design.partitions] + [h.accelerator for h in self.kept.values()]
         return list(dict.fromkeys(a for a in found if a is not None))
 
 
 def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record]:
-    """Returns the lines of the next slurm.conf, and the record of it to save.
+    """Return the lines of the next slurm.conf, and the record of it to save.
 
     Args:
-        lib: the elastic daemon's folder, with the record of the last rendering and the daemon's request.
+        lib: The elastic daemon's folder, with the record of the last rendering and the daemon's request.
     """
     before = read(lib)
     kept = before.kept(design) if before is not None else {}
@@ -144,39 +144,39 @@ def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record
     looked_at = (seen | frozenset(before.seen if before is not None else ())) & kept.keys()
     closed = {p.name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())}
     deviation = Lines(kept, frozenset(closed))
-    said = [
+    values = [
         Line(fold(group), hardware)
         for p in design.partitions
         for group, hardware in deviation.groups(p.nodes(), Hardware.of(p))
     ]
-    return deviation, Record(release, tuple(said), tuple(sorted(looked_at)))
+    return deviation, Record(release, tuple(values), tuple(sorted(looked_at)))
 
 
 def read(lib: Path) -> Record | None:
-    """Reads the record of the last rendering. `None` means that there is none yet."""
+    """Read the record of the last rendering. `None` means that there is none yet."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return from_json(Record, json.loads((lib / RECORD).read_text()))
     return None
 
 
 def text(record: Record) -> str:
-    """The record as JSON, for `read`."""
+    """Return the record as JSON, for `read`."""
     return json.dumps(to_json(record))
 
 
 def request_renewal(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None:
-    """Requests that the next start of slurmctld gives these nodes their new lines.
+    """Request that the next start of slurmctld gives these nodes their new lines.
 
     Args:
-        free: nodes that are off, and that no job can get before that start.
-        seen: nodes that keep their former lines. Their partitions may be in service.
+        free: Nodes that are off, and that no job can get before that start.
+        seen: Nodes that keep their former lines. Their partitions may be in service.
     """
     content: dict[str, Any] = {"at": time.monotonic(), "free": sorted(free), "seen": sorted(seen)}
     files.write(lib / RENEWAL, json.dumps(content).encode())
 
 
 def done(lib: Path) -> None:
-    """Removes the request, because the nodes may be in use at a later start."""
+    """Remove the request, because the nodes may be in use at a later start."""
     (lib / RENEWAL).unlink(missing_ok=True)
 
 

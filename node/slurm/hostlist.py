@@ -28,7 +28,7 @@ _NAME = re.compile(r"[^\[\],\s]+")
 
 
 def expand(text: str) -> list[str]:
-    """Returns the names in the written order, with duplicates. The empty text has no names.
+    """Return the names in the written order, with duplicates. The empty text has no names.
 
     Raises:
         ValueError: The text is not a host list, or has more than `LIMIT` names.
@@ -41,7 +41,7 @@ def expand(text: str) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Returns the host list for a set of names: in numeric order, without duplicates, with zero padding.
+    """Return the host list for a set of names: in numeric order, without duplicates, with zero padding.
 
     Slurm accepts the text: names that do not end in a number are not folded.
 
@@ -64,7 +64,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """Returns the short text for a set of numbers, such as job ids: `{1, 2, 3, 7}` -> `1-3,7`."""
+    """Return the short text for a set of numbers, such as job ids: `{1, 2, 3, 7}` -> `1-3,7`."""
     return _fold_numbers({str(number) for number in numbers})
 
 
@@ -118,7 +118,7 @@ def _size(expression: Expression) -> int:
 
 
 def _fold_numbers(digits: set[str]) -> str:
-    """`{"9", "10", "11", "07"}` -> `07,9-11`."""
+    """Fold numbers: `{"9", "10", "11", "07"}` -> `07,9-11`."""
     runs: list[tuple[str, str]] = []
     following = ""
     for number, _, text in sorted((int(text), len(text), text) for text in digits):

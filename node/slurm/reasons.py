@@ -59,13 +59,13 @@ AFTER_THE_COMMA = {
 
 
 def in_words(cause: str | None, advice: str | None = None) -> str:
-    """Returns a pending job's cause (`JobState.cause`) as a sentence for users.
+    """Return a pending job's cause (`JobState.cause`) as a sentence for users.
 
     A cause that is a sentence already, or that is not known here, stays as it is. Slurm's own term comes
     first, because its manual explains it.
 
     Args:
-        advice: what is known of its reservation (`node.slurm.reservations.advice`).
+        advice: What is known of its reservation (`node.slurm.reservations.advice`).
     """
     if not cause:
         return "the scheduler has not looked at it yet"
@@ -75,7 +75,7 @@ def in_words(cause: str | None, advice: str | None = None) -> str:
 
 
 def meaning_of(cause: str) -> str | None:
-    """What a cause of Slurm's means; `None` if it is none of those that are known here."""
+    """Return what a cause of Slurm's means; `None` if it is none of those that are known here."""
     word, _, rest = cause.partition(",")
     if (meaning := AFTER_THE_COMMA.get(rest.strip())) is not None:
         return meaning

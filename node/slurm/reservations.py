@@ -19,11 +19,11 @@ class Reservation:
     """Nodes that an administrator keeps for somebody, or for maintenance, from a time on.
 
     Attributes:
-        start: when it begins, in seconds since 1970.
-        end: when it ends, in seconds since 1970.
-        nodes: its nodes.
+        start: When it begins, in seconds since 1970.
+        end: When it ends, in seconds since 1970.
+        nodes: Its nodes.
         flags: MAINT, SPEC_NODES, …
-        users: for whom it is: users, groups and accounts.
+        users: For whom it is: users, groups and accounts.
     """
 
     name: str
@@ -42,59 +42,72 @@ class Reservation:
         return "maintenance" if self.is_maintenance else f"jobs of {self.users}" if self.users else "others"
 
     def times(self, now: float) -> str:
-        """A phrase for when it is: `until …`, or `from … until …`."""
+        """Return a phrase for when it is: `until …`, or `from … until …`."""
         begun = "" if self.start <= now else f"from {clock(self.start)} "
         return f"{begun}until {clock(self.end)}"
 
 
 def now_kept(reservations: Iterable[Reservation], now: float) -> dict[str, Reservation]:
-    """Node -> the reservation that has it at a time."""
-    return {node: one for one in reservations if one.start <= now < one.end for node in one.nodes}
+    """Return node -> the reservation that has it at a time."""
+    return {
+        node: reservation
+        for reservation in reservations
+        if reservation.start <= now < reservation.end
+        for node in reservation.nodes
+    }
 
 
 def clock(moment: float) -> str:
-    """A time for people, in UTC."""
+    """Return a time for people, in UTC."""
     return time.strftime("%F %H:%MZ", time.gmtime(moment))
 
 
 def advice(
     job: JobState, reservations: Iterable[Reservation], nodes: Collection[str], now: float
 ) -> str | None:
-    """What reservations mean for a waiting job: which, until when, and what lets the job start before.
+    """Return what reservations mean for a waiting job: which, until when, and what lets the job start before.
 
     Args:
-        job: any job.
-        reservations: all reservations.
-        nodes: the nodes of the job's partitions.
-        now: the present time, in seconds since 1970.
+        job: Any job.
+        reservations: All reservations.
+        nodes: The nodes of the job's partitions.
+        now: The present time, in seconds since 1970.
 
     Returns:
         A sentence; `None` if reservations have nothing to do with the job's waiting.
     """
     if not job.is_pending:
         return None
-    known = sorted(reservations, key=lambda one: (one.start, one.name))
+    known = sorted(reservations, key=lambda reservation: (reservation.start, reservation.name))
     change = f"`scontrol update jobid={job.spelling}"
     if job.reservation is not None:
         names = job.reservation.split(",")
-        own = [one for one in known if one.name in names]
+        requested = [reservation for reservation in known if reservation.name in names]
         without = f"{change} reservationname=` lets it start outside of it"
-        if not own:
+        if not requested:
             return f"there is no reservation {job.reservation} any more: {without}"
         if job.reason != "Reservation":
             return None
-        return f"{'; '.join(f'{one.name} lasts {one.times(now)}' for one in own)}; {without}"
+        lasting = "; ".join(f"{reservation.name} lasts {reservation.times(now)}" for reservation in requested)
+        return f"{lasting}; {without}"
     cause = job.explanation or job.reason
     if not cause.startswith(_HELD) or "UnavailableNodes" in cause:
         return None
     limit = float("inf") if job.time_limit is None else job.time_limit
     # A job that ends before a reservation begins may have its nodes.
     wanted = set(job.required_nodes) or set(nodes)
-    held = [one for one in known if now < one.end and now + limit > one.start and wanted & set(one.nodes)]
+    held = [
+        reservation
+        for reservation in known
+        if now < reservation.end and now + limit > reservation.start and wanted & set(reservation.nodes)
+    ]
     if not held:
         return None
-    told = "; ".join(f"{one.name} keeps its nodes for {one.purpose} {one.times(now)}" for one in held)
+    sentence = "; ".join(
+        f"{reservation.name} keeps its nodes for {reservation.purpose} {reservation.times(now)}"
+        for reservation in held
+    )
     first = held[0]
     if (minutes := int(first.start - now - _SPARE_SECONDS) // 60) > 0:
-        return f"{told}; {change} timelimit={minutes}` lets it end before {first.name}, and start now"
-    return f"{told}; other nodes or fewer, or an end of the reservation, let it start before"
+        return f"{sentence}; {change} timelimit={minutes}` lets it end before {first.name}, and start now"
+    return f"{sentence}; other nodes or fewer, or an end of the reservation, let it start before"

@@ -26,14 +26,14 @@ class NodeState:
     """The state of a node in slurmctld.
 
     Attributes:
-        base: the base state: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, ERROR or FUTURE.
-        flags: the rest of the state: CLOUD, POWERED_DOWN, POWERING_UP, NOT_RESPONDING, DRAIN, …
-        reason: why the node is down, drained or powered down, by a user or by Slurm. It may be old.
-        reason_user: the user who set the reason.
-        boot_time: the start time of the node's machine, as its slurmd reported at registration.
-        slurmd_start_time: the start time of that slurmd.
-        cpus_alloc: the number of allocated CPUs, also by a job that waits for the node.
-        gres_used: the number of generic resources in use; 0 unless it was asked for by
+        base: The base state: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, ERROR or FUTURE.
+        flags: The rest of the state: CLOUD, POWERED_DOWN, POWERING_UP, NOT_RESPONDING, DRAIN, …
+        reason: Why the node is down, drained or powered down, by a user or by Slurm. It may be old.
+        reason_user: The user who set the reason.
+        boot_time: The start time of the node's machine, as its slurmd reported at registration.
+        slurmd_start_time: The start time of that slurmd.
+        cpus_alloc: The number of allocated CPUs, also by a job that waits for the node.
+        gres_used: The number of generic resources in use; 0 unless it was asked for by
             `Slurm.detailed_nodes`.
     """
 
@@ -116,26 +116,26 @@ class JobState:
     """The state of a job, of an array's task, or of a pending array in slurmctld.
 
     Attributes:
-        id: the unique id. An array's task has its own.
-        array_job: the array's id. `None` means that the job is not part of an array.
-        array_task: the task's index. A pending array has a list of indices (`3-9`).
-        het_job: the id of the heterogeneous job. `None` means that the job is not part of one.
+        id: The unique id. An array's task has its own.
+        array_job: The array's id. `None` means that the job is not part of an array.
+        array_task: The task's index. A pending array has a list of indices (`3-9`).
+        het_job: The id of the heterogeneous job. `None` means that the job is not part of one.
         state: PENDING, CONFIGURING, RUNNING, COMPLETING, COMPLETED, CANCELLED, FAILED, NODE_FAIL, TIMEOUT, …
         reason: Slurm's reason for waiting or ending: "None" (as text), Resources, BeginTime, JobHeldUser, …
-        explanation: the reason as a sentence, if Slurm has one.
-        nodes: the nodes that the job holds or held.
-        wanted_nodes: the number of nodes. For a pending job, the number that it requests.
-        restarts: how often the job was requeued.
-        eligible_time: the earliest time at which the job may start. A requeue delays it.
-        start_time: the start time. For a pending job, Slurm's estimate.
-        gres: the generic resources per node that the job requests, such as `gres:gpu:2`.
-        run_seconds: how long it has run, without the time in which it was suspended, as squeue counts it;
+        explanation: The reason as a sentence, if Slurm has one.
+        nodes: The nodes that the job holds or held.
+        wanted_nodes: The number of nodes. For a pending job, the number that it requests.
+        restarts: How often the job was requeued.
+        eligible_time: The earliest time at which the job may start. A requeue delays it.
+        start_time: The start time. For a pending job, Slurm's estimate.
+        gres: The generic resources per node that the job requests, such as `gres:gpu:2`.
+        run_seconds: How long it has run, without the time in which it was suspended, as squeue counts it;
             0 unless it was asked for by `Slurm.detailed_jobs`, as the next three.
-        time_limit: its time limit in seconds. `None` means that it has none.
-        reservation: the name of the reservation in which it asks to run.
-        required_nodes: the nodes that it asks for by name.
-        exit_code: the exit status. It is 0 if a signal ended the job.
-        signal: the number of the signal that ended the job, otherwise 0.
+        time_limit: Its time limit in seconds. `None` means that it has none.
+        reservation: The name of the reservation in which it asks to run.
+        required_nodes: The nodes that it asks for by name.
+        exit_code: The exit status. It is 0 if a signal ended the job.
+        signal: The number of the signal that ended the job, otherwise 0.
     """
 
     id: int

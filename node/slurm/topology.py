@@ -32,12 +32,12 @@ Place = tuple[str, ...]
 
 
 def wanted(design: ClusterDesign) -> bool:
-    """Whether some partition's nodes are chosen by their places."""
+    """Return whether some partition's nodes are chosen by their places."""
     return any(partition.topology for partition in design.partitions)
 
 
 def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
-    """Returns the content of topology.conf.
+    """Return the content of topology.conf.
 
     Args:
         places: The places of nodes, as far as they are known. Nodes that no partition with `topology` has are
@@ -76,7 +76,7 @@ def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
 
 
 def _names(places: Iterable[Place]) -> dict[Place, str]:
-    """Names each switch by the last part of its place, and distinguishes equal names by a digest of all."""
+    """Name each switch by the last part of its place, and distinguish equal names by a digest of all."""
     plain = {place: _NOT_NAME.sub("_", place[-1] or f"{place[-2]}-own") for place in places}
     count = Counter(plain.values())
     return {
@@ -90,7 +90,7 @@ def _digest(place: Place) -> str:
 
 
 def read(folder: Path) -> dict[str, Place]:
-    """Returns the recorded places of nodes. A record that cannot be read counts as none."""
+    """Return the recorded places of nodes. A record that cannot be read counts as none."""
     try:
         content = json.loads((folder / RECORD).read_text())
         return {str(node): tuple(map(str, place)) for node, place in content.items()}
@@ -99,11 +99,11 @@ def read(folder: Path) -> dict[str, Place]:
 
 
 def text(places: Mapping[str, Place]) -> str:
-    """Returns the content of the record."""
+    """Return the content of the record."""
     return json.dumps({node: list(places[node]) for node in sorted(places)}, indent=1) + "\n"
 
 
 def options(design: ClusterDesign) -> Iterator[tuple[str, object]]:
-    """Yields the options of slurm.conf."""
+    """Yield the options of slurm.conf."""
     if wanted(design):
         yield "TopologyPlugin", "topology/tree"

@@ -14,7 +14,7 @@ class Spelled(str):
 
 
 def spelled(name: str) -> Spelled:
-    """Returns a user's name for slurm.conf and slurmdbd.conf (`_strip_escapes` in Slurm's parse_config.c).
+    """Return a user's name for slurm.conf and slurmdbd.conf (`_strip_escapes` in Slurm's parse_config.c).
 
     slurmdbd 22.05 takes no number there, and slurmctld before 24.11 none above 2147483647.
 

@@ -22,7 +22,7 @@ _PATCH = re.compile(rf"{_VERSION.pattern}(?:\.(\d+))?")
 
 
 def parse(text: str) -> Version:
-    """Returns the release in a text: `slurm-wlm 22.05.8` -> (22, 5), `24.11.5` -> (24, 11).
+    """Return the release in a text: `slurm-wlm 22.05.8` -> (22, 5), `24.11.5` -> (24, 11).
 
     Raises:
         ValueError: The text has no version.
@@ -34,19 +34,19 @@ def parse(text: str) -> Version:
 
 
 def short(text: str) -> str:
-    """Returns the release in a text with its patch, as Slurm writes it: `slurm-wlm 23.11.4` -> `23.11.4`."""
+    """Return the release in a text with its patch, as Slurm writes it: `slurm-wlm 23.11.4` -> `23.11.4`."""
     match = _PATCH.search(text)
     return match[0] if match else text.strip()
 
 
 def reconfigure_survives_scripts(text: str) -> bool:
-    """Whether slurmctld survives `scontrol reconfigure` while its prolog or epilog runs.
+    """Return whether slurmctld survives `scontrol reconfigure` while its prolog or epilog runs.
 
     From 23.11.0 on a reconfigure kills these scripts, and before 23.11.8 it does not wait for the messages of
     their end (SchedMD's commit a914847a5b). Earlier releases reconfigure in place and kill no script.
 
     Args:
-        text: the release, as Slurm's programs print it. If it names none, the answer is no.
+        text: The release, as Slurm's programs print it. If it names none, the answer is no.
     """
     match = _PATCH.search(text)
     if match is None:
@@ -55,17 +55,17 @@ def reconfigure_survives_scripts(text: str) -> bool:
 
 
 def cleans_up_requeued_jobs(text: str) -> bool:
-    """Whether slurmctld cleans up a requeued job whose node is given up before it has ended (24.11).
+    """Return whether slurmctld cleans up a requeued job whose node is given up before it has ended (24.11).
 
     Args:
-        text: the release, as Slurm's programs print it. If it names none, the answer is no.
+        text: The release, as Slurm's programs print it. If it names none, the answer is no.
     """
     match = _VERSION.search(text)
     return match is not None and (int(match[1]), int(match[2])) >= (24, 11)
 
 
 def spell(version: Version) -> str:
-    """Returns a release as text: (22, 5) -> `22.05`."""
+    """Return a release as text: (22, 5) -> `22.05`."""
     return f"{version[0]}.{version[1]:02d}"
 
 
@@ -74,16 +74,16 @@ class Traits:
     """The differences of a release that matter for the configuration.
 
     Attributes:
-        private_data_cloud: whether cloud nodes that are off are hidden unless `PrivateData=cloud` is set
+        private_data_cloud: Whether cloud nodes that are off are hidden unless `PrivateData=cloud` is set
             (22.05).
-        cloud_reg_addrs: whether a node's address is learned at registration only with
+        cloud_reg_addrs: Whether a node's address is learned at registration only with
             `SlurmctldParameters=cloud_reg_addrs`. From 23.02 on it is always learned, and the option is
             logged as defunct.
-        cgroup_off: the value of `CgroupPlugin` with which slurmd touches no cgroup at all. With `autodetect`
+        cgroup_off: The value of `CgroupPlugin` with which slurmd touches no cgroup at all. With `autodetect`
             slurmd fails at its start if it may not write to the unified hierarchy (as an ordinary user, or in
             a container without systemd), even if no other plugin uses cgroups. Before 24.05 there is no
             `disabled`, but `cgroup/v1` does nothing until it is used.
-        boot_time_in_uptime: whether `slurmd -b` counts the time since its start in whole seconds of the
+        boot_time_in_uptime: Whether `slurmd -b` counts the time since its start in whole seconds of the
             kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.02 on it
             uses the clock.
     """
@@ -109,7 +109,7 @@ TRAITS: Mapping[Version, Traits] = {
 
 
 def traits(version: Version) -> Traits:
-    """Returns the traits of a release. A release that is newer than the table has those of the last row.
+    """Return the traits of a release. A release that is newer than the table has those of the last row.
 
     Raises:
         ValueError: The release is older than 22.05 and lacks SLURM_RESUME_FILE, which power saving needs.
@@ -126,8 +126,8 @@ class ResumeJob:
     """A job that waits for nodes of one ResumeProgram call.
 
     Attributes:
-        nodes: the nodes of the job that this call starts.
-        nodes_alloc: all nodes of the job, with those that are up. `None` in 22.05, which does not say.
+        nodes: The nodes of the job that this call starts.
+        nodes_alloc: All nodes of the job, with those that are up. `None` in 22.05, which does not say.
     """
 
     job_id: int
@@ -152,7 +152,7 @@ class ResumeRequest:
 
 
 def parse_resume(text: str) -> ResumeRequest:
-    """Parses the resume file of any release. 23.02 renamed `all_nodes` and a job's `nodes` to `…_resume`.
+    """Parse the resume file of any release. 23.02 renamed `all_nodes` and a job's `nodes` to `…_resume`.
 
     Raises:
         ValueError: The text is not JSON, or not a resume file.

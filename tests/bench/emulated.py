@@ -48,7 +48,7 @@ def run(chosen: argparse.Namespace, given: data.Data, workers: int, seed: int) -
     import numpy as np
     import tensorflow as tf
 
-    from workload import local_sgd, model, sync
+    from workload import local_sgd, published, sync
     from workload.checkpoint import numbered
     from workload.loop import Plan
 
@@ -70,7 +70,7 @@ def run(chosen: argparse.Namespace, given: data.Data, workers: int, seed: int) -
     )
     started = time.monotonic()
     trained = {"sync": sync, "local-sgd": local_sgd}[chosen.profile].train(plan, say)
-    hits = model.held_out_hits(trained, given.x_test, given.y_test)
+    hits = published.held_out_hits(trained, given.x_test, given.y_test)
     every = f", averages every {chosen.average_every} steps" if chosen.profile == "local-sgd" else ""
     print(
         f"{chosen.profile}, {workers} workers{every}, {plan.epochs} epochs of {plan.steps} steps, seed "
@@ -106,9 +106,9 @@ def sampling_error(values: Any) -> float:
     """
     import numpy as np
 
-    from workload import digits
+    from workload import data
 
-    _, group = np.unique(digits.held_out_originals(), return_inverse=True)
+    _, group = np.unique(data.held_out_originals(), return_inverse=True)
     sizes, totals = np.bincount(group), np.bincount(group, weights=values)
     rest = totals - values.mean() * sizes
     return math.sqrt(len(sizes) / (len(sizes) - 1) * float((rest**2).sum())) / len(values)
@@ -153,7 +153,7 @@ def report(chosen: argparse.Namespace, found: dict[int, list[Any]]) -> bool:
     """Print the table of the numbers of workers, and return whether the bounds are kept."""
     import numpy as np
 
-    from workload import digits
+    from workload import data
 
     head = f"{'workers':<9}{'mean':<8}{'deviation':<11}{'least - most':<17}"
     print(f"\n{head}difference (its error by seed, by digit)")
@@ -173,7 +173,7 @@ def report(chosen: argparse.Namespace, found: dict[int, list[Any]]) -> bool:
         good &= mean >= chosen.least and difference >= -chosen.within
     error = statistics.fmean(sampling_error(hits) for runs in found.values() for hits in runs)
     print(
-        f"{first.shape[1]} held-out images are warps of {digits.HELD_OUT} digits: "
+        f"{first.shape[1]} held-out images are warps of {data.HELD_OUT} digits: "
         f"the standard error of one run's accuracy is {error:.4f} by the choice of digits"
     )
     return good

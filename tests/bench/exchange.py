@@ -15,7 +15,7 @@ one              a single worker, the others wait
 alone            all workers, without any exchange: the most that is possible here
 tensorflow       MultiWorkerMirroredStrategy's collective operations, over gRPC
 tensorflow-fp16  the same with 16-bit floats on the wire
-ring             `workload.ring`, over TCP
+ring             `workload.workers`, over TCP
 ring-fp16        the same with 16-bit floats on the wire (two workers)
 ring-overlap     the ring runs while the convolution's gradient is computed, which needs 0.1 % of the payload
 mpi              MPI_Allreduce, shared memory or what OMPI_MCA_btl says
@@ -74,9 +74,9 @@ def worker(options: argparse.Namespace) -> None:
     cluster = {"worker": [tensorflow for tensorflow, _ in addresses]}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
 
-    from workload import ring
+    from workload import workers
 
-    joined = ring.join(held[1][0], [own for _, own in addresses], rank, "bench", 600.0)
+    joined = workers.join_ring(held[1][0], [own for _, own in addresses], rank, "bench", 600.0)
     measured = _measure(options, rank, joined, mpi)
     if rank == 0:
         Path(options.out, "measured.json").write_text(json.dumps(measured))
@@ -117,7 +117,7 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
     import numpy as np
     import tensorflow as tf
 
-    from workload import model, recipe, workers
+    from workload import published, sync, workers
     from workload.data import Data
     from workload.loop import Plan
 
@@ -179,10 +179,10 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
         used, add = ways.get(way, (alone, None))
         given = plan(used)
         with used.scope():
-            built = model.build()
+            built = published.build_model()
         variables = built.trainable_variables
         sizes = [v.shape.num_elements() for v in variables]
-        whole = recipe.gradient_of_rows(given, built)
+        whole = sync.gradient_of_rows(given, built)
 
         def begin(flat: Any) -> Any:
             under_way.append(pool.submit(joined.sums, [flat.copy()]))

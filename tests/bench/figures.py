@@ -106,11 +106,13 @@ def median_ms(work: Callable[[], object], repeat: int) -> float:
 
 def trainer() -> str:
     """Return the Python of the training environment, which is built if it is missing."""
-    from cli.local import training
     from infra.program.locations import cache_root
+    from operations.local import benchmark
 
     uv = ROOT / ".venv" / "bin" / "uv"
-    return str(training.build(ROOT, "cpu", cache_root() / "apps" / "envs", uv) / "bin" / "python")
+    return str(
+        benchmark.build_environment(ROOT, "cpu", cache_root() / "apps" / "envs", uv) / "bin" / "python"
+    )
 
 
 def enter_training_environment(script: str) -> None:

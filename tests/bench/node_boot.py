@@ -22,9 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cli.local.run_directory import RunDirectory
 from localcloud import nspawn
 from node.processes import ProcessId, descendants
+from operations.local.run_directory import RunDirectory
 from tests.bench.figures import ROOT, in_turns, parser
 from tests.support.checkout import Checkout, until
 

@@ -30,7 +30,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from cli.local.run_directory import FIRST_PORT
 from node import rpc
 from node.codec import to_json
 from node.elastic import programs
@@ -43,7 +42,7 @@ from node.elastic.driver import (
     Machine,
     MachineState,
 )
-from node.elastic.launch_groups import groups
+from node.elastic.launcher import launch_groups
 from node.folders import Folders
 from node.model import ClusterDesign, Partition, Settings, SlurmSettings
 from node.sites import LocalSite
@@ -51,6 +50,7 @@ from node.slurm.answers import parse_nodes
 from node.slurm.hostlist import fold
 from node.slurm.topology import Place
 from node.slurm.version import parse_resume
+from operations.local.run_directory import FIRST_PORT
 from tests.bench.figures import ROOT, Targets, median_ms, parser
 from tests.node.slurm_cluster import SlurmCluster, design
 from tests.support.checkout import until
@@ -152,8 +152,8 @@ def resume_file(made: ClusterDesign, launch: int) -> str:
 def planning(targets: Targets, made: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
     """Part 1. Returns the milliseconds of a whole request, from the file's text to the last launch call."""
     text = resume_file(made, launch)
-    pure = median_ms(lambda: groups(parse_resume(text), made, "r"), repeat)
-    calls, _ = groups(parse_resume(text), made, "r")
+    pure = median_ms(lambda: launch_groups(parse_resume(text), made, "r"), repeat)
+    calls, _ = launch_groups(parse_resume(text), made, "r")
     cloud = InstantCloud()
     elastic = Elastic(settings(folder, made), FakeControl(), cloud, folder)
     numbers = iter(range(repeat))

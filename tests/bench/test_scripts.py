@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.local import system_packages
+from operations.local import system_packages
 from tests.bench.figures import ROOT
 
 SCRIPTS = sorted(

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from cli.changes import jobs
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
-from cli.local import machine_access, running
-from cli.local.run_directory import RunDirectory
-from cli.provider import Command
+from cli.local import running
 from node.slurm.environment import of_ours
+from operations.access import Command
+from operations.local import machine_access
+from operations.local.run_directory import RunDirectory
 from tests.support.hostile import FORGED, HOSTILE, SEPARATORS
 from tests.support.job_lines import MARK
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from cli import doctor, providers
+from cli import doctor
 from cli import main as cli
+from cli import provider as providers
 from cli.doctor import finding
 from cli.doctor import project as general
 from cli.doctor.finding import Check, Finding, Severity, examine, fine, stops, warns

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from cli import fetch_uv, packages
+from cli import fetch_uv
 from infra.errors import EXIT_REFUSED, UserError
+from operations import packages
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import NAME, OrdinaryUser
 from tests.support.private_mounts import PrivateMounts

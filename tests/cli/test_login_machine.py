@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, provider, providers
+from cli import login_machine, provider
 from cli.local.provider import LocalProvider
-from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
+from operations.access import StackUp
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE, IDENTITY
 from tests.support.stack_values import values
@@ -28,7 +28,7 @@ BECOME = """
 import os, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from cli import login_machine; from cli.provider import StackUp; from infra import config, errors
+from cli import login_machine; from operations.access import StackUp; from infra import config, errors
 from infra.program import locations
 from infra.program.stack import Stack
 locations.run_root = lambda: Path({runs!r})
@@ -214,9 +214,9 @@ def test_a_clusters_own_failure_leads_to_its_logs(
 
 
 def test_providers_of_this_version() -> None:
-    assert isinstance(providers.load("local"), LocalProvider)
+    assert isinstance(provider.load("local"), LocalProvider)
     with pytest.raises(UserError, match="provider 'azure' is not available") as caught:
-        providers.load("azure")
+        provider.load("azure")
     assert caught.value.exit_code == EXIT_REFUSED
 
 
@@ -228,7 +228,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
         "make_environment", "check_host", "neighbours",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
-        offers = providers.load(name)
+        offers = provider.load(name)
         assert [method for method in wanted if not callable(getattr(offers, method, None))] == [], name
 
 

@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, logs, providers
+from cli import login_machine, logs
 from cli import main as cli
-from cli.local import agent_lifecycle
+from cli import provider as providers
 from cli.local.provider import LocalProvider
-from cli.local.run_directory import RunDirectory
-from cli.provider import StackUp
 from infra.config import parse
 from infra.design import design
 from infra.errors import UserError
@@ -27,6 +25,9 @@ from infra.instance_types.catalog import catalog
 from infra.program import locations
 from infra.program.stack import Stack
 from node.codec import to_json
+from operations.access import StackUp
+from operations.local import agent
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT
 from tests.support.stack_values import values
 
@@ -48,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _: False)
+    monkeypatch.setattr(agent, "controller_is_dead", lambda _: False)
     made = RunDirectory.make(Stack(tmp_path, "test"))
     (made.path / "log" / "boot-controller.log").write_text("waiting for munged\n")
     return made
@@ -131,7 +132,7 @@ def test_a_dead_controllers_files_are_shown(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     tool("echo never asked")
-    monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _: True)
+    monkeypatch.setattr(agent, "controller_is_dead", lambda _: True)
     assert show(up) == 0
     out, err = capfd.readouterr()
     assert "waiting for munged" in out

@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from cli.runner import embedded, interrupt, process
+from cli.runner import embedded, interrupt
 from cli.runner.events import Message
 from infra.errors import UserError
 from node.processes import ProcessId
+from operations import processes
+from operations.signals import handled
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
 from tests.support.tiny_project import ROOT, Tiny, lives, make
@@ -75,7 +77,7 @@ def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
         def handle(_number: int, _frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(heard.set_result, None)
 
-        with interrupt.handled(handle), interrupt.waking_loop(loop):
+        with handled(handle), interrupt.waking_loop(loop):
             threading.Thread(target=elsewhere).start()
             otherwise = loop.call_later(60, lambda: None)
             await heard
@@ -223,7 +225,7 @@ def test_what_runs_in_the_background_can_be_ended() -> None:
 def test_a_command_that_is_just_starting_is_reached_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, start = process.Processes(), subprocess.Popen
+    running, start = processes.Processes(), subprocess.Popen
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
         child = start(*arguments, **options)
@@ -231,7 +233,7 @@ def test_a_command_that_is_just_starting_is_reached_too(
         return child
 
     monkeypatch.setattr(subprocess, "Popen", meanwhile)
-    done = process.run(
+    done = processes.run(
         ["sleep", "60"], cwd=tmp_path, env=os.environ, stdin="", on_line=lambda *_: None, processes=running
     )
     assert done.returncode == -signal.SIGINT
@@ -239,9 +241,9 @@ def test_a_command_that_is_just_starting_is_reached_too(
 
 def test_a_command_that_was_about_to_start_is_reached_too(tmp_path: Path) -> None:
     """The interrupt comes between the last check for one and the command's start."""
-    running = process.Processes()
+    running = processes.Processes()
     assert running.signal(signal.SIGINT) == 0
-    done = process.run(
+    done = processes.run(
         ["sleep", "60"], cwd=tmp_path, env=os.environ, stdin="", on_line=lambda *_: None, processes=running
     )
     assert done.returncode == -signal.SIGINT
@@ -343,7 +345,7 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
         until(lambda: tiny.state_file.exists() and "half" in tiny.records, 60, "the command", 0.02)
         until(lambda: tiny.records["half"]["process"], 60, "its process", 0.02)
         killed.kill()
-    stop = process.end_leftover
+    stop = processes.end_leftover
 
     def ctrl_c(command: ProcessId) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
@@ -351,8 +353,8 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
         return stop(command)
 
     begun: list[Any] = []
-    monkeypatch.setattr(process, "end_leftover", ctrl_c)
-    monkeypatch.setattr(process, "run", lambda argv, **_: begun.append(argv))
+    monkeypatch.setattr(processes, "end_leftover", ctrl_c)
+    monkeypatch.setattr(processes, "run", lambda argv, **_: begun.append(argv))
     tiny.write("""command("half")""")
     with pytest.raises(UserError) as raised:
         tiny.up() if verb == "up" else tiny.destroy()

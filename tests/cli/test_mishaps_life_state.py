@@ -19,7 +19,6 @@ from rich.console import Console as RichConsole
 from cli import login_machine, operate
 from cli import main as cli
 from cli.console.progress import Console
-from cli.provider import StackUp
 from cli.runner import embedded, lock
 from cli.runner.state import DamagedStateError, Record, State
 from infra.config import StackConfig, parse
@@ -28,6 +27,7 @@ from infra.errors import NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program import folders, locations
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.checkout import until
 from tests.support.doubles import design as small
 from tests.support.fake_machines import FakeMachines

@@ -18,9 +18,7 @@ from rich.console import Console as RichConsole
 from cli import benchmark_changes, login_machine, operate, results, runner
 from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
-from cli.local import system_packages
 from cli.local.provider import LocalProvider
-from cli.provider import StackUp
 from infra.benchmark import BenchmarkRun
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design
@@ -28,6 +26,8 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.model import BenchmarkDesign
+from operations.access import StackUp
+from operations.local import system_packages
 from tests.support.checkout import ROOT
 from tests.support.report_records import keep, local
 from tests.support.stack_values import values

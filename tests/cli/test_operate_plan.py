@@ -17,15 +17,16 @@ import jsonschema
 import pytest
 
 from cli import doctor, operate, runner
-from cli.clouds.provider import CloudProvider
+from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
 from cli.doctor import project as general
 from cli.doctor.finding import Severity
-from cli.local import operations, system_packages
 from infra import outputs
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
+from operations.local import system_packages
+from operations.local.__main__ import main
 from tests.support.checkout import CODE, ROOT
 
 STACK = "urn:pulumi:local::slurm-stacks::"
@@ -157,8 +158,8 @@ def test_a_machine_that_is_no_linux_has_the_clouds_and_is_told_so(
 
 
 def in_this_process(command: list[str], *, input: str, **_options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `cli.local.operations look` in this process, where the test has replaced what is installed."""
-    assert command[:4] == [sys.executable, "-m", "cli.local.operations", "look"]
+    """Run `operations.local look` in this process, where the test has replaced what is installed."""
+    assert command[:4] == [sys.executable, "-m", "operations.local", "look"]
     out, err = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -167,7 +168,7 @@ def in_this_process(command: list[str], *, input: str, **_options: Any) -> subpr
     ):
         patch.setattr(sys, "argv", command[2:])
         patch.setattr(sys, "stdin", io.StringIO(input))
-        code = operations.main()
+        code = main()
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console as RichConsole
 
-from cli import operate, providers, runner
+from cli import operate, provider, runner
 from cli.aws.provider import AwsProvider
 from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
@@ -97,7 +97,7 @@ class Scene:
         self.engine = Engine(self.stack, self.did)
         self._said = io.StringIO()
         monkeypatch.setattr(runner, "select", lambda *_: self.engine)
-        monkeypatch.setattr(providers, "load", lambda _name: Provider(self.did))
+        monkeypatch.setattr(provider, "load", lambda _name: Provider(self.did))
 
     def up(self) -> None:
         console = Console(RichConsole(file=self._said, width=300, soft_wrap=True))

@@ -11,17 +11,17 @@ import pytest
 
 from cli import environments, login_machine, report, results
 from cli.console import jobs, tables
-from cli.provider import StackUp
 from cli.report import programs
 from cli.results import Kept
 from cli.sweep import summary
 from cli.sweep.plan import Plan, PlannedRun
 from cli.sweep.watch import Progress
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, record
-from workload.program_record import API_VERSION, mistakes
+from workload.result import PROGRAM_API_VERSION, program_mistakes
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(nodes: int = 2, seconds: float = 10.0, **changes: Any) -> dict[str, Any]:
     made = {
-        "apiVersion": API_VERSION,
+        "apiVersion": PROGRAM_API_VERSION,
         "stack": "test",
         "job_id": "7",
         "partition": "debug",
@@ -55,7 +55,7 @@ def program(nodes: int = 2, seconds: float = 10.0, **changes: Any) -> dict[str, 
         "history": [],
         "notes": [],
     } | changes
-    assert mistakes(made) == []
+    assert program_mistakes(made) == []
     return made
 
 
@@ -243,7 +243,7 @@ def test_environments_are_listed_with_what_they_are_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from infra.environments import lock_digest
-    from node.environments import found
+    from node.bootstrap.vm.training import environments as node_environments
 
     apps = tmp_path / "apps"
     name = lock_digest(ROOT, "cpu")
@@ -252,10 +252,9 @@ def test_environments_are_listed_with_what_they_are_made_from(
         (apps / "envs" / folder / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
     (apps / "envs" / name / "bin" / "python").touch()
     (apps / "envs" / name / ".complete").touch()
-    assert found(tmp_path / "nowhere") == []
-    monkeypatch.setattr(
-        login_machine, "tool", lambda _up, verb: json.dumps(found(apps)) if verb == "environments" else ""
-    )
+    assert node_environments(tmp_path / "nowhere") == []
+    answers = {"environments": json.dumps(node_environments(apps))}
+    monkeypatch.setattr(login_machine, "tool", lambda _up, verb: answers.get(verb, ""))
     made = environments.environments(StackUp(Stack(ROOT, "local"), "local"))
     assert [
         (one["name"], one["source"], one["complete"], one["python"])

@@ -20,7 +20,7 @@ from cli.report import table
 from infra.errors import UserError
 from infra.program import locations
 from tests.support.sweep_cluster import record
-from workload import program_record, result
+from workload import result
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +128,13 @@ def test_a_draft_is_no_file_that_others_could_have_made(state: Path, tmp_path: P
 
 def program_result() -> dict[str, Any]:
     """A valid record of a user's program."""
-    made = {key: types[0]() for key, types in program_record.KEYS.items()}
-    made |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
-    assert program_record.mistakes(made) == []
+    made = {key: types[0]() for key, types in result.PROGRAM_KEYS.items()}
+    made |= {"apiVersion": result.PROGRAM_API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
+    assert result.program_mistakes(made) == []
     return made
 
 
-FIELDS = [(kind, key) for kind, keys in enumerate((result.KEYS, program_record.KEYS)) for key in keys]
+FIELDS = [(kind, key) for kind, keys in enumerate((result.KEYS, result.PROGRAM_KEYS)) for key in keys]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([10**400, "../x"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from cli import hints, login_machine, providers
+from cli import hints, login_machine, provider
 from cli import main as cli
 from cli.hints import hint
 from cli.local.provider import LocalProvider
-from cli.provider import StackUp
 from cli.runner import selection
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.checkout import ROOT, SMALL, sources
 
 VARIABLES = (selection.VARIABLE, selection.PULUMI_VARIABLE)
@@ -152,12 +152,14 @@ def test_a_clouds_cluster_is_known_by_what_was_noted_of_it(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_: [])
     (project / "Pulumi.team-a.yaml").write_text("config: [\n")
-    assert providers.of_cluster(Stack(project, "team-a")) is None
-    known_clusters.note(Stack(project, "team-a"), ClusterRef("c", "eu-west-1"))
-    assert providers.of_cluster(Stack(project, "team-a")) == "aws"
-    known_clusters.note(Stack(project, "team-b"), ClusterRef("c", "europe-west1", "europe-west1-b", "p"))
+    assert provider.of_cluster(Stack(project, "team-a")) is None
+    known_clusters.note_cluster(Stack(project, "team-a"), ClusterRef("c", "eu-west-1"))
+    assert provider.of_cluster(Stack(project, "team-a")) == "aws"
+    known_clusters.note_cluster(
+        Stack(project, "team-b"), ClusterRef("c", "europe-west1", "europe-west1-b", "p")
+    )
     (project / "Pulumi.team-b.yaml").unlink()
-    assert providers.of_cluster(Stack(project, "team-b")) == "gcp"
+    assert provider.of_cluster(Stack(project, "team-b")) == "gcp"
 
 
 # --- hints -----------------------------------------------------------------------------------------------

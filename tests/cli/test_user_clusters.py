@@ -19,10 +19,8 @@ from cli import main, user_clusters
 from cli.changes.decision import ClusterControl
 from cli.clouds import known_clusters
 from cli.console.progress import Console
-from cli.gcp import account as google
-from cli.local import agent_lifecycle, gone_clusters, running
-from cli.local.agent_lifecycle import end_cluster
-from cli.local.run_directory import RunDirectory
+from cli.local import clusters as local_clusters
+from cli.local import running
 from infra import config
 from infra.clouds.commands import ClusterRef
 from infra.design import design
@@ -31,6 +29,10 @@ from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node import rpc
+from operations.gcp import account as google
+from operations.local import agent
+from operations.local.agent import end_cluster
+from operations.local.run_directory import RunDirectory
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project
@@ -68,7 +70,7 @@ def made(folder: Path, stack: str = "test") -> Stack:
 
 def serve(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Any]) -> None:
     """Let every local cluster be up, with two nodes, one of which runs, and this elastic daemon."""
-    monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _run: False)
+    monkeypatch.setattr(agent, "controller_is_dead", lambda _run: False)
     monkeypatch.setattr(rpc, "call", lambda *_arguments: answer())
     for record in (each for each in clusters.recorded() if each.provider == "local"):
         run = RunDirectory(record.run_dir)
@@ -92,7 +94,7 @@ def test_all_checkouts_clusters_are_listed_those_of_deleted_ones_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, gone = made(tmp_path / "a"), made(tmp_path / "b", "other")
-    known_clusters.note(Stack(tmp_path / "a", "aws"), ClusterRef("c", "eu-west-1"))
+    known_clusters.note_cluster(Stack(tmp_path / "a", "aws"), ClusterRef("c", "eu-west-1"))
     ids = [record.id for record in clusters.recorded()]
     shutil.rmtree(gone.project)
     serve(monkeypatch, lambda: {"node_hours": 1.5, "usd": 0.25})
@@ -152,7 +154,7 @@ def test_a_slow_daemon_costs_all_clusters_together_half_a_second(
 def test_a_list_without_clouds_loads_no_clouds_library(checkout: Path) -> None:
     """It takes as long as `status` does: the libraries would take a second."""
     made(checkout)
-    known_clusters.note(Stack(checkout, "aws"), ClusterRef("c", "eu-west-1"))
+    known_clusters.note_cluster(Stack(checkout, "aws"), ClusterRef("c", "eu-west-1"))
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['cluster', 'list', '--json']\n"
         "from cli import main\n"
@@ -177,8 +179,8 @@ def stack_file(checkout: Path, name: str, text: str) -> None:
 
 def test_aws_is_asked_by_tag_in_every_known_region(checkout: Path, account: Account) -> None:
     made_here = Stack(checkout, "mine")
-    known_clusters.note(made_here, ClusterRef("c", REGION, f"{REGION}a"))
-    known_clusters.note(Stack(checkout, "ended"), ClusterRef("was", REGION))
+    known_clusters.note_cluster(made_here, ClusterRef("c", REGION, f"{REGION}a"))
+    known_clusters.note_cluster(Stack(checkout, "ended"), ClusterRef("was", REGION))
     (since,) = {record.since for record in clusters.recorded() if record.stack == "mine"}
     account.head()
     account.nodes("cpu-[0-1]", 2)
@@ -211,7 +213,7 @@ def test_aws_is_asked_by_tag_in_every_known_region(checkout: Path, account: Acco
 def test_a_cloud_that_cannot_be_asked_is_a_line_and_no_failure(
     checkout: Path, nobody: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known_clusters.note(Stack(checkout, "mine"), ClusterRef("c", REGION))
+    known_clusters.note_cluster(Stack(checkout, "mine"), ClusterRef("c", REGION))
     made(checkout)
     assert command(monkeypatch, "list", "--clouds", "--json") == 0
     out, err = capsys.readouterr()
@@ -229,7 +231,7 @@ def google_account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 def test_google_cloud_is_asked_by_label(checkout: Path, google_account: Project) -> None:
     region, zone = "europe-west4", "europe-west4-a"
     project = google_account.account.project
-    known_clusters.note(Stack(checkout, "mine"), ClusterRef("c", region, zone, project))
+    known_clusters.note_cluster(Stack(checkout, "mine"), ClusterRef("c", region, zone, project))
     google_account.head()
     google_account.node("cpu-0", zone=zone)
     google_account.node("cpu-0", cluster="far", zone="us-central1-a")
@@ -320,7 +322,7 @@ def test_what_is_left_is_named_and_another_call_finds_it(
     gone: clusters.Cluster, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (gone.run_dir / owner.OWNER).write_text("file:///elsewhere\n")
-    monkeypatch.setattr(gone_clusters, "end_cluster", lambda _run: None)
+    monkeypatch.setattr(local_clusters, "end_cluster", lambda _run: None)
     with pytest.raises(UserError) as caught:
         down(gone.id)
     assert str(caught.value).splitlines() == [
@@ -329,7 +331,7 @@ def test_what_is_left_is_named_and_another_call_finds_it(
         f"Run `./cluster down --cluster {gone.id}` again.",
     ]
     assert "nothing" not in capsys.readouterr().err
-    monkeypatch.setattr(gone_clusters, "end_cluster", end_cluster)
+    monkeypatch.setattr(local_clusters, "end_cluster", end_cluster)
     down(gone.id)
     said = capsys.readouterr().err.splitlines()
     assert said[-2] == "nothing else is left"
@@ -351,9 +353,9 @@ def test_a_cluster_whose_checkout_is_there_is_ended_there(tmp_path: Path) -> Non
 def test_a_running_cluster_whose_checkout_is_gone_is_named(
     gone: clusters.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gone_clusters.messages() == [], "a reboot has ended it"
+    assert local_clusters.gone_messages() == [], "a reboot has ended it"
     monkeypatch.setattr(RunDirectory, "pids", lambda _run: [1])
-    (message,) = gone_clusters.messages()
+    (message,) = local_clusters.gone_messages()
     assert message.endswith(f"`./cluster down --cluster {gone.id}`")
 
 
@@ -361,7 +363,7 @@ def test_a_clouds_cluster_without_its_checkout_is_looked_for(
     tmp_path: Path, account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gone").mkdir()
-    known_clusters.note(Stack(tmp_path / "gone", "aws"), ClusterRef("c", REGION))
+    known_clusters.note_cluster(Stack(tmp_path / "gone", "aws"), ClusterRef("c", REGION))
     shutil.rmtree(tmp_path / "gone")
     (record,) = clusters.recorded()
     (machine,) = account.nodes("cpu-0", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import system_packages
+from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout, running
 
 # pytest explains failed asserts of these shared modules too, as it does for test files.

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.local.run_directory import RunDirectory
 from localcloud import nspawn
 from localcloud.containers import leftovers
 from node import rpc
 from node.processes import ProcessId
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 
 USER = "ana"

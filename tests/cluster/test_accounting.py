@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import system_packages
 from node.processes import ProcessId
 from node.published import read_settings
 from node.sites import LocalSite
+from operations.local import system_packages
 from tests.cluster.test_nodes_by_name import listens
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import pids

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from cli.local import image, machine_access
-from cli.local.run_directory import RunDirectory
-from cli.provider import TOOL
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
+from operations.access import TOOL
+from operations.local import containers, machine_access
+from operations.local.run_directory import RunDirectory
 from tests.support import published_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", STACK)
     quick_benchmark(checkout)
     # The checkout has a cache of its own; the machines' image is taken from this machine's cache.
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(image.folder())
+    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
     before = links()
     try:
         checkout.cluster("up", check=True)

@@ -69,7 +69,7 @@ def test_ctrl_c_while_the_controller_boots(life: Checkout) -> None:
     assert "./cluster down --stack test" in up.text
     assert pids(life, "localcloud.agent") == agent, "the cluster has a session of its own"
     assert records(life)["head"]["status"] == "creating"
-    assert not pids(life, "cli.local.operations"), "no command goes on"
+    assert not pids(life, "operations.local"), "no command goes on"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.wide)])

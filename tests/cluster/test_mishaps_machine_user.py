@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import system_packages
+from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout, until
 from tests.support.ordinary_user import NAME, NewUser, OrdinaryUser
 

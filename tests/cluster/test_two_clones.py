@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cli.local.agent_lifecycle import end_cluster
-from cli.local.run_directory import RunDirectory
 from localcloud.machines import pids_of_cluster
+from operations.local.agent import end_cluster
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import SMALL, Checkout
 
 Make = Callable[..., Checkout]

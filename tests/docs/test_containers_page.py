@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from infra.config import parse
-from infra.config.containers import ContainersConfig
+from infra.config.cluster import ContainersConfig
 from tests.support.checkout import ROOT
 from tests.support.stack_values import values
 

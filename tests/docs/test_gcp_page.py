@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from cli.gcp.quotas import EVERYWHERE, wanted
+from cli.gcp.diagnosis import EVERYWHERE, wanted_quotas
 from infra import config
 from infra.config import StackConfig
 from infra.cost import cost
@@ -49,7 +49,7 @@ def test_the_prices_are_the_plans(name: str) -> None:
 
 
 def test_the_quotas_are_what_the_stacks_may_use() -> None:
-    needs = [wanted(stack(name)) for name in STACKS]
+    needs = [wanted_quotas(stack(name)) for name in STACKS]
     for metric in {metric for need in needs for metric in need} - {"CPUS_ALL_REGIONS"}:
         _, where, *cells = row(PAGE, metric)
         assert where == ("project" if metric in EVERYWHERE.values() else "region")

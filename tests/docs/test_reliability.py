@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from node.elastic.errors import ErrorClass
+from node.elastic.driver import ErrorClass
 from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.clouds.kept_storage import KeptStorage, Value, report
-from infra.config.checks.storage import THROUGHPUT
+from infra.config.rules.storage import THROUGHPUT
 from infra.config.storage import SharedStorage
+from operations.clouds.cloud import KeptStorage, Value, kept_report
 from tests.support.checkout import ROOT
 from tests.support.stack_values import CLUSTER, mistakes, values
 
@@ -40,7 +40,7 @@ def test_downs_last_lines_are_those_of_the_page() -> None:
         KeptStorage("home", "EBS volume vol-0123456789abcdef0", 200, "", home, 0.08),
     ]
     (shown,) = re.findall(r"```text\nnothing else is left\n(.*?)```", PAGE, re.DOTALL)
-    assert report(found, "Pulumi.lab.yaml", {}) == shown.splitlines()
+    assert kept_report(found, "Pulumi.lab.yaml", {}) == shown.splitlines()
 
 
 def test_the_classes_of_lustre_are_those_that_are_allowed() -> None:

@@ -11,15 +11,15 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 
 from node.bootstrap.steps import STEPS
+from node.elastic.driver import POLICIES
 from node.elastic.drivers.ec2.errors import classify
-from node.elastic.errors import POLICIES
 from node.slurm.reasons import EXPLANATIONS
 from tests.support.checkout import ROOT, sources
 
 TEXT = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MOST_WORDS = 6
 """So many words find a message, and leave the rest of the sentence free."""
-# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.explained` has their
+# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.sources` has their
 # patterns).
 FOREIGN = {
     "Killed",

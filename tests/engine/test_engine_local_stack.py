@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import system_packages
 from infra.program.stack import Stack
+from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout
 
 pytestmark = [
@@ -59,7 +59,7 @@ def engine(pulumi: None, tmp_path: Path) -> Iterator[Engine]:
     yield Engine(checkout)
     left = checkout.processes()
     if checkout.run_directory.exists() or left:
-        from cli.local.operations import cloud_down
+        from operations.local.cluster import cloud_down
 
         cloud_down(Stack(checkout.folder, checkout.stack))
     assert left == []

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.ssh import openssh
 from infra.aws import access
 from infra.ssh import Target
 from node.bootstrap.vm import users
+from operations import openssh
 from tests.support import sshd
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts

@@ -33,20 +33,20 @@ BILLION = "\n".join(
     ["x0: &x0 [lol]", *(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]" for i in range(1, 10))]
 ) + (f"\nconfig:\n  {CLUSTER}: *x9\n")
 
-# Words that the message must have. The number in "{n} mistakes" is checked, too.
+# Paths and codes that the message must have. The number in "{n} mistakes" is checked, too.
 FILES: dict[str, tuple[bytes, list[str]]] = {
-    "empty": (b"", ["is empty: it needs `config:`"]),
-    "only config": (b"config:\n", ["1 mistake.", "config\n", "nothing (null)", "Pulumi.local.yaml"]),
-    "not YAML": (b"config:\n\tx: 1\n", ["line 2, column 1: not YAML: a tab stands here"]),
-    "binary": (bytes(range(256)), ["not text in UTF-8"]),
+    "empty": (b"", ["[file.empty]"]),
+    "only config": (b"config:\n", ["1 mistake.", "config [file.no-config]\n"]),
+    "not YAML": (b"config:\n\tx: 1\n", ["line 2, column 1: ", "[yaml.tab]"]),
+    "binary": (bytes(range(256)), ["[file.not-utf-8]"]),
     "a program": (
         b"config: !!python/object/apply:os.system ['touch pwned']\n",
-        ["this tag (!) means nothing"],
+        ["[yaml.tag]"],
     ),
-    "a billion": (BILLION.encode(), ["more than 50000 values, with aliases (*) written out"]),
+    "a billion": (BILLION.encode(), ["[file.too-large]"]),
     "a key twice": (
         GOOD.replace("provider", "provider: aws\n    provider", 1).encode(),
-        ["1 mistake.", f"{CLUSTER}.provider", "on line 3 and on line 4", "remove one of them"],
+        ["1 mistake.", f"{CLUSTER}.provider [key.twice]"],
     ),
     "some of each": (
         (
@@ -58,30 +58,32 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
         ).encode(),
         [
             "7 mistakes.",
-            "did you mean secretsprovider?",
-            f'{CLUSTER}.controller.disk_gib\n    given    "50GB"\n    allowed  a whole number (GiB)\n'
-            "    do       write the number alone, without a unit",
-            f"{CLUSTER}.slurm\n    given    [4]\n    allowed  a section of keys and values",
-            f'{CLUSTER}.login.count\n    given    "yes"\n    allowed  a whole number',
-            f"{CLUSTER}.partitions[0].spott\n    given    a key that is not known",
-            f"{CLUSTER}.partitions[0].time_limit\n    given    24:00:00",
-            f'{CLUSTER}.partitions[0].nodes\n    given    {{"min": 5, "max": 2}}\n    allowed  min up to max',
+            "secretprovider [key.unknown]",
+            f"{CLUSTER}.controller.disk_gib [value.type]",
+            f"{CLUSTER}.slurm [value.type]",
+            f"{CLUSTER}.login.count [value.type]",
+            f"{CLUSTER}.partitions[0].spott [key.unknown]",
+            f"{CLUSTER}.partitions[0].time_limit [time-limit.number]",
+            f"{CLUSTER}.partitions[0].nodes [partition.nodes-order]",
         ],
     ),
     "a thousand": (
         THOUSAND.encode(),
         [
             f"{4 * MANY} mistakes.",
-            f'{CLUSTER}.partitions[0].instance_type: "m0"; allowed: an instance type of local: local.small, ',
-            f'{CLUSTER}.partitions[249].nodes.min: "x"; allowed: a whole number; write it in digits\n',
-            f"{CLUSTER}.partitions[249].nodes.max: -1; allowed: 1 or more\n",
+            f'{CLUSTER}.partitions[0].instance_type: "m0"; ',
+            f'{CLUSTER}.partitions[249].nodes.min: "x"; ',
+            f"{CLUSTER}.partitions[249].nodes.max: -1; ",
+            "[instance-type.unknown]\n",
+            "[value.type]\n",
+            "[value.range]\n",
         ],
     ),
     "a script that is not there": (
         (GOOD + "    hooks: [{role: all, source: hooks/none.sh}]\n").encode(),
         [
             "1 mistake.",
-            f'{CLUSTER}.hooks[0].source\n    given    "hooks/none.sh"\n    allowed  a file of this',
+            f"{CLUSTER}.hooks[0].source [source.missing]",
         ],
     ),
 }
@@ -160,7 +162,7 @@ def test_doctor_counts_it_among_what_stops_up(place: Place) -> None:
     place.file.write_text(BILLION.replace("*x9", "{<<: *x9}").replace("[lol]", "{a: 1}"))
     done = place.run("doctor", "--stack", "test")
     assert done.returncode == 1
-    assert "more than 50000 values" in done.stdout + done.stderr
+    assert "file.too-large" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "down", "status", "exec", "ssh", "logs", "outputs"])
@@ -168,10 +170,10 @@ def test_every_command_says_the_same(place: Place, command: str) -> None:
     place.file.write_text(GOOD.replace("max: 10", "max: ten"))
     done = place.run(command, "--stack=test", *(["--", "true"] if command == "exec" else []))
     assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
-    path, given, allowed, advice = done.stderr.splitlines()[2:]
-    assert path == f"{CLUSTER}.partitions[0].nodes.max"
-    assert [given.strip(), allowed.strip()] == ['given    "ten"', "allowed  a whole number"]
-    assert advice.strip() == "do       write it in digits"
+    path, given, *rest = done.stderr.splitlines()[2:]
+    assert path == f"{CLUSTER}.partitions[0].nodes.max [value.type]"
+    assert given == '    given    "ten"'
+    assert [line.split()[0] for line in rest] == ["allowed", "do"]
 
 
 def test_a_file_of_windows_is_as_good_as_any(place: Place) -> None:
@@ -186,9 +188,11 @@ def test_a_folder_and_a_pipe_are_no_stack_files(place: Place) -> None:
     folder.mkdir()
     os.mkfifo(pipe)
     try:
-        for name, words in (("folder", "it is a folder"), ("pipe", "it is not a file")):
+        for name in ("folder", "pipe"):
             done = place.run("up", "--stack", name)
-            assert (done.returncode, done.stderr) == (2, f"Pulumi.{name}.yaml cannot be read: {words}.\n")
+            (line,) = done.stderr.splitlines()
+            assert (done.returncode, line.partition(" ")[0]) == (2, f"Pulumi.{name}.yaml")
+            assert line.endswith(" [file.no-file]")
     finally:
         folder.rmdir()
         pipe.unlink()
@@ -197,16 +201,13 @@ def test_a_folder_and_a_pipe_are_no_stack_files(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["up", "--stack", "tset"],
-            "Pulumi.tset.yaml does not exist. Did you mean test? Stacks here: test.\n",
-        ),
-        (["up", "--stack", "../../x"], '"../../x" cannot be a stack\'s name: '),
-        (["down", "--stack=--all"], "Pulumi.--all.yaml does not exist. Stacks here: test.\n"),
-        (["down", "--stack", ""], '"" cannot be a stack\'s name: '),
-        (["doctor", "-s", "a b"], '"a b" cannot be a stack\'s name: '),
-        (["logs", "-s", "x" * 5000], "at most 100. Stacks here: test.\n"),
-        (["plan", "-s", "Pulumi.test.yaml"], "write --stack test\n"),
+        (["up", "--stack", "tset"], "[file.missing]\n"),
+        (["up", "--stack", "../../x"], "[stack.name]\n"),
+        (["down", "--stack=--all"], "[file.missing]\n"),
+        (["down", "--stack", ""], "[stack.name]\n"),
+        (["doctor", "-s", "a b"], "[stack.name]\n"),
+        (["logs", "-s", "x" * 5000], "[stack.name]\n"),
+        (["plan", "-s", "Pulumi.test.yaml"], "[stack.name-of-file]\n"),
     ],
     ids=range(7),
 )
@@ -219,23 +220,24 @@ def test_stacks_that_are_not_there(place: Place, arguments: list[str], words: st
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "code"),
     [
-        ("", '"" cannot be a stack\'s name: letters, digits'),
-        ("../../etc/x", '"../../etc/x" cannot be'),
-        ("a/b", '"a/b" cannot be'),
-        ("a b", '"a b" cannot be'),
-        ("a\nb\x1b[31m", '"a\\nb\\u001b[31m" cannot be'),
-        ("ü", '"ü" cannot be'),
-        ("x" * 101, "at most 100. Stacks here: blue."),
-        ("Pulumi.blue.yaml", "--stack takes the stack's name, not its file's: write --stack blue"),
-        ("Pulumi.blue", "write --stack blue"),
+        ("", "stack.name"),
+        ("../../etc/x", "stack.name"),
+        ("a/b", "stack.name"),
+        ("a b", "stack.name"),
+        ("a\nb\x1b[31m", "stack.name"),
+        ("ü", "stack.name"),
+        ("x" * 101, "stack.name"),
+        ("Pulumi.blue.yaml", "stack.name-of-file"),
+        ("Pulumi.blue", "stack.name-of-file"),
     ],
 )
-def test_names_that_no_stack_has(tmp_path: Path, name: str, words: str) -> None:
+def test_names_that_no_stack_has(tmp_path: Path, name: str, code: str) -> None:
     (tmp_path / "Pulumi.blue.yaml").write_text(GOOD)
-    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+    with pytest.raises(ConfigError, match="blue") as caught:
         stack_file.check_stack_name(name, tmp_path)
+    assert caught.value.code == code
     assert caught.value.exit_code == EXIT_USAGE
     assert "\n" not in str(caught.value)
 

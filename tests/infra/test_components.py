@@ -12,8 +12,6 @@ from typing import Any
 import pulumi
 import pytest
 
-from cli.local import operations
-from cli.local.run_directory import RunDirectory
 from infra import bundle, outputs, workload_files
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
@@ -21,8 +19,9 @@ from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from node.codec import to_json
-from node.local_cloud import LocalCloud
-from node.model import BenchmarkDesign, ClusterDesign
+from node.model import BenchmarkDesign, ClusterDesign, LocalCloud
+from operations.local.__main__ import PASSING, VERBS
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, sources
 from tests.support.doubles import DEBUG, design
 from tests.support.recorder import Recorder, declare
@@ -40,9 +39,9 @@ TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
 def operation(line: str) -> tuple[str, list[str]]:
     """Return a command line's verb and arguments, after a check that its program exists."""
     python, flag, module, verb, option, stack, *rest = shlex.split(line)
-    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
+    assert (python, flag, module) == (".venv/bin/python", "-m", "operations.local")
     assert (option, stack) == ("--stack", "test")
-    assert verb in {*operations.VERBS, *operations.PASSING}
+    assert verb in {*VERBS, *PASSING}
     return verb, rest
 
 

@@ -18,7 +18,7 @@ from test_outputs import of_a_program
 
 from infra.outputs import contract
 from infra.outputs.fields import fields
-from workload import program_record, result
+from workload import result
 
 FROZEN = Path(__file__).with_name("contract")
 OUTPUTS: dict[str, dict[str, str]] = json.loads((FROZEN / "outputs-v1.json").read_text(encoding="utf-8"))
@@ -72,8 +72,8 @@ def named(types: tuple[type, ...]) -> str:
 
 def of_program_result() -> dict[str, str]:
     """Return the fields of the record of a user's program."""
-    found = {key: named(types) for key, types in program_record.KEYS.items()}
-    return {**found, "apiVersion": json.dumps(program_record.API_VERSION)}
+    found = {key: named(types) for key, types in result.PROGRAM_KEYS.items()}
+    return {**found, "apiVersion": json.dumps(result.PROGRAM_API_VERSION)}
 
 
 def of_result() -> dict[str, str]:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.config import load_file, parse
-from infra.config.health import Check
+from infra.config.cluster import Check
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.instance_types.catalog import catalog
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.codec import from_json, to_json
 from node.health.model import CHECKS, Health, JobScript
 from node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
@@ -146,8 +146,10 @@ def test_timers_by_provider() -> None:
     assert (local.suspend_timeout, local.slurmd_timeout) == (5, 20)
     assert (aws.suspend_time, aws.reconcile_interval) == (300, 30.0)
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
-    assert gcp.resume_timeout == plain.resume_timeout + limits.ACCELERATORS + limits.HEALTH
-    assert aws.resume_timeout == gcp.resume_timeout + limits.RESTART, "it starts again, for Lustre's kernel"
+    assert gcp.resume_timeout == plain.resume_timeout + time_limits.ACCELERATORS + time_limits.HEALTH
+    assert aws.resume_timeout == gcp.resume_timeout + time_limits.RESTART, (
+        "it starts again, for Lustre's kernel"
+    )
     assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
     slow = made("local", {"local.boot_delay": 30, "local.boot_spread": 45}).slurm
     assert slow.resume_timeout == 60 + 30 + 45, "the slowest machine registers in time too"

@@ -11,7 +11,7 @@ from infra.additions import additions
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.bootstrap import limits
+from node.bootstrap import time_limits
 from node.model import ClusterDesign
 from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
@@ -112,8 +112,8 @@ def test_s4_containers() -> None:
     ]
     # Slurm waits for a node at least as long as its script may take.
     without = dataclasses.replace(containers, hooks=())
-    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600
-    assert containers.slurm.resume_timeout >= limits.boot(containers, gpu)
+    assert time_limits.boot(containers, gpu) == time_limits.boot(without, gpu) + 600
+    assert containers.slurm.resume_timeout >= time_limits.boot(containers, gpu)
     assert containers.containers is not None
     assert (containers.containers.runtime, containers.containers.images) == ("pyxis", "/fsx/enroot")
     own = FILLED_IN["PLACEHOLDER_PYXIS_PACKAGE"]

@@ -18,7 +18,7 @@ import pytest
 
 from infra.aws.batch import access
 from infra.clouds import commands
-from infra.config.batch import BatchConfig
+from infra.config.jobs import BatchConfig
 from tests.support import replacements
 from tests.support.replacements import Run
 from tests.support.stack_values import values

@@ -18,7 +18,6 @@ import jsonschema
 import pytest
 import yaml
 
-from cli.local.run_directory import RunDirectory
 from cli.operate import make_plan
 from infra.config import load_file, parse
 from infra.design import design
@@ -30,6 +29,7 @@ from node.model import ClusterDesign, Partition, Settings
 from node.published import parse_settings
 from node.slurm import conf
 from node.slurm.version import Version, spell
+from operations.local.run_directory import RunDirectory
 from tests.support.aws_machines import Machines as Aws
 from tests.support.aws_mocks import declare as declare_aws
 from tests.support.checkout import ROOT

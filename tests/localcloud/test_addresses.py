@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.run_directory import FIRST_PORT, LAST_PORT
 from localcloud import addresses
+from operations.local.run_directory import FIRST_PORT, LAST_PORT
 
 
 @pytest.fixture

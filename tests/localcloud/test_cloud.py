@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localcloud.cloud import Cloud
-from localcloud.errors import CloudError
 from localcloud.limits import Limits
+from localcloud.machines import CloudError
 from tests.support.sleepers import Sleepers, names, over, stopped_timers, until
 
 TAGS = {"cluster": "t", "role": "compute"}

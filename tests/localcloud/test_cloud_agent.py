@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from localcloud import isolation
+from localcloud import containers
 from localcloud.limits import ERRORS, OF_EVERY_CALL
 from node.codec import to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 from tests.support.sleepers import TAGS, ServedCloud, Sleepers, names, until
 
 HEAD = {"cluster": "t", "role": "controller"}
@@ -23,7 +23,7 @@ HEAD = {"cluster": "t", "role": "controller"}
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     maker = Sleepers()
-    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
+    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
     made = ServedCloud(tmp_path, maker)
     yield made
     made.server.close()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from localcloud.cloud import Cloud
-from localcloud.errors import CloudError
 from localcloud.limits import Limits
+from localcloud.machines import CloudError
 from node.processes import ProcessId
 from tests.support.sleepers import Sleepers, names, over, state_of, stopped_timers, until
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud.errors import CloudError
 from localcloud.limits import (
     ERRORS,
     LaunchAllowance,
@@ -21,6 +20,7 @@ from localcloud.limits import (
     refusal,
     registers,
 )
+from localcloud.machines import CloudError
 from node.codec import to_json
 from tests.support import texts
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import isolation
+from localcloud import containers
 from localcloud.network import PREFIX, addresses, hosts_text, read_hosts
 from localcloud.nspawn import link_of
 from node.model import CONTAINER, ClusterDesign, Host, Partition
 from node.sites import LocalSite
+from operations.local.run_directory import RunDirectory
 
 
 def design(*sizes: int, login: int = 0) -> ClusterDesign:
@@ -82,7 +82,7 @@ def test_settings_of_machines_with_a_root_of_their_own(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = RunDirectory.make(Stack(tmp_path, "test"))
-    isolation.write(run.path, CONTAINER)
+    containers.write_isolation(run.path, CONTAINER)
     assert run.containers
 
     site = run.settings(design(2)).site

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import name_support
 from localcloud import hosts_namespace, machines
 from localcloud.machines import STEPDS, ProcessRuntime, pids_of_cluster
 from node.processes import descendants, with_environment
+from operations.local import names
 from tests.support.checkout import ROOT, until
 
 CLEAR = """
@@ -83,7 +83,7 @@ def test_orphans_of_a_machine_end_at_one_moment(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(
-    name_support.unsupported_reason("127.9.64.0") is not None or not hosts_namespace.SLURM.is_dir(),
+    names.unsupported_reason("127.9.64.0") is not None or not hosts_namespace.SLURM.is_dir(),
     reason="no namespaces with a /etc/slurm of their own here",
 )
 def test_a_client_that_waits_for_a_job_is_found_although_it_lost_slurm_conf(tmp_path: Path) -> None:

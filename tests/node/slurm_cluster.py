@@ -24,8 +24,7 @@ from typing import Self
 
 import pytest
 
-from cli.local.run_directory import FIRST_PORT, free_range
-from node.bootstrap.registration import start_slurmd
+from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service, Services
 from node.folders import Folders
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
@@ -34,6 +33,7 @@ from node.slurm.addressing import ports_needed
 from node.slurm.conf import render
 from node.slurm.control import Control
 from node.slurm.hostlist import expand
+from operations.local.run_directory import FIRST_PORT, free_range
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OWN_PORTS = range(FIRST_PORT - 4000, FIRST_PORT)

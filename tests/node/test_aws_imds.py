@@ -8,18 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from node import http_client
 from node.aws import imds
 from node.aws.imds import Metadata
-from node.cloud import call
-from node.cloud.errors import MissingError, ServiceError, UnreachableError
-from node.cloud.notice import Notice
+from node.cloud_api import MissingError, Notice, ServiceError, UnreachableError
 from tests.support.fake_imds import ROLE, FakeImds, fake_imds, key
 from tests.support.naps import noted_naps
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
     with fake_imds() as fake:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
         # Metadata is never requested through a proxy, because it is local to the machine.
@@ -128,6 +127,6 @@ def test_what_passes_is_asked_again_and_what_stays_is_said(
     service.broken = 99
     with pytest.raises(ServiceError, match=r"placement/region: HTTP status 503"):
         metadata.region()
-    monkeypatch.setattr(call, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE_SECONDS", 0.01)
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 did not answer \(tried 6 times\): .*refused"):
         Metadata("http://127.0.0.1:1").region()

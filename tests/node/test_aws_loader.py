@@ -79,8 +79,7 @@ def test_the_archive_is_the_same_everywhere_and_holds_no_second_client() -> None
         names = archive.namelist()
         assert archive.read("__main__.py") == (ROOT / "node/loader.py").read_bytes()
         sources = {n for n in names if n.count("/") == 2}
-        folders = [ROOT / "node" / name for name in ("aws", "cloud")]
-        assert sources == {f"node/{f.name}/{p.name}" for f in folders for p in f.glob("*.py")}
+        assert sources == {f"node/aws/{path.name}" for path in (ROOT / "node" / "aws").glob("*.py")}
         for name in sources:
             assert archive.read(name) == (ROOT / name).read_bytes()
 
@@ -154,8 +153,15 @@ def test_from_the_user_datas_first_code_to_the_boot(cloud: Cloud, tmp_path: Path
     pointer = cloud.publish()
     cloud.s3.put_object(Bucket="t-bucket", Key="loader.py", Body=bundle.loader_archive("aws"))
     cloud.code.mkdir()
-    (cloud.code / "start.py").write_bytes((ROOT / "node" / "aws" / "start.py").read_bytes())
-    line = [sys.executable, str(cloud.code / "start.py"), "--bucket", "t-bucket", "--region", "eu-west-1"]
+    (cloud.code / "run_loader.py").write_bytes((ROOT / "node" / "aws" / "run_loader.py").read_bytes())
+    line = [
+        sys.executable,
+        str(cloud.code / "run_loader.py"),
+        "--bucket",
+        "t-bucket",
+        "--region",
+        "eu-west-1",
+    ]
     done = subprocess.run(
         [*line, "--cluster", "t", "--role", "login", "--host", "login-0"],
         env=cloud.environment, capture_output=True, text=True, timeout=60, cwd="/", check=False,

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.context import Context
+from node.bootstrap.services import unit_text
 from node.bootstrap.vm import notices
-from node.bootstrap.vm.systemd import text
-from node.cloud.errors import UnreachableError
-from node.cloud.notice import Notice
+from node.cloud_api import Notice, UnreachableError
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import Verb
@@ -231,5 +230,5 @@ def test_nodes_of_spot_partitions_have_a_watch_and_no_others(tmp_path: Path, boo
         assert context.services.started == []  # type: ignore[attr-defined]
     assert notices.start(booted) == "the watch for notices"
     (made,) = booted.services.started  # type: ignore[attr-defined]
-    after = [line for line in text(made).splitlines() if line.startswith("After=")]
+    after = [line for line in unit_text(made).splitlines() if line.startswith("After=")]
     assert after == ["After=network-online.target slurm-stacks-munged.service slurm-stacks-slurmd.service"]

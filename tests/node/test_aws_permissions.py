@@ -23,11 +23,12 @@ import pytest
 from infra import bundle
 from infra.aws import policies
 from infra.aws.policies import SSM_SESSION
-from node.aws import start
+from node import http_client
+from node.aws import run_loader
 from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
-from node.bootstrap.vm import clouds, cloudwatch, machine
-from node.cloud import call
+from node.bootstrap.vm import clouds, machine
+from node.bootstrap.vm.clouds import cloudwatch
 from node.model import Hook
 from tests.support.doubles import HEAD
 from tests.support.fake_ec2_iam import Question
@@ -61,7 +62,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url,
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+        monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
         key = {"aws_access_key_id": ENGINEER, "aws_secret_access_key": "b", "region_name": "eu-west-1"}
         s3 = boto3.client("s3", endpoint_url=aws.url, **key)
         for bucket in ("t-bucket", "scripts"):
@@ -94,8 +95,8 @@ def publish(s3: Any) -> None:
 def boot(cloud: Cloud, folder: Path, role: str) -> Any:
     """Makes all calls to AWS of a machine's code, from its first line on. Returns the machine's design."""
     host = HOSTS[role]
-    first = folder / "start.py"
-    shutil.copy(start.__file__, first)
+    first = folder / "run_loader.py"
+    shutil.copy(run_loader.__file__, first)
     line = [sys.executable, "-I", "-S", str(first), "--bucket", "t-bucket", "--region", "eu-west-1"]
     done = subprocess.run(
         [*line, "--cluster", "t", "--role", role, "--host", host],

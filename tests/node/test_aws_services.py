@@ -13,11 +13,9 @@ from typing import Any
 import boto3
 import pytest
 
-from node.aws.s3 import Bucket
-from node.aws.secretsmanager import Secret
-from node.aws.sigv4 import Credentials
-from node.cloud import call
-from node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node import http_client
+from node.aws.services import Bucket, Credentials, Secret
+from node.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"
@@ -130,7 +128,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     made = Stub()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_SECRETS_MANAGER", made.url)
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
     yield made
     made.close()
 
@@ -194,11 +192,11 @@ def test_addresses_of_the_regions(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     asked: list[str] = []
 
-    def answer(_method: str, url: str, *_rest: Any, **_options: Any) -> call.Answer:
+    def answer(_method: str, url: str, *_rest: Any, **_options: Any) -> http_client.Answer:
         asked.append(url)
-        return call.Answer(200, b"{}")
+        return http_client.Answer(200, b"{}")
 
-    monkeypatch.setattr(call, "call", answer)
+    monkeypatch.setattr(http_client, "call", answer)
     for name, region in (("b", "eu-west-1"), ("a.b", "eu-west-1"), ("b", "cn-north-1")):
         Bucket(f"s3://{name}", region, role).get("code/x")
     Secret("t-munge", "eu-west-1", role)._call("GetSecretValue")

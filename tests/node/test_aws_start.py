@@ -19,9 +19,8 @@ import boto3
 import pytest
 
 from infra import bundle
-from node.aws import start
-from node.aws.service import domain
-from node.aws.sigv4 import Credentials, signed
+from node.aws import run_loader
+from node.aws.services import Credentials, domain, signed
 from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server
 
@@ -101,11 +100,11 @@ def cloud() -> Iterator[Cloud]:
 
 def machine(cloud: Cloud, folder: Path, *more: str, tries: int = 30) -> subprocess.CompletedProcess[str]:
     """Starts the code as the systemd unit does, with short pauses."""
-    source = Path(start.__file__).read_text()
+    source = Path(run_loader.__file__).read_text()
     quick = source.replace("PAUSE = 10.0", "PAUSE = 0.05").replace("TRIES = 30", f"TRIES = {tries}")
     assert quick.count("0.05") == 1
-    (folder / "start.py").write_text(quick)
-    line = [sys.executable, str(folder / "start.py"), "--bucket", "bucket-1", "--region", "eu-west-1"]
+    (folder / "run_loader.py").write_text(quick)
+    line = [sys.executable, str(folder / "run_loader.py"), "--bucket", "bucket-1", "--region", "eu-west-1"]
     environment = {
         **os.environ,
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": cloud.url,
@@ -166,7 +165,7 @@ def test_a_new_loader_replaces_that_of_the_last_boot(cloud: Cloud, tmp_path: Pat
 def test_its_signature_is_the_node_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first code has its own signer. Both signers must agree, also for AWS's own address."""
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
-    made = start.signed("bucket-1", "eu-west-1", "loader.py", ROLE, NOW)
+    made = run_loader.signed("bucket-1", "eu-west-1", "loader.py", ROLE, NOW)
     assert made.full_url == "https://bucket-1.s3.eu-west-1.amazonaws.com/loader.py"
     credentials = Credentials(ROLE["AccessKeyId"], ROLE["SecretAccessKey"], ROLE["Token"])
     wanted = signed("GET", made.full_url, {}, b"", credentials, region="eu-west-1", service="s3", now=NOW)
@@ -177,7 +176,7 @@ def test_its_signature_is_the_node_codes(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_finds_the_bucket_in_regions_of_another_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     for region in ("cn-north-1", "us-gov-west-1"):
-        made = start.signed("bucket-1", region, "loader.py", ROLE, NOW)
+        made = run_loader.signed("bucket-1", region, "loader.py", ROLE, NOW)
         assert made.full_url == f"https://bucket-1.s3.{region}.{domain(region)}/loader.py"
 
 
@@ -204,9 +203,9 @@ def test_the_first_code_and_the_loader_of_the_bucket_become_the_bootstrap(tmp_pa
         s3.create_bucket(Bucket="bucket-1", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         for key, content in objects.items():
             s3.put_object(Bucket="bucket-1", Key=key, Body=content)
-        shutil.copy(start.__file__, tmp_path / "start.py")
+        program = shutil.copy(run_loader.__file__, tmp_path / "run_loader.py")
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(tmp_path / "start.py"), "--bucket", "bucket-1", "--cluster", "c",
+            [sys.executable, "-I", "-S", program, "--bucket", "bucket-1", "--cluster", "c",
              "--region", "eu-west-1", "--role", "controller", "--host", "controller"],
             env={"AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url, "AWS_ENDPOINT_URL_S3": url},
             cwd="/", capture_output=True, text=True, check=False, timeout=60,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import accounting, accounts, daemons, mariadb
+from node.bootstrap import accounting, accounts, daemons
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.folders import Folders
@@ -79,7 +79,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    data, etc = (context.path(path) for path in (mariadb.database(context.folders), context.folders.etc))
+    data, etc = (context.path(path) for path in (accounting.database(context.folders), context.folders.etc))
     accounting.start(context)
     assert run.calls == [
         f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
@@ -91,7 +91,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
     ]
     database, dbd = started(context)
     assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", None), ("slurmdbd", None)]
-    assert dbd.env["MYSQL_UNIX_PORT"] == str(mariadb.database_socket(context.folders))
+    assert dbd.env["MYSQL_UNIX_PORT"] == str(accounting.database_socket(context.folders))
     lines = (etc / "mariadb.cnf").read_text().splitlines()
     assert "skip-networking" in lines
     assert f"datadir={data}" in lines
@@ -114,29 +114,29 @@ def test_a_database_that_was_not_finished_is_made_anew(
 ) -> None:
     context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    half = context.path(mariadb.database(context.folders)).with_name("database.new")
+    half = context.path(accounting.database(context.folders)).with_name("database.new")
     half.mkdir()
     (half / "ibdata1").touch()
     accounting.start(context)
     assert run.calls[0].startswith("/usr/bin/mariadb-install-db ")
-    assert list(context.path(mariadb.database(context.folders)).iterdir()) == []
+    assert list(context.path(accounting.database(context.folders)).iterdir()) == []
 
 
 def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MariaDB's socket exists early, but MariaDB answers only when it has run its statements."""
     path = tmp_path / "m.sock"
-    assert not mariadb._answers(path)
+    assert not accounting._mariadb_answers(path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert not mariadb._answers(path), "left by one that was killed"
+        assert not accounting._mariadb_answers(path), "left by one that was killed"
         server.listen()
-        monkeypatch.setattr(mariadb, "ANSWER_SECONDS", 0.05)
-        assert not mariadb._answers(path), "not ready yet"
+        monkeypatch.setattr(accounting, "ANSWER_SECONDS", 0.05)
+        assert not accounting._mariadb_answers(path), "not ready yet"
         server.accept()[0].close()
-        monkeypatch.setattr(mariadb, "ANSWER_SECONDS", 60.0)
+        monkeypatch.setattr(accounting, "ANSWER_SECONDS", 60.0)
         greeter = threading.Thread(target=lambda: server.accept()[0].send(b"\x4a"))
         greeter.start()
-        assert mariadb._answers(path)
+        assert accounting._mariadb_answers(path)
         greeter.join()
 
 
@@ -152,7 +152,7 @@ def test_on_process_machines_any_name_of_the_owner_is_fine(
         asked.append(statements)
         return {}
 
-    monkeypatch.setattr(mariadb, "start", database)
+    monkeypatch.setattr(accounting, "start_mariadb", database)
     run.answer("sacctmgr --noheader", "t")
     accounting.start(context)
     assert "'slurm'@'localhost' IDENTIFIED BY ''" in asked[0]

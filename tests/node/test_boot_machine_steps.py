@@ -18,23 +18,13 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import (
-    accounts,
-    daemons,
-    execute,
-    key_server,
-    machine_slurm,
-    machine_steps,
-    registration,
-    report_server,
-    sshd,
-    steps,
-)
+from node.bootstrap import accounts, daemons, key_server, machine_steps, report_server, step_runner, steps
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
-from node.bootstrap.vm import cloud_local, disks, users
+from node.bootstrap.vm import disks, users
+from node.bootstrap.vm.clouds import local
 from node.folders import Folders
-from node.gcp import secretmanager
+from node.gcp import services
 from node.model import Containers, Host, Mount
 from node.sites import AwsSite
 from tests.support import whole_boot
@@ -94,7 +84,7 @@ def machine(
     monkeypatch.setattr(pwd, "getpwnam", lambda name: entry[name])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     whole_boot.keys_come_from(monkeypatch, tmp_path / "secrets" / "munge.key")
-    monkeypatch.setattr(cloud_local, "SECRETS", str(tmp_path / "secrets"))
+    monkeypatch.setattr(local, "SECRETS", str(tmp_path / "secrets"))
     (tmp_path / "secrets").mkdir(mode=0o700)
     root = tmp_path / "root"
     for folder in ("etc", "opt/slurm-stacks/current", "home", "apps"):
@@ -182,7 +172,7 @@ def test_the_machine_has_its_name_and_knows_the_others(
 
 @pytest.fixture
 def no_sshd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
+    monkeypatch.setattr(users, "SSHD", Path("/nonexistent/sshd"))
 
 
 @pytest.mark.usefixtures("no_sshd")
@@ -219,7 +209,7 @@ def test_a_machine_waits_for_the_controllers_key(
     machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_steps, "KEY_PAUSE_SECONDS", 0.05)
-    secret = cloud_local.File(tmp_path / "secrets" / "munge.key")
+    secret = local.File(tmp_path / "secrets" / "munge.key")
     later = threading.Timer(0.3, secret.put, (b"k" * 1024,))
     later.start()
     try:
@@ -239,8 +229,8 @@ def test_a_key_that_never_comes_is_said_in_words(
         "or these words are lost"
     )
     # Google names seven minutes. The controller waits longer, and a login machine waits for the controller.
-    assert 7 * 60 < secretmanager.DENIED_SECONDS < machine_steps.KEY_SECONDS["login"]
-    assert limits["controller"] > secretmanager.DENIED_SECONDS
+    assert 7 * 60 < services.DENIED_SECONDS < machine_steps.KEY_SECONDS["login"]
+    assert limits["controller"] > services.DENIED_SECONDS
     monkeypatch.setitem(machine_steps.KEY_SECONDS, "compute", 0.2)
     monkeypatch.setattr(machine_steps, "KEY_PAUSE_SECONDS", 0.05)
     words = r"given no munge key for 0\.2 s \(10\.99\.0\.2: has no key yet\): .*logs --stack test controller"
@@ -258,7 +248,7 @@ def test_settings_without_a_secret_are_refused(machine: Callable[..., Context]) 
 def test_host_keys_are_made_once_and_published(
     machine: Callable[..., Context], tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")  # whatever is there
+    monkeypatch.setattr(users, "SSHD", tools / "slurmd")  # whatever is there
     program(
         tools,
         "ssh-keygen",
@@ -314,7 +304,7 @@ def test_storage_that_is_not_here_is_named(machine: Callable[..., Context]) -> N
 
 def test_a_mount_that_is_missing_is_in_the_report(machine: Callable[..., Context], tmp_path: Path) -> None:
     (step,) = [step for step in steps.STEPS if step.name == "mounts"]
-    assert execute.run_steps(machine(), [step]) is False
+    assert step_runner.run_steps(machine(), [step]) is False
     (only,) = json.loads((tmp_path / "report.json").read_text())["steps"]
     assert "the machine was started without this folder" in only["note"]
 
@@ -329,7 +319,7 @@ def test_the_controller_has_folders_configuration_and_programs(
     before = os.umask(0o077)
     try:
         for _ in range(2):
-            assert machine_slurm.slurm(machine("controller", "controller")) == "slurm-wlm 23.11.4"
+            assert machine_steps.slurm(machine("controller", "controller")) == "slurm-wlm 23.11.4"
     finally:
         os.umask(before)
     text = (root / "etc" / "slurm" / "slurm.conf").read_text()
@@ -364,12 +354,12 @@ def test_slurms_files_are_slurms(
         given[re.sub(r"^\.(.+)\.[0-9a-f]{16}$", r"\1", name)] = user
 
     monkeypatch.setattr(os, "fchown", own)
-    machine_slurm.slurm(machine("controller", "controller"))
+    machine_steps.slurm(machine("controller", "controller"))
     assert {"slurmctld", "slurm-stacks", "slurm", "requests"} == {
         n for n, user in given.items() if user == 4711
     }
     given.clear()
-    machine_slurm.slurm(machine())
+    machine_steps.slurm(machine())
     assert "slurmd" not in given, "slurmd is root's"
 
 
@@ -377,7 +367,7 @@ def test_a_login_machine_has_slurm_conf_and_the_tool_and_no_state(
     machine: Callable[..., Context], tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    assert machine_slurm.slurm(machine("login", "login-0")) == "slurm-wlm 23.11.4"
+    assert machine_steps.slurm(machine("login", "login-0")) == "slurm-wlm 23.11.4"
     assert "SlurmctldHost=localhost(10.99.0.2)" in (root / "etc" / "slurm" / "slurm.conf").read_text()
     assert (root / "usr" / "local" / "bin" / "slurm-stacks").exists()
     assert not (root / "var" / "spool" / "slurmctld").exists()
@@ -390,28 +380,28 @@ def test_a_node_renders_nothing_and_finds_what_slurmd_fetches(
     root = tmp_path / "root"
     (root / "etc" / "slurm").mkdir()
     (root / "etc" / "slurm" / "slurm.conf").write_text("of another cluster")
-    assert machine_slurm.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
+    assert machine_steps.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
     link = root / "etc" / "slurm" / "slurm.conf"
     assert str(link.readlink()) == f"{root}/var/spool/slurmd/conf-cache/slurm.conf"
-    assert machine_slurm.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
+    assert machine_steps.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
 
 
 def test_a_node_has_a_folder_for_its_users_containers_only_where_there_are_containers(
     machine: Callable[..., Context], tmp_path: Path
 ) -> None:
     folder = tmp_path / "root" / "run" / "slurm-stacks" / "oci"
-    machine_slurm.slurm(machine())
+    machine_steps.slurm(machine())
     assert not folder.exists()
-    machine_slurm.slurm(machine(containers=Containers("oci")))
+    machine_steps.slurm(machine(containers=Containers("oci")))
     assert mode(folder) == 0o1777
 
 
 def test_a_machine_without_slurm_says_so(
     machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(machine_slurm.PROGRAM, "compute", "no-such-slurmd")
+    monkeypatch.setitem(machine_steps.PROGRAM, "compute", "no-such-slurmd")
     with pytest.raises(FileNotFoundError, match="no-such-slurmd is not installed on this machine"):
-        machine_slurm.slurm(machine())
+        machine_steps.slurm(machine())
 
 
 # --- ready -----------------------------------------------------------------------------------------------
@@ -422,7 +412,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that work as soon as they are started."""
     monkeypatch.setattr(daemons, "wait", lambda *_arguments: None)
     monkeypatch.setattr(daemons, "check_port", lambda *_arguments: None)
-    monkeypatch.setattr(registration, "start_delay", lambda *_arguments: 0.0)
+    monkeypatch.setattr(daemons, "start_delay", lambda *_arguments: 0.0)
 
 
 def started(context: Context) -> list[tuple[str, str | None]]:
@@ -432,14 +422,14 @@ def started(context: Context) -> list[tuple[str, str | None]]:
 
 def ready(context: Context) -> str:
     context.report.content["facts"]["slurm"] = "slurm-wlm 23.11.4"
-    return machine_slurm.ready(context)
+    return machine_steps.ready(context)
 
 
 @pytest.mark.usefixtures("at_once")
 def test_each_roles_daemons_and_who_runs_them(
     machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
+    monkeypatch.setattr(users, "SSHD", tools / "slurmd")
     with_login = (HEAD, LOGIN)
     controller = machine("controller", "controller", fleet=with_login)
     assert ready(controller) == "started munged, the name server, slurmctld and the elastic daemon"

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import daemons, limits, process_steps, steps
+from node.bootstrap import daemons, process_steps, steps, time_limits
 from node.bootstrap import main as boot
 from node.bootstrap.context import ALL, Context, SkipStep, Step
-from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, failure, file_sink
+from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.health.model import Health
@@ -198,13 +198,15 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
     made = design(gpu, isolation="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
-    assert limits.boot(made, gpu) == limits.START + limits.RESTART + steps + 65
+    assert time_limits.boot(made, gpu) == time_limits.START + time_limits.RESTART + steps + 65
     plain = dataclasses.replace(gpu, accelerator=None, efa=0)
-    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"] + mine["health"]
+    assert (
+        time_limits.boot(made, gpu) - time_limits.boot(made, plain) == mine["accelerators"] + mine["health"]
+    )
     baked = dataclasses.replace(made, image=Image(bake=True))
-    assert limits.boot(baked, gpu) < limits.boot(made, plain) - 1000
+    assert time_limits.boot(baked, gpu) < time_limits.boot(made, plain) - 1000
     own = dataclasses.replace(gpu, image="ami-1")
-    assert limits.boot(baked, own) == limits.boot(made, own), "what is in it is not known"
+    assert time_limits.boot(baked, own) == time_limits.boot(made, own), "what is in it is not known"
 
 
 def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(

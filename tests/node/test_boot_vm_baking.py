@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from infra import bundle
+from node import http_client
 from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import baking, cloudwatch, drivers, lustre, mariadb, nvidia, packages
-from node.cloud import call
-from node.cloud.call import Answer
+from node.bootstrap.vm import baking, drivers, lustre, mariadb, packages
+from node.bootstrap.vm.clouds import cloudwatch
+from node.http_client import Answer
 from node.model import Mount, Partition, Settings, SlurmSettings
 from node.sites import AwsSite
 from tests.support.doubles import settings
@@ -134,11 +135,11 @@ def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
     """Records the requested NVIDIA packages. `test_drivers_apt.py` tests which versions work together."""
     asked: list[tuple[str, dict[str, bool]]] = []
 
-    def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
+    def install(_context: Context, flavour: drivers.Flavour, **how: bool) -> drivers.Choice:
         asked.append((flavour.name, how))
-        return nvidia.Choice((), "580.173.02", built=True)
+        return drivers.Choice((), "580.173.02", built=True)
 
-    monkeypatch.setattr(nvidia, "install", install)
+    monkeypatch.setattr(drivers, "install_nvidia", install)
     return asked
 
 
@@ -184,7 +185,7 @@ def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
 def lustre_world(run: Recorder, root: Path, monkeypatch: pytest.MonkeyPatch, running: str) -> None:
     monkeypatch.setattr(platform, "release", lambda: running)
     key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(200, key))
     wanted = "6.8.0-1021-aws"
     if running != wanted:
         run.fail("modinfo")
@@ -248,7 +249,7 @@ def test_without_the_agent_an_image_is_one_all_the_same(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / cloudwatch.AGENT).unlink()
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(503, b""))
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(503, b""))
     status, report = bake(tmp_path, "image-compute", Recorder())
     assert (status, states(report)["logs"]) == (0, "skipped")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from node import http_client
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import buckets, disks, mounts
-from node.cloud import call
-from node.cloud.errors import ServiceError
+from node.cloud_api import ServiceError
 from node.model import Mount
 from tests.support.recorded import machine
 
@@ -33,11 +33,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every address answers with the same archive, which has the pinned hash."""
     asked: list[str] = []
 
-    def answer(_verb: str, url: str, *_arguments: object, **_options: object) -> call.Answer:
+    def answer(_verb: str, url: str, *_arguments: object, **_options: object) -> http_client.Answer:
         asked.append(url)
-        return call.Answer(200, ARCHIVE, {})
+        return http_client.Answer(200, ARCHIVE, {})
 
-    monkeypatch.setattr(call, "call", answer)
+    monkeypatch.setattr(http_client, "call", answer)
     pinned = hashlib.sha256(ARCHIVE).hexdigest()
     monkeypatch.setattr(buckets, "SHA256", dict.fromkeys(buckets.SHA256, pinned))
     return asked

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import execute
+from node import http_client
+from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import cloudwatch, signed
-from node.bootstrap.vm.signed import Signer
-from node.cloud import call
-from node.cloud.call import Answer
-from node.cloud.errors import UnreachableError
+from node.bootstrap.vm import openpgp
+from node.bootstrap.vm.clouds import cloudwatch
+from node.bootstrap.vm.openpgp import Signer
+from node.cloud_api import UnreachableError
+from node.http_client import Answer
 from node.model import Accelerator, Mount, Partition
 from tests.support.recorded import NFS, machine
 
@@ -31,7 +32,7 @@ def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         asked.append((url, signature, by))
         target.write_bytes(b"deb")
 
-    monkeypatch.setattr(signed, "fetch", fetch)
+    monkeypatch.setattr(openpgp, "fetch_signed", fetch)
     context, run = machine(tmp_path, "controller", "controller", driver=SITE)
     agent = tmp_path / "root" / cloudwatch.AGENT
 
@@ -126,10 +127,10 @@ def test_no_boot_fails_of_it(
             raise answer
         return answer
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(http_client, "call", fetch)
     context, _ = machine(tmp_path, driver=SITE)
     (step,) = [step for step in STEPS if step.name == "logs"]
-    assert execute.run_steps(context, [step]) is True
+    assert step_runner.run_steps(context, [step]) is True
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["steps"][-1]["state"] == "skipped"
     assert report["steps"][-1]["note"].startswith("logs stay on this machine: ")

@@ -11,7 +11,8 @@ import pytest
 
 from node.bootstrap.command import run as really
 from node.bootstrap.context import Context
-from node.bootstrap.vm import cloud_aws, disks
+from node.bootstrap.vm import disks
+from node.bootstrap.vm.clouds import aws
 from node.model import Mount
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts
@@ -52,10 +53,10 @@ def head(tmp_path: Path) -> tuple[Context, Recorder]:
 
 def test_volumes_are_known_by_their_ids_and_not_by_their_order(tmp_path: Path) -> None:
     context, run = head(tmp_path)
-    nvme(tmp_path, "nvme0n1", cloud_aws.EBS, "vol0root")
-    apps = nvme(tmp_path, "nvme1n1", cloud_aws.EBS, "vol0bbb")
-    home = nvme(tmp_path, "nvme2n1", cloud_aws.EBS, "vol0aaa")
-    nvme(tmp_path, "nvme3n1", cloud_aws.INSTANCE_STORE, "vol0aaa")
+    nvme(tmp_path, "nvme0n1", aws.EBS, "vol0root")
+    apps = nvme(tmp_path, "nvme1n1", aws.EBS, "vol0bbb")
+    home = nvme(tmp_path, "nvme2n1", aws.EBS, "vol0aaa")
+    nvme(tmp_path, "nvme3n1", aws.INSTANCE_STORE, "vol0aaa")
     said = disks.prepare(context)
     assert said == f"/home: made ext4 on {home}; /apps: made ext4 on {apps}"
     made = [call.split()[-1] for call in run.calls if call.startswith("mkfs")]
@@ -66,9 +67,9 @@ def test_on_xen_a_volume_is_known_by_its_attachment(tmp_path: Path) -> None:
     context, _ = head(tmp_path)
     device = tmp_path / "root" / "dev" / "xvdf"
     device.write_bytes(b"")
-    assert cloud_aws.find(context, "vol-0aaa", "/dev/sdf") == str(device)
-    assert cloud_aws.find(context, "vol-0bbb", "/dev/sdg") is None
-    assert cloud_aws.find(context, "vol-0bbb", None) is None
+    assert aws.find(context, "vol-0aaa", "/dev/sdf") == str(device)
+    assert aws.find(context, "vol-0bbb", "/dev/sdg") is None
+    assert aws.find(context, "vol-0bbb", None) is None
 
 
 def test_a_volume_that_never_comes_is_said(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_disk_with_anything_on_it_is_never_made_anew(
 ) -> None:
     context, run = head(tmp_path)
     for name, serial in (("nvme1n1", "vol0aaa"), ("nvme2n1", "vol0bbb")):
-        nvme(tmp_path, name, cloud_aws.EBS, serial, content)
+        nvme(tmp_path, name, aws.EBS, serial, content)
     run.answer("blkid", blkid)
     if says is None:
         assert "was on" in disks.prepare(context)
@@ -114,7 +115,7 @@ def test_a_real_file_system_is_made_once(tmp_path: Path) -> None:
     context, _ = head(tmp_path)
     context.run = really
     devices = [
-        nvme(tmp_path, name, cloud_aws.EBS, serial, bytes(4 << 20))
+        nvme(tmp_path, name, aws.EBS, serial, bytes(4 << 20))
         for name, serial in (("nvme1n1", "vol0aaa"), ("nvme2n1", "vol0bbb"))
     ]
     assert disks.prepare(context).count("made ext4 on") == 2
@@ -128,15 +129,15 @@ def test_a_real_file_system_is_made_once(tmp_path: Path) -> None:
 
 def test_one_disk_of_a_nodes_own_is_taken_as_it_is(tmp_path: Path) -> None:
     context, run = machine(tmp_path, mounts=SCRATCH)
-    nvme(tmp_path, "nvme0n1", cloud_aws.EBS, "vol0root")
-    device = nvme(tmp_path, "nvme1n1", cloud_aws.INSTANCE_STORE)
+    nvme(tmp_path, "nvme0n1", aws.EBS, "vol0root")
+    device = nvme(tmp_path, "nvme1n1", aws.INSTANCE_STORE)
     assert disks.prepare(context) == f"/local_scratch: made ext4 on {device}"
     assert not run.having("mdadm")
 
 
 def test_several_become_one_array(tmp_path: Path) -> None:
     context, run = machine(tmp_path, mounts=SCRATCH)
-    own = [str(nvme(tmp_path, f"nvme{number}n1", cloud_aws.INSTANCE_STORE)) for number in (10, 2)]
+    own = [str(nvme(tmp_path, f"nvme{number}n1", aws.INSTANCE_STORE)) for number in (10, 2)]
     array = tmp_path / "root" / disks.ARRAY
 
     def create(*_argv: str) -> str:
@@ -238,7 +239,7 @@ print((folder / "root/home/ubuntu/.ssh/authorized_keys").read_text().split())
 def test_the_life_of_a_real_disk(tmp_path: Path) -> None:
     """A new disk, a repeated boot, and a grown disk of a replaced controller, with real commands on a loop
     device."""
-    disk = nvme(tmp_path, "nvme1n1", cloud_aws.EBS, "vol0aaa", bytes(8 << 20))
+    disk = nvme(tmp_path, "nvme1n1", aws.EBS, "vol0aaa", bytes(8 << 20))
     image = tmp_path / "root" / "home" / "ubuntu" / ".ssh" / "authorized_keys"
     image.parent.mkdir(parents=True)
     image.write_text("FIRST\n")

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from node import http_client
 from node.bootstrap import steps
 from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import drivers, nvidia, signed
-from node.bootstrap.vm.signed import Signer
-from node.cloud import call
-from node.cloud.call import Answer
+from node.bootstrap.vm import drivers, openpgp
+from node.bootstrap.vm.openpgp import Signer
+from node.http_client import Answer
 from node.model import Accelerator, Partition
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"
-Asked = list[tuple[nvidia.Flavour, dict[str, bool]]]
+Asked = list[tuple[drivers.Flavour, dict[str, bool]]]
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +51,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Records the requested NVIDIA packages. `test_drivers_apt.py` tests the versions with a real apt."""
     calls: Asked = []
 
-    def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
+    def install(_context: Context, flavour: drivers.Flavour, **how: bool) -> drivers.Choice:
         calls.append((flavour, how))
-        return nvidia.Choice((), "580.173.02", built=True)
+        return drivers.Choice((), "580.173.02", built=True)
 
-    monkeypatch.setattr(nvidia, "install", install)
+    monkeypatch.setattr(drivers, "install_nvidia", install)
     return calls
 
 
@@ -214,7 +214,7 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
         asked.append((url, signature, by))
         target.write_bytes(buffer.getvalue())
 
-    monkeypatch.setattr(signed, "fetch", fetch)
+    monkeypatch.setattr(openpgp, "fetch_signed", fetch)
     run.answer("bash", really)
     run.answer(str(tool), FI_INFO)
     for _ in range(2):
@@ -259,7 +259,7 @@ def test_the_driver_is_built_for_the_running_kernel_only(
         asked.extend(run.having("purge"))
         return Answer(403)
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(http_client, "call", fetch)
     with pytest.raises(OSError, match="403"):
         steps.accelerators(context)
     (line,) = asked
@@ -268,6 +268,6 @@ def test_the_driver_is_built_for_the_running_kernel_only(
 
 def test_an_installer_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, _ = node(tmp_path, FABRIC)
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(403))
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(403))
     with pytest.raises(OSError, match=r"aws-efa-installer.*: HTTP status 403"):
         steps.accelerators(context)

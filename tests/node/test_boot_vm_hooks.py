@@ -11,10 +11,10 @@ import boto3
 import pytest
 
 from infra import bundle
+from node import http_client
 from node.bootstrap import steps
-from node.cloud import call
-from node.cloud.call import Answer
-from node.cloud.errors import ServiceError
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from node.model import INLINE, Hook
 from tests.support.doubles import design
 from tests.support.fake_imds import fake_imds
@@ -55,7 +55,7 @@ def test_a_script_on_the_web_and_one_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [Answer(200, SCRIPT), Answer(404)]
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: answers.pop(0))
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: answers.pop(0))
     out = tmp_path / "out"
     context, _ = machine(tmp_path, hooks=(Hook("all", "https://example.com/a/post.sh", (str(out),)),))
     steps.hooks(context)

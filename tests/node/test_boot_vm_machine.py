@@ -11,14 +11,14 @@ from typing import Any
 import boto3
 import pytest
 
-from node.bootstrap import execute, machine_steps
+from node import http_client
+from node.bootstrap import machine_steps, step_runner
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, failure, file_sink
+from node.bootstrap.services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine
-from node.bootstrap.vm.systemd import SystemdServices
-from node.cloud import call
-from node.cloud.errors import ServiceError
+from node.cloud_api import ServiceError
 from node.elastic.drivers.ec2.names import tags_of
 from tests.support import whole_boot
 from tests.support.fake_imds import FakeImds, fake_imds
@@ -55,7 +55,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     with moto_server() as url, fake_imds() as imds:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds.url)
-        monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+        monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
         yield Cloud(url, imds)
 
 
@@ -195,7 +195,7 @@ def test_all_steps_of_a_head_and_of_a_node(
 ) -> None:
     head, run = ubuntu("controller", "controller")
     before = signal.getsignal(signal.SIGALRM)
-    assert execute.run_steps(head, whole_boot.steps(head)) is True
+    assert step_runner.run_steps(head, whole_boot.steps(head)) is True
     report = cloud.report("controller")
     assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
     assert [step["name"] for step in report["steps"]] == [
@@ -213,7 +213,7 @@ def test_all_steps_of_a_head_and_of_a_node(
 
     node, _ = ubuntu("compute", "compute-0")
     node.report.content["facts"]["slurm"] = "slurm-wlm 23.11.4"
-    assert execute.run_steps(node, whole_boot.steps(node)) is True
+    assert step_runner.run_steps(node, whole_boot.steps(node)) is True
     report = cloud.report("compute-0")
     assert report["state"] == "ready"
     assert [step["name"] for step in report["steps"]][-5:] == [
@@ -243,7 +243,7 @@ def test_a_failed_boot_is_told_by_the_bucket(
         return ""
 
     run.answer("apt-get", apt)
-    assert execute.run_steps(node, whole_boot.steps(node)) is False
+    assert step_runner.run_steps(node, whole_boot.steps(node)) is False
     assert node.services.started == []  # type: ignore[attr-defined]
     report = cloud.report("compute-0")
     assert report["state"] == "failed"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import execute
+from node.bootstrap import step_runner
 from node.bootstrap.context import ALL, Context, Step
 from node.bootstrap.vm import disks, motd
 from tests.support.checkout import ROOT
@@ -42,7 +42,7 @@ def run_boot(
         *(Step(name, 30, ALL, one) for one in then),
         Step("ready", 30, ALL, ready),
     ]
-    motd.boot_with_messages(context, lambda: execute.run_steps(context, steps))
+    motd.boot_with_messages(context, lambda: step_runner.run_steps(context, steps))
 
 
 def shown(context: Context) -> str:
@@ -152,5 +152,7 @@ def test_a_local_machine_needs_none_of_it() -> None:
     line = [sys.executable, "-I", "-S", "-c", text]
     loaded = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
     assert [
-        name for name in loaded if name.startswith(("node.bootstrap.vm", "node.cloud", "urllib.request"))
+        name
+        for name in loaded
+        if name.startswith(("node.bootstrap.vm", "node.http_client", "urllib.request"))
     ] == []

@@ -10,7 +10,7 @@ import pytest
 
 from node.bootstrap import files, machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import names
+from node.bootstrap.vm import machine_names
 from tests.support import whole_boot
 from tests.support.recorded import machine as make
 
@@ -121,7 +121,7 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
     for _ in range(2):
         machine_steps.hosts(context)
     assert resolv.read_text().splitlines() == [
-        names.MARK,
+        machine_names.MARK,
         f"search {DOMAIN} eu-west-1.compute.internal",
         "options timeout:2",
         "nameserver 10.0.0.5",
@@ -133,13 +133,15 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
 
 
 def test_a_machine_without_resolv_conf_gets_one_and_no_server_is_left_out_for_nothing() -> None:
-    made = names.resolv_conf("", "10.0.0.5", DOMAIN)
+    made = machine_names.resolv_conf("", "10.0.0.5", DOMAIN)
     assert made.splitlines()[1:] == [f"search {DOMAIN}", "options timeout:2", "nameserver 10.0.0.5"]
     three = "".join(f"nameserver 10.0.0.{number}\n" for number in (1, 2, 3))
-    servers = [line for line in names.resolv_conf(three, "10.0.0.5", DOMAIN).splitlines() if "names" in line]
+    servers = [
+        line for line in machine_names.resolv_conf(three, "10.0.0.5", DOMAIN).splitlines() if "names" in line
+    ]
     assert servers == ["nameserver 10.0.0.5", "nameserver 10.0.0.1", "nameserver 10.0.0.2"], "three are asked"
 
 
 def test_a_machine_says_where_the_cluster_reaches_it() -> None:
-    assert names.address_towards("127.0.0.1") == "127.0.0.1"
-    assert names.address_towards(socket.inet_ntoa(b"\x7f\x09\x01\x02")) == "127.0.0.1"
+    assert machine_names.address_towards("127.0.0.1") == "127.0.0.1"
+    assert machine_names.address_towards(socket.inet_ntoa(b"\x7f\x09\x01\x02")) == "127.0.0.1"

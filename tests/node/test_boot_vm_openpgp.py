@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap.vm import neuron, openpgp, repositories
-from node.cloud import call
-from node.cloud.call import Answer
-from node.cloud.errors import ServiceError
+from node import http_client
+from node.bootstrap.vm import apt, drivers, openpgp
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from tests.support.recorded import machine
 
 FOLDERS = ("/usr/share/keyrings", "/etc/apt/trusted.gpg.d")
@@ -72,12 +72,14 @@ def test_another_key_than_neurons_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     context, run = machine(tmp_path)
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, answer))
-    with pytest.raises(ServiceError, match=rf"should be {neuron.FINGERPRINT}: nothing is installed"):
-        neuron.install(context)
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(200, answer))
+    with pytest.raises(ServiceError, match=rf"should be {drivers.NEURON_FINGERPRINT}: nothing is installed"):
+        drivers.install_neuron(context)
     assert not context.at("etc/apt/sources.list.d/aws-neuron.list").exists()
     assert run.calls == []
-    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [neuron.FINGERPRINT])
-    where = f"{neuron.REPOSITORY} noble main"
-    repositories.add(context, "aws-neuron", neuron.KEY_URL, where, fingerprint=neuron.FINGERPRINT)
+    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [drivers.NEURON_FINGERPRINT])
+    where = f"{drivers.NEURON_REPOSITORY} noble main"
+    apt.add_repository(
+        context, "aws-neuron", drivers.NEURON_KEY_URL, where, fingerprint=drivers.NEURON_FINGERPRINT
+    )
     assert context.at("etc/apt/keyrings/aws-neuron.asc").read_bytes() == answer

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import execute
+from node import http_client
+from node.bootstrap import step_runner
 from node.bootstrap.context import Reboot
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import apt, lustre, packages
-from node.cloud import call
-from node.cloud.call import Answer
+from node.http_client import Answer
 from node.model import Containers, Host, Mount, SlurmSettings
 from tests.support.recorded import NFS, Recorder, machine
 
@@ -35,7 +35,7 @@ def ubuntu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose kernel has no Lustre client, and FSx's key."""
     monkeypatch.setattr(platform, "release", lambda: "6.14.0-1018-aws")
     key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
-    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(200, key))
 
 
 def test_each_role_has_its_packages(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_after_the_restart_the_boot_goes_on(tmp_path: Path, monkeypatch: pytest.
     context, run = machine(tmp_path, mounts=(*NFS, FSX))
     kernels(run, tmp_path / "root", "6.8.0-1021-aws")
     (step,) = [step for step in STEPS if step.name == "packages"]
-    assert execute.run_steps(context, [step]) is False
+    assert step_runner.run_steps(context, [step]) is False
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["state"], report["steps"][-1]["state"]) == ("rebooting", "done")
     assert report["steps"][-1]["note"].endswith("the machine starts again")
@@ -193,7 +193,7 @@ def test_after_the_restart_the_boot_goes_on(tmp_path: Path, monkeypatch: pytest.
     again, run = machine(tmp_path, mounts=(*NFS, FSX))
     assert (tmp_path / "root" / lustre.HELPER).exists()
     run.answer("dpkg-query", there(*packages.wanted(again)))
-    assert execute.run_steps(again, [step]) is True
+    assert step_runner.run_steps(again, [step]) is True
     assert run.calls[-1] == "modinfo -k 6.8.0-1021-aws lustre"
     assert not run.having("reboot")
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import command, machine_slurm
-from node.bootstrap.vm import download, packages, pyxis, repositories
-from node.cloud import call
-from node.cloud.errors import ServiceError, UnreachableError
-from node.containers import pyxis as texts
-from node.containers.model import Containers, Package
-from node.model import Mount
+from node import http_client
+from node.bootstrap import command, machine_steps
+from node.bootstrap.vm import apt, hashed_packages, packages, pyxis
+from node.cloud_api import ServiceError, UnreachableError
+from node.model import Containers, Mount, Package
+from node.slurm import container_conf as texts
 from tests.support.recorded import NFS, V100, Recorder, machine
 
 CONTENT = b"a package's file" * 5000
@@ -67,7 +66,7 @@ class FileServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
     made = FileServer()
     yield made
     made.close()
@@ -78,7 +77,7 @@ def test_a_file_with_the_pinned_hash_is_kept(
     tmp_path: Path, server: FileServer, name: str, calls: int
 ) -> None:
     context, _ = machine(tmp_path)
-    download.pinned(context, f"{server.url}/{name}.deb", SHA256, tmp_path / "got")
+    hashed_packages.download(context, f"{server.url}/{name}.deb", SHA256, tmp_path / "got")
     assert (tmp_path / "got").read_bytes() == CONTENT
     assert len(server.asked) == calls
 
@@ -101,12 +100,12 @@ def test_any_other_file_is_not_kept(
     words: str,
     calls: int,
 ) -> None:
-    monkeypatch.setattr(call, "ATTEMPTS", 2)
+    monkeypatch.setattr(http_client, "ATTEMPTS", 2)
     context, _ = machine(tmp_path)
     folder = tmp_path / "drafts"
     folder.mkdir()
     with pytest.raises(error, match=words):
-        download.pinned(context, f"{server.url}/{name}.deb", sha256, folder / "got")
+        hashed_packages.download(context, f"{server.url}/{name}.deb", sha256, folder / "got")
     assert list(folder.iterdir()) == []
     assert len(server.asked) == calls
 
@@ -151,7 +150,7 @@ def test_a_package_of_another_hash_stops_the_boot(tmp_path: Path, server: FileSe
 
 
 def installed(root: Path, plugin: str = "usr/lib/x86_64-linux-gnu/slurm-wlm") -> None:
-    for name in ("usr/bin/enroot", f"{plugin}/{texts.PLUGIN}"):
+    for name in ("usr/bin/enroot", f"{plugin}/{texts.PYXIS_PLUGIN}"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
 
@@ -165,7 +164,7 @@ def test_a_machine_is_configured_and_forgets_it_when_the_key_is_gone(tmp_path: P
         pyxis.configure(context)
     installed(root)
     pyxis.configure(context)
-    line = root / texts.LINE
+    line = root / texts.PYXIS_LINE
     plugin = f"{root}/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_pyxis.so"
     assert line.read_text().splitlines()[1] == f"required {plugin} runtime_path=/run/pyxis"
     assert (root / texts.ENROOT).read_text().splitlines()[1:] == [
@@ -175,7 +174,7 @@ def test_a_machine_is_configured_and_forgets_it_when_the_key_is_gone(tmp_path: P
     ]
     for folder in ("run/enroot", "fsx/enroot", "local_scratch/enroot"):
         assert (root / folder).stat().st_mode & 0o7777 == 0o1777
-    shared = (root / texts.MOUNTS).read_text().splitlines()[1:]
+    shared = (root / texts.ENROOT_MOUNTS).read_text().splitlines()[1:]
     assert [one.split()[:2] for one in shared] == [[p, p] for p in ("/home", "/apps", "/local_scratch")]
     pyxis.configure(machine(tmp_path)[0])
     assert not line.exists()
@@ -190,7 +189,7 @@ def test_a_plugin_that_slurm_refuses_is_taken_back_and_said(tmp_path: Path) -> N
         RuntimeError, match=r"built for slurm-wlm 23\.11\.4.*\nsrun: error: .* Incompatible plugin version"
     ):
         pyxis.configure(context)
-    assert not (tmp_path / "root" / texts.LINE).exists(), "srun works without it"
+    assert not (tmp_path / "root" / texts.PYXIS_LINE).exists(), "srun works without it"
 
 
 @pytest.mark.skipif(shutil.which("srun") is None, reason="Slurm is not installed")
@@ -202,7 +201,9 @@ def test_the_installed_slurm_refuses_what_is_no_plugin(tmp_path: Path) -> None:
         pyxis.configure(context)
 
 
-PLUGINS = [path for folder in texts.PLUGIN_FOLDERS for path in Path("/").glob(f"{folder}/{texts.PLUGIN}")]
+PLUGINS = [
+    path for folder in texts.PLUGIN_FOLDERS for path in Path("/").glob(f"{folder}/{texts.PYXIS_PLUGIN}")
+]
 
 
 @pytest.mark.skipif(
@@ -212,18 +213,18 @@ PLUGINS = [path for folder in texts.PLUGIN_FOLDERS for path in Path("/").glob(f"
 def test_the_installed_slurm_loads_the_installed_pyxis(tmp_path: Path) -> None:
     context, run = machine(tmp_path, containers=Containers("pyxis"))
     installed(tmp_path / "root", plugin="usr/lib/slurm")
-    copy = tmp_path / "root/usr/lib/slurm" / texts.PLUGIN
+    copy = tmp_path / "root/usr/lib/slurm" / texts.PYXIS_PLUGIN
     shutil.copyfile(PLUGINS[0], copy)
     run.answer("srun", lambda *argv: command.run(*argv, **run.options[-1]))
     pyxis.configure(context)
-    assert str(copy) in (tmp_path / "root" / texts.LINE).read_text()
+    assert str(copy) in (tmp_path / "root" / texts.PYXIS_LINE).read_text()
 
 
 def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[Any] = []
-    monkeypatch.setattr(repositories, "add", lambda *_a, **its: keys.append(its["fingerprint"]))
+    monkeypatch.setattr(apt, "add_repository", lambda *_a, **its: keys.append(its["fingerprint"]))
     plain, run = machine(tmp_path, "compute", "v100-0", partitions=(V100,), containers=Containers("oci"))
     assert pyxis.install_toolkit(plain) == []
     assert run.calls == []
@@ -232,7 +233,7 @@ def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     assert keys == [pyxis.TOOLKIT_FINGERPRINT]
     (install,) = run.having("install")
     assert install.split()[-2:] == [f"{name}={pyxis.TOOLKIT_VERSION}" for name in pyxis.TOOLKIT_PACKAGES]
-    hook = Path(machine_slurm.__file__).parents[2] / "examples/hooks/docker.sh"
+    hook = Path(machine_steps.__file__).parents[2] / "examples/hooks/docker.sh"
     assert f"TOOLKIT={pyxis.TOOLKIT_VERSION} " in hook.read_text(), "one version everywhere"
     cli = tmp_path / "root" / pyxis.TOOLKIT_CLI
     cli.parent.mkdir(parents=True, exist_ok=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from node import http_client
 from node.bootstrap import command
 from node.bootstrap.command import CommandError
-from node.bootstrap.vm import cloudwatch, drivers, openpgp, signed
-from node.bootstrap.vm.signed import Signer
-from node.cloud import call
-from node.cloud.call import Answer
-from node.cloud.errors import ServiceError
+from node.bootstrap.vm import drivers, openpgp
+from node.bootstrap.vm.clouds import cloudwatch
+from node.bootstrap.vm.openpgp import Signer
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from tests.support.publisher import Publisher, made
 from tests.support.recorded import machine
 
@@ -47,12 +48,12 @@ def publishers() -> Iterator[tuple[Publisher, Publisher]]:
 def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch, web: Web, fingerprint: str) -> Path:
     context, _ = machine(folder)
     context.run = command.run
-    monkeypatch.setattr(call, "call", web.get)
+    monkeypatch.setattr(http_client, "call", web.get)
     place = folder / "drafts"
     place.mkdir(mode=0o700)
     target = place / "agent.deb"
     try:
-        signed.fetch(context, URL, f"{URL}.sig", Signer(KEY, fingerprint), target, attempts=1)
+        openpgp.fetch_signed(context, URL, f"{URL}.sig", Signer(KEY, fingerprint), target, attempts=1)
     finally:
         assert {path.name for path in place.iterdir()} <= {"agent.deb"}, "nothing else is left"
     return target

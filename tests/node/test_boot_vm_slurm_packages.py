@@ -15,10 +15,9 @@ import pytest
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import download, packages, repositories, slurm_packages, slurm_source
-from node.containers.model import Package
-from node.model import SlurmSettings
-from node.slurm import origin
+from node.bootstrap.vm import apt, hashed_packages, packages, slurm_packages, slurm_source
+from node.model import Package, SlurmSettings
+from node.model import Repository as AptRepository
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import machine
 
@@ -86,7 +85,7 @@ def given(monkeypatch: pytest.MonkeyPatch, files: list[Path]) -> tuple[Package, 
     def pinned(_context: Context, _source: str, sha256: str, target: Path) -> None:
         target.write_bytes(known[sha256].read_bytes())
 
-    monkeypatch.setattr(download, "pinned", pinned)
+    monkeypatch.setattr(hashed_packages, "download", pinned)
     return tuple(Package(f"s3://bucket/{path.name}", digest) for digest, path in known.items())
 
 
@@ -157,9 +156,9 @@ def test_a_repository_comes_with_the_key_of_its_fingerprint(
         where = tmp_path / "root/etc/apt/sources.list.d" / f"{name}.list"
         where.write_text(f"deb [trusted=yes] http://127.0.0.1:{server.server_port}/ ./\n")
 
-    monkeypatch.setattr(repositories, "add", add)
+    monkeypatch.setattr(apt, "add_repository", add)
     key = "https://127.0.0.1/key.asc"
-    mirror = origin.Repository("https://127.0.0.1/slurm", "noble", ("main",), key, "A" * 40)
+    mirror = AptRepository("https://127.0.0.1/slurm", "noble", ("main",), key, "A" * 40)
     try:
         slurm_packages.install(context_of(tmp_path, run, SlurmSettings(repository=mirror)))
     finally:

@@ -11,8 +11,7 @@ import pytest
 
 from infra.aws.launch_templates import BOOT_SCRIPT
 from node.bootstrap.command import CommandError
-from node.bootstrap.services import Service
-from node.bootstrap.vm.systemd import SystemdServices, text
+from node.bootstrap.services import Service, SystemdServices, unit_text
 from node.elastic import programs
 from tests.support.doubles import design
 from tests.support.recorded import Recorder, machine
@@ -58,10 +57,10 @@ def test_a_unit_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_slurmds_unit_keeps_jobs_and_owns_its_cgroups() -> None:
-    lines = text(service()).splitlines()
+    lines = unit_text(service()).splitlines()
     assert {"Delegate=yes", "KillMode=process", "LimitMEMLOCK=infinity", "Restart=always"} <= set(lines)
     assert not [line for line in lines if line.startswith("User=")]
-    other = text(service("elastic", "slurm", SLURM_CONF="/etc/slurm/slurm.conf")).splitlines()
+    other = unit_text(service("elastic", "slurm", SLURM_CONF="/etc/slurm/slurm.conf")).splitlines()
     assert {"User=slurm", 'Environment="SLURM_CONF=/etc/slurm/slurm.conf"'} <= set(other)
     assert "Delegate=yes" not in other
     assert "Restart=always" in other
@@ -77,11 +76,11 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     )
     made = {"slurmd": service(), "slurmctld": service("slurmctld", "root"), "elastic": elastic, "odd": odd}
     for name, one in made.items():
-        (tmp_path / f"{name}.service").write_text(text(one))
+        (tmp_path / f"{name}.service").write_text(unit_text(one))
     # systemd also checks the unit that starts a boot.
     user_data = BOOT_SCRIPT.render(design(isolation="vm", region="eu-west-1"), "bucket", "compute")
     boot = user_data.split("<<'END'\n")[2].split("END\n")[0]
-    (tmp_path / "boot.service").write_text(boot.replace("/opt/slurm-stacks/start.py", "/bin/true"))
+    (tmp_path / "boot.service").write_text(boot.replace("/opt/slurm-stacks/run_loader.py", "/bin/true"))
     for name in [*made, "boot"]:
         done = subprocess.run(
             [ANALYZE, "verify", "--man=no", "--recursive-errors=no", str(tmp_path / f"{name}.service")],
@@ -94,7 +93,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 def test_words_reach_the_program_as_they_are() -> None:
     """systemd reads quotes in a line first, then specifiers, then variables."""
     odd = ['a "b" \\c', "100%", "$HOME ${X}", "import sys; sys.path.insert(0, '/x')", ""]
-    line = text(Service("x", tuple(odd), Path("/x")))
+    line = unit_text(Service("x", tuple(odd), Path("/x")))
     (command,) = [line for line in line.splitlines() if line.startswith("ExecStart=")]
     words, rest = [], command.removeprefix("ExecStart=")
     while rest:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.elastic.budget import Budget
-from node.elastic.budget_enforcer import BudgetEnforcer
+from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
 from node.model import Budget as Said

@@ -20,8 +20,7 @@ from infra import bundle, workload_files
 from infra.errors import EXIT_USAGE, UserError
 from node import loader
 from node.codec import from_json
-from node.containers.model import Package
-from node.model import Containers, Hook, Settings
+from node.model import Containers, Hook, Package, Settings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 

@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.elastic.capacity_drains import (
+from node.elastic.capacity import (
     DrainChange,
-    change,
+    drain_change,
     failure_of,
     is_capacity_drain,
-    is_open,
+    is_open_drain,
     kind_of,
-    missing,
+    missing_nodes,
 )
-from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import AvailableCapacity, ErrorClass, Failure
 from node.elastic.pools import Limit, Pool, Pools
 from node.slurm.states import NodeState
 from tests.support.doubles import design, node
@@ -104,7 +103,7 @@ def test_a_reason_tells_the_failure_again() -> None:
     ],
 )
 def test_one_node(state: NodeState, limit: int | None, expected: str) -> None:
-    found = change({"n": state}, ["n"], (), None if limit is None else Limit(limit, QUOTA))
+    found = drain_change({"n": state}, ["n"], (), None if limit is None else Limit(limit, QUOTA))
     assert found == DrainChange(**{expected: ("n",)} if expected else {})
 
 
@@ -116,10 +115,10 @@ def test_nodes_that_have_no_machine_yet_use_up_the_room() -> None:
         drained("d"),
         off("e"),
     )
-    assert change(nodes, list(nodes), (), Limit(3, QUOTA)) == DrainChange(drain=("e",))
-    assert change(nodes, list(nodes), ("a",), Limit(3, QUOTA)) == DrainChange()
-    assert change(nodes, list(nodes), ("a", "b"), Limit(3, QUOTA)) == DrainChange(undrain=("d",))
-    assert change(nodes, list(nodes), ("a", "b"), Limit(2, QUOTA, booting=True)) == DrainChange(
+    assert drain_change(nodes, list(nodes), (), Limit(3, QUOTA)) == DrainChange(drain=("e",))
+    assert drain_change(nodes, list(nodes), ("a",), Limit(3, QUOTA)) == DrainChange()
+    assert drain_change(nodes, list(nodes), ("a", "b"), Limit(3, QUOTA)) == DrainChange(undrain=("d",))
+    assert drain_change(nodes, list(nodes), ("a", "b"), Limit(2, QUOTA, booting=True)) == DrainChange(
         drain=("c", "e")
     )
 
@@ -127,9 +126,9 @@ def test_nodes_that_have_no_machine_yet_use_up_the_room() -> None:
 def test_what_is_up_uses_up_no_room() -> None:
     """The capacity is what may still be launched."""
     nodes = states(node("a", "MIXED"), off("b"))
-    assert change(nodes, list(nodes), (), Limit(1, QUOTA)) == DrainChange()
-    assert change(nodes, list(nodes), (), Limit(1, QUOTA, booting=True)) == DrainChange()
-    assert missing(nodes, list(nodes), ()) == 1, "a listing may be older than the machine"
+    assert drain_change(nodes, list(nodes), (), Limit(1, QUOTA)) == DrainChange()
+    assert drain_change(nodes, list(nodes), (), Limit(1, QUOTA, booting=True)) == DrainChange()
+    assert missing_nodes(nodes, list(nodes), ()) == 1, "a listing may be older than the machine"
 
 
 @pytest.mark.parametrize(
@@ -146,14 +145,16 @@ def test_a_static_node_that_is_not_there_comes_first(
     static: NodeState, machines: tuple[str, ...], booting: bool, drained_too: bool
 ) -> None:
     nodes = states(static, off("dynamic"))
-    found = change(nodes, ["dynamic"], machines, Limit(1, QUOTA, booting=booting), ["static", "renamed"])
+    found = drain_change(
+        nodes, ["dynamic"], machines, Limit(1, QUOTA, booting=booting), ["static", "renamed"]
+    )
     assert found == (DrainChange(drain=("dynamic",)) if drained_too else DrainChange())
 
 
 def test_static_nodes_and_unknown_ones_are_left_out() -> None:
     nodes = states(off("static"), off("dynamic"))
-    assert change(nodes, ["dynamic", "renamed"], (), Limit(0, QUOTA)) == DrainChange(drain=("dynamic",))
-    assert missing(nodes, ["static", "dynamic", "renamed"], {"static"}) == 1
+    assert drain_change(nodes, ["dynamic", "renamed"], (), Limit(0, QUOTA)) == DrainChange(drain=("dynamic",))
+    assert missing_nodes(nodes, ["static", "dynamic", "renamed"], {"static"}) == 1
 
 
 class World:
@@ -172,7 +173,7 @@ class World:
 
     def job(self, wanted: int) -> None:
         """Slurm gives available nodes to a job, and the launch succeeds or fails."""
-        free = [name for name, state in self.nodes.items() if is_open(state)]
+        free = [name for name, state in self.nodes.items() if is_open_drain(state)]
         if len(free) < wanted:
             return
         names = free[:wanted]
@@ -214,12 +215,12 @@ class World:
         self.now += 2.0
         self.pools.tick(self.now)
         if Pool("debug") in self.pools.failures():
-            wanted = missing(self.nodes, NODES, self.machines)
+            wanted = missing_nodes(self.nodes, NODES, self.machines)
             there = max(0, min(wanted, self.quota - len(self.machines)))
             room = AvailableCapacity(wanted) if there == wanted else AvailableCapacity(there, QUOTA)
             self.pools.answered(Pool("debug"), room)
         limit = self.pools.limit("debug")
-        todo = change(self.nodes, NODES, self.machines, limit)
+        todo = drain_change(self.nodes, NODES, self.machines, limit)
         assert not set(todo.drain) & set(todo.undrain)
         for name in todo.drain:
             self.nodes[name] = dataclasses.replace(
@@ -230,7 +231,7 @@ class World:
                 self.nodes[name], flags=self.nodes[name].flags - {"DRAIN"}, reason=None
             )
         if limit is not None:
-            opened = sum(is_open(state) for state in self.nodes.values())
+            opened = sum(is_open_drain(state) for state in self.nodes.values())
             assert opened <= max(0, self.quota - len(self.machines)), "more are open than can be had"
         assert all(self.nodes[name].reason == "bad fan" for name in self.person), "a person's drain"
 

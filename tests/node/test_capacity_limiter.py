@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from node import rpc
-from node.elastic import capacity_limiter
-from node.elastic.capacity_limiter import CapacityLimiter
+from node.elastic import capacity
+from node.elastic.capacity import MOST_RELEASES, UNSTARTED, CapacityLimiter
 from node.elastic.daemon import Elastic
-from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
-from node.elastic.errors import ErrorClass, Failure
-from node.elastic.pending_jobs import MOST_RELEASES, UNSTARTED
-from node.elastic.replacements import MOST
+from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
+from node.elastic.launcher import MOST_REPLACEMENTS
 from node.model import ClusterDesign
 from node.slurm.control import SlurmDown
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, settings
@@ -97,7 +95,7 @@ def test_a_partition_whose_machines_fail_again_and_again_pauses_with_the_last_ca
     """Nobody pays for machine after machine. A node that is up and has such a reason itself is left alone."""
     up = node("debug-0", "MIXED", "DRAIN", reason="slurm-stacks health: GPU 3: too hot")
     cluster.control.state["debug-0"] = up
-    cluster.elastic.launcher.replaces(["debug-1"] * (MOST - 1), "GPU 3: too hot")
+    cluster.elastic.launcher.replaces(["debug-1"] * (MOST_REPLACEMENTS - 1), "GPU 3: too hot")
     assert cluster.look() == []
     cluster.elastic.launcher.replaces(["debug-1"], "GPU 3: too hot")
     ((_, nodes, state, reason),) = cluster.look()
@@ -121,7 +119,7 @@ def test_an_up_that_changed_something_ends_the_pause_for_health(
     cluster: Cluster, changed: float, lifted: bool
 ) -> None:
     """It may have mended the prolog that failed. A daemon that was only killed goes on with the pause."""
-    cluster.elastic.launcher.replaces(["debug-1"] * MOST, "Prolog error")
+    cluster.elastic.launcher.replaces(["debug-1"] * MOST_REPLACEMENTS, "Prolog error")
     cluster.look()
     for name, state in cluster.control.state.items():
         cluster.control.state[name] = dataclasses.replace(state, reason_time=100.0)
@@ -309,8 +307,8 @@ def test_the_rest_of_a_job_that_cannot_run_is_released(cluster: Cluster) -> None
     cluster.refuse(*NODES[2:])
     cluster.control.queue = {7: job(7, "PENDING", reason="Resources", wanted_nodes=4)}
     assert [call for call in cluster.look() if call[2] != "DRAIN" and call[0] in ("node", "down")] == [
-        ("node", ("debug-0",), "POWER_DOWN_ASAP", capacity_limiter.NOT_NEEDED),
-        ("down", ("debug-1",), capacity_limiter.NOT_NEEDED),
+        ("node", ("debug-0",), "POWER_DOWN_ASAP", capacity.NOT_NEEDED),
+        ("down", ("debug-1",), capacity.NOT_NEEDED),
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import clock, execute, key_server, limits, root_port
+from node.bootstrap import clock, key_server, root_port, step_runner, time_limits
 from node.bootstrap.context import ALL, Context, Step
 from node.bootstrap.report import BootReport, failure, file_sink
 from tests.support.checkout import ROOT, until
@@ -68,7 +68,7 @@ def test_a_boot_fails_in_words_and_its_controller_finds_them(
         return ""
 
     steps = (Step("secrets", 60, ALL, secrets), Step("ready", 60, ALL, ready))
-    assert not execute.run_steps(context, steps)
+    assert not step_runner.run_steps(context, steps)
     said = failure(file, since=launched)
     assert said is not None
     assert said.startswith(f"step ready: this machine's clock is {words} the controller's, and munge refuses")
@@ -103,7 +103,7 @@ def test_chrony_has_a_while_to_set_it(
 
 
 def test_the_wait_leaves_its_step_time_for_words() -> None:
-    assert clock.SYNC_SECONDS + 2 * 10 < limits.READY
+    assert clock.SYNC_SECONDS + 2 * 10 < time_limits.READY
 
 
 # --- munge itself -----------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from node.codec import from_json, to_json
-from node.local_cloud import LocalCloud
-from node.model import Accelerator, Hook, Mount, Partition, Settings
+from node.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
 from tests.support.doubles import design, settings
 
 FULL = design(

@@ -20,8 +20,7 @@ from node.slurm.answers import (
     with_details,
     with_texts,
 )
-from node.slurm.arguments import BATCH
-from node.slurm.control import Control, SlurmDown, SlurmError
+from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
 from node.slurm.environment import of_ours
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState

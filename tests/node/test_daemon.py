@@ -17,8 +17,7 @@ import pytest
 from node import rpc
 from node.elastic import client, launcher
 from node.elastic.daemon import Elastic
-from node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase, state_text
 from node.model import ClusterDesign, Partition

@@ -17,11 +17,10 @@ from node.bootstrap.report_server import ReportServer
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.ec2 import driver as ec2
-from node.elastic.drivers.ec2 import launch as ec2_launch
-from node.elastic.drivers.ec2 import notices as ec2_notices
-from node.elastic.drivers.ec2.driver import Ec2Driver
+from node.elastic.drivers.ec2 import driver as ec2_notices
+from node.elastic.drivers.ec2 import launches as ec2_launch
+from node.elastic.drivers.ec2.driver import Ec2Driver, Ec2Notices
 from node.elastic.drivers.ec2.errors import Ec2Error
-from node.elastic.drivers.ec2.notices import Ec2Notices
 from node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
@@ -327,7 +326,7 @@ def test_notices_are_asked_for_now_and_then(fake: FakeEc2) -> None:
         assert notices.all() == {"i-1": 1070.0}
     assert fake.actions() == ["DescribeInstanceStatus", "DescribeSpotInstanceRequests"]
     fake.interrupted = {}
-    clock[0] += ec2_notices.ASK_SECONDS
+    clock[0] += ec2_notices.NOTICES_SECONDS
     assert notices.all() == {}
     # A clock that is set back must not stop the queries.
     clock[0] -= 500
@@ -342,7 +341,7 @@ def test_a_list_does_not_depend_on_notices(
     soon = time.time() + 60
     fake.events = {made["compute-0"]: ("instance-stop", soon, "")}
     assert driver.list()[0].notice is not None
-    monkeypatch.setattr(ec2_notices, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(ec2_notices, "NOTICES_SECONDS", 0.0)
     fake.faults = [Fault("DescribeInstanceStatus", "UnauthorizedOperation", 403)]
     for _ in range(2):
         assert driver.list()[0].notice == pytest.approx(soon, abs=1), "what was said last still counts"

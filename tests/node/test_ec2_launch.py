@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from node.elastic.driver import LaunchGroup
+from node.elastic.driver import ErrorClass, LaunchGroup
 from node.elastic.drivers import load
-from node.elastic.drivers.ec2 import launch as ec2_launch
+from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2.driver import Ec2Driver
-from node.elastic.errors import ErrorClass
 from node.model import Partition, Settings, Site
 from tests.support import doubles, fake_ec2_limits
 from tests.support.checkout import until

@@ -11,7 +11,7 @@ import pytest
 
 from infra.aws import policies
 from node.elastic.driver import LaunchGroup
-from node.elastic.drivers.ec2 import launch as ec2_launch
+from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.model import Access, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node import foreign
-from workload import result
+from workload import files
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(),
@@ -26,7 +26,7 @@ def nested(levels: int, kind: str = "[]") -> str:
     return f"{opening * levels}1{closing * levels}"
 
 
-@pytest.mark.parametrize("parse", [foreign.parse, result.parse])
+@pytest.mark.parametrize("parse", [foreign.parse, files.parse_json])
 @pytest.mark.parametrize("kind", ["[]", "{}"])
 @pytest.mark.parametrize("levels", [20, 500, 100_000])
 def test_json_that_is_nested_too_deeply_is_a_mistake_and_no_crash(parse, kind, levels) -> None:  # type: ignore[no-untyped-def]
@@ -41,7 +41,7 @@ def test_json_that_is_nested_too_deeply_is_a_mistake_and_no_crash(parse, kind, l
 def test_ordinary_json_is_read_as_json_does(value: object) -> None:
     text = json.dumps(value)
     expected = json.dumps(json.loads(text))
-    for parse in (foreign.parse, result.parse):
+    for parse in (foreign.parse, files.parse_json):
         with contextlib.suppress(ValueError):  # it is nested too deeply
             assert json.dumps(parse(text)) == expected
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from infra import bundle
-from node.gcp import start
+from node.gcp import run_loader
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
@@ -55,12 +55,12 @@ class Machine:
         return pointer
 
     def boot(self, *more: str, tries: int = 30) -> subprocess.CompletedProcess[str]:
-        source = Path(start.__file__).read_text()
+        source = Path(run_loader.__file__).read_text()
         quick = source.replace("PAUSE = 10.0", "PAUSE = 0.05").replace("TRIES = 30", f"TRIES = {tries}")
         assert quick.count("0.05") == 1
-        (self.code / "start.py").write_text(quick)
+        (self.code / "run_loader.py").write_text(quick)
         return self._run(
-            str(self.code / "start.py"),
+            str(self.code / "run_loader.py"),
             "--bucket",
             "t-bucket",
             "--region",
@@ -93,10 +93,8 @@ def test_the_loader_has_its_own_clouds_client_and_no_other() -> None:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = archive.namelist()
         assert archive.read("__main__.py") == (ROOT / "node/loader.py").read_bytes()
-    folders = [ROOT / "node" / name for name in ("gcp", "cloud")]
-    assert {n for n in names if n.count("/") == 2} == {
-        f"node/{folder.name}/{path.name}" for folder in folders for path in folder.glob("*.py")
-    }
+    client = {f"node/gcp/{path.name}" for path in (ROOT / "node" / "gcp").glob("*.py")}
+    assert {n for n in names if n.count("/") == 2} == client
 
 
 def test_from_the_first_code_to_the_boot(machine: Machine) -> None:
@@ -158,4 +156,4 @@ def test_a_machine_that_becomes_an_image_stops_when_it_is_one(machine: Machine) 
 
 def test_the_first_code_is_small() -> None:
     """The code is in the metadata of every machine, and the script around it needs some kilobytes more."""
-    assert len(Path(start.__file__).read_bytes()) < 4096
+    assert len(Path(run_loader.__file__).read_bytes()) < 4096

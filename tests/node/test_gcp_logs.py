@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import execute
+from node import http_client
+from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import baking, clouds, ops_agent
-from node.cloud import call
-from node.cloud.call import Answer
-from node.cloud.errors import UnreachableError
+from node.bootstrap.vm import baking, clouds
+from node.bootstrap.vm.clouds import gcp
+from node.cloud_api import UnreachableError
+from node.http_client import Answer
 from tests.support.recorded import Recorder, machine
 
 DRIVER = {"cluster": "t", "logs": True}
@@ -28,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         urls.append(url)
         return Answer(200, KEY)
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(http_client, "call", fetch)
     return urls
 
 
@@ -52,7 +53,7 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
         "google-cloud-ops-agent-noble-2 main\n"
     )
     assert (root / "etc/apt/keyrings/google-cloud-ops-agent.asc").read_bytes() == KEY
-    known = json.loads((root / ops_agent.CONFIG).read_text())["logging"]
+    known = json.loads((root / gcp.CONFIG).read_text())["logging"]
     log = root / "var/log/slurm"
     assert {name: one["include_paths"] for name, one in known["receivers"].items()} == {
         "slurmctld": [f"{log}/slurmctld.log"],
@@ -61,7 +62,7 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
     }
     assert known["service"]["pipelines"]["slurm"]["receivers"] == list(known["receivers"])
     login, _ = machine(tmp_path, "login", "login-0", provider="gcp", driver=DRIVER)
-    assert ops_agent.wanted(login) == {"logging": {"receivers": {}, "service": {"pipelines": {}}}}
+    assert gcp.wanted(login) == {"logging": {"receivers": {}, "service": {"pipelines": {}}}}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +76,10 @@ def test_no_boot_fails_of_it(
             raise answer
         return answer
 
-    monkeypatch.setattr(call, "call", fetch)
+    monkeypatch.setattr(http_client, "call", fetch)
     context, run = machine(tmp_path, provider="gcp", driver=DRIVER)
     (step,) = [step for step in STEPS if step.name == "logs"]
-    assert execute.run_steps(context, [step]) is True
+    assert step_runner.run_steps(context, [step]) is True
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["steps"][-1]["state"] == "skipped"
     assert report["steps"][-1]["note"].startswith("logs stay on this machine: ")
@@ -100,5 +101,5 @@ def test_an_image_holds_the_agent_and_no_configuration(tmp_path: Path) -> None:
     installed(run)
     assert baking._agent(context) == "the agent is there"
     assert run.having("install")
-    assert not (tmp_path / "root" / ops_agent.CONFIG).exists()
+    assert not (tmp_path / "root" / gcp.CONFIG).exists()
     assert not run.having("restart")

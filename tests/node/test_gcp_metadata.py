@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.cloud import call
-from node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node import http_client
+from node.cloud_api import MissingError, ServiceError, UnreachableError
 from node.gcp import metadata as metadata_module
 from node.gcp.metadata import Metadata
 from tests.support.fake_imds import fake_imds
@@ -18,7 +18,7 @@ from tests.support.fake_metadata import FakeMetadata, fake_metadata
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
     with fake_metadata() as fake:
         monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
         # Metadata is never requested through a proxy, because it is local to the machine.
@@ -62,8 +62,8 @@ def test_a_machine_without_an_account_is_told(server: FakeMetadata) -> None:
 
 
 def test_nobody_and_somebody_else_at_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(call, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE_SECONDS", 0.01)
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 did not answer \(tried 6 times\): .*refused"):
         Metadata("http://127.0.0.1:1").name()
     with fake_imds() as other, pytest.raises(ServiceError, match="another server answers there"):

@@ -18,10 +18,9 @@ import pytest
 from node.bootstrap import report_server
 from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
+from node.bootstrap.services import unit_text
 from node.bootstrap.vm import clouds, notices
-from node.bootstrap.vm.systemd import text
-from node.cloud.errors import UnreachableError
-from node.cloud.notice import Notice
+from node.cloud_api import Notice, UnreachableError
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import NEAR_SECONDS, Verb
@@ -318,7 +317,7 @@ def test_a_machine_that_is_given_back_says_nothing(
 def test_its_unit_ends_before_what_it_needs(booted: Context) -> None:
     notices.start(booted)
     (made,) = booted.services.started  # type: ignore[attr-defined]
-    after = [line for line in text(made).splitlines() if line.startswith("After=")]
+    after = [line for line in unit_text(made).splitlines() if line.startswith("After=")]
     assert after == ["After=network-online.target slurm-stacks-munged.service slurm-stacks-slurmd.service"]
 
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from infra import bundle
 from node.bootstrap import steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import cloud_client, nvidia
+from node.bootstrap.vm import cloud_client, drivers
 from node.bootstrap.vm import packages as distribution
 from node.elastic import programs
 from node.model import Accelerator, Partition
@@ -101,11 +101,11 @@ def test_an_archive_has_its_own_clouds_client_only(tmp_path: Path) -> None:
         design = dataclasses.replace(make(tmp_path, provider=provider)[0].settings.design, **changes)
         files = zipfile.ZipFile(BytesIO(bundle.node_archive(design))).namelist()
         clouds = {name.split("/")[1] for name in files if name.startswith("node/")}
-        return clouds & {"aws", "gcp", "cloud"}, "client/requirements.txt" in files
+        return clouds & {"aws", "gcp"}, "client/requirements.txt" in files
 
-    assert folders("aws") == ({"aws", "cloud"}, False)
-    assert folders("gcp") == ({"gcp", "cloud"}, True)
-    assert folders("gcp", trains=False) == ({"gcp", "cloud"}, True), "nodes come and go without a benchmark"
+    assert folders("aws") == ({"aws"}, False)
+    assert folders("gcp") == ({"gcp"}, True)
+    assert folders("gcp", trains=False) == ({"gcp"}, True), "nodes come and go without a benchmark"
 
 
 @pytest.mark.parametrize("provider", ["aws", "gcp"])
@@ -116,10 +116,10 @@ def test_a_machine_runs_with_its_own_clouds_code_alone(tmp_path: Path, provider:
     modules = [
         f"node.bootstrap.vm.{path.stem}"
         for path in (ROOT / "node/bootstrap/vm").glob("*.py")
-        if path.stem not in ("__init__", "cloud_aws", "cloud_gcp", "cloud_local", "cloudwatch", "ops_agent")
+        if path.stem != "__init__"
     ]
-    own_part = {"aws": ["cloud_aws", "cloudwatch"], "gcp": ["cloud_gcp", "ops_agent"]}[provider]
-    modules += [f"node.bootstrap.vm.{name}" for name in own_part]
+    cloud = {"aws": ("aws", "cloudwatch"), "gcp": ("gcp",)}[provider]
+    modules += [f"node.bootstrap.vm.clouds.{name}" for name in cloud]
     names = ", ".join(["node.bootstrap.main", *modules])
     text = f"import sys; sys.path.insert(0, {str(code)!r}); import {names}"
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_signed_modules_for_volta_where_secure_boot_wants_them(
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")
     asked: list[object] = []
     monkeypatch.setattr(
-        nvidia, "install", lambda _context, flavour, **how: asked.append((flavour.closed, how))
+        drivers, "install_nvidia", lambda _context, flavour, **how: asked.append((flavour.closed, how))
     )
     assert steps.accelerators(context) == "2 v100"
     assert asked == [(True, {"signed": True})]

@@ -7,21 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import waiting
-from node.cloud import call
-from node.cloud.errors import MissingError, ServiceError, UnreachableError
-from node.gcp import secretmanager
+from node import http_client, waiting
+from node.cloud_api import MissingError, ServiceError, UnreachableError
+from node.gcp import services
 from node.gcp.metadata import Metadata
-from node.gcp.secretmanager import Secret
-from node.gcp.storage import Bucket
+from node.gcp.services import Bucket, Secret
 from tests.support.fake_metadata import SECRET, FakeMetadata, environment, fake_metadata
 
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
-    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(call, "LONGEST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(secretmanager, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(services, "PAUSE_SECONDS", 0.01)
     with fake_metadata() as fake:
         for name, value in environment(fake).items():
             monkeypatch.setenv(name, value)
@@ -106,11 +104,11 @@ def test_googles_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     asked: list[tuple[str, str]] = []
 
-    def answer(method: str, url: str, *_rest: object, **_options: object) -> call.Answer:
+    def answer(method: str, url: str, *_rest: object, **_options: object) -> http_client.Answer:
         asked.append((method, url))
-        return call.Answer(200, b'{"payload": {"data": ""}}')
+        return http_client.Answer(200, b'{"payload": {"data": ""}}')
 
-    monkeypatch.setattr(call, "call", answer)
+    monkeypatch.setattr(http_client, "call", answer)
 
     def token(*, fresh: bool = False) -> str:
         return "t"
@@ -163,7 +161,7 @@ def test_a_permission_that_is_not_known_yet_is_waited_for(
     cloud.versions = [b"key"]
     clock = Clock()
     monkeypatch.setattr(waiting, "time", clock)
-    monkeypatch.setattr(secretmanager, "PAUSE_SECONDS", 5.0)
+    monkeypatch.setattr(services, "PAUSE_SECONDS", 5.0)
     # This is eight minutes, with a request every five seconds.
     cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
     assert Secret(SECRET, Metadata().token).get() == b"key"
@@ -177,7 +175,7 @@ def test_a_permission_that_is_not_known_yet_is_waited_for(
         secret.put(b"new")
     assert clock.now == pytest.approx(480 + 600, abs=10)
     cloud.refuse = []
-    monkeypatch.setattr(secretmanager, "DENIED_SECONDS", -1)
+    monkeypatch.setattr(services, "DENIED_SECONDS", -1)
     cloud.refuse = [(403, "PERMISSION_DENIED")]
     with pytest.raises(ServiceError, match=r"may not do that \(PERMISSION_DENIED: why\)"):
         Secret(SECRET, Metadata().token).get()

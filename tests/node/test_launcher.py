@@ -11,8 +11,7 @@ import pytest
 
 from node.elastic import launcher
 from node.elastic.daemon import Elastic
-from node.elastic.driver import LaunchGroup, LaunchResult
-from node.elastic.errors import API_FAILURES, ErrorClass, Failure
+from node.elastic.driver import API_FAILURES, ErrorClass, Failure, LaunchGroup, LaunchResult
 from node.elastic.pools import Pool
 from node.model import Budget, ClusterDesign
 from node.slurm.control import SlurmError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.logs.explained import explained
-from node.logs.sources import LogFile
+from node.logs.sources import LogFile, explained
 
 
 def meanings_of(path: Path) -> list[str]:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from node import command_line
-from node.bootstrap.vm import cloud_local
+from node.bootstrap.vm.clouds import local
 from node.codec import to_json
-from node.logs import find, on_nodes
-from node.logs.filters import about_jobs, about_node
+from node.logs import find
 from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
+from node.logs.text import about_jobs, about_node
 from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
@@ -175,7 +175,7 @@ def test_a_node_that_was_never_up_and_one_that_slurm_does_not_know(cluster: Clus
 def test_nodes_on_machines_of_their_own_keep_their_logs_but_the_boot_report(
     tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud_local, "BUCKET", str(tmp_path))
+    monkeypatch.setattr(local, "BUCKET", str(tmp_path))
     own = settings(tmp_path, dataclasses.replace(design(), isolation="container"))
     report = {
         "state": "ready",
@@ -298,7 +298,7 @@ def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> Non
     def told(reason: str) -> list[str]:
         failed = job(8, "FAILED", reason=reason, nodes=("debug-1",))
         return [
-            line for found in on_nodes.elsewhere([failed], "/x/slurmd.log", "s") for line in found.last(9)
+            line for found in find.logs_on_nodes([failed], "/x/slurmd.log", "s") for line in found.last(9)
         ]
 
     (line,) = told("JobLaunchFailure")

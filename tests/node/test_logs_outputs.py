@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.logs.outputs import Output, files, path
+from node.logs.find import Output, output_files, output_path
 from node.slurm.answers import OUTPUT_FIELDS
 
 ALONE = {
@@ -34,15 +34,15 @@ TASK = {**ALONE, "arrayjobid": "5", "arraytaskid": "13"}
     ],
 )
 def test_a_pattern_becomes_the_path_of_the_job(fields: dict[str, str], pattern: str, expected: str) -> None:
-    assert path(pattern, 7, fields) == expected
+    assert output_path(pattern, 7, fields) == expected
 
 
 def test_a_name_is_no_pattern_again() -> None:
-    assert path("/x/%x", 7, {**ALONE, "name": "%u%%\\1"}) == "/x/%u%%\\1"
+    assert output_path("/x/%x", 7, {**ALONE, "name": "%u%%\\1"}) == "/x/%u%%\\1"
 
 
 def test_the_files_of_a_job_belong_to_its_user() -> None:
-    assert files(7, ALONE) == [Output("output", "/o/7", 1000), Output("errors", "/e/7", 1000)]
-    assert files(7, {**ALONE, "batchflag": "0"}) == []
-    assert files(7, {**ALONE, "userid": "²"}) == []
-    assert files(7, {**ALONE, "stdout": "x", "stderr": ""}) == []
+    assert output_files(7, ALONE) == [Output("output", "/o/7", 1000), Output("errors", "/e/7", 1000)]
+    assert output_files(7, {**ALONE, "batchflag": "0"}) == []
+    assert output_files(7, {**ALONE, "userid": "²"}) == []
+    assert output_files(7, {**ALONE, "stdout": "x", "stderr": ""}) == []

@@ -1,4 +1,4 @@
-"""The configuration of a task's container is made from the bundle's and the node's (`node.containers`)."""
+"""The configuration of a task's container is made from the bundle's and the node's (`container_task`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from node.containers import oci, run
 from node.model import Containers, Mount
-from node.slurm import conf
+from node.slurm import conf, container_conf, container_task
 from tests.support.doubles import design, settings
 
 UNPACKED: dict[str, Any] = {
@@ -49,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 def adapted(root: Path, shared: tuple[str, ...] = (), **job: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads(json.dumps(UNPACKED))
     config["process"]["env"] += [f"{name}={value}" for name, value in job.items()]
-    run.adapt(config, root, root.parent.parent / "made", shared, [])
+    container_task.adapt(config, root, root.parent.parent / "made", shared, [])
     return config
 
 
@@ -118,13 +117,14 @@ def test_the_working_folder_is_the_images_or_the_jobs(root: Path) -> None:
     assert adapted(root, PWD="/tmp/x")["process"]["cwd"] == "/tmp/x"
     config: dict[str, Any] = json.loads(json.dumps(UNPACKED))
     config["process"]["cwd"] = "/workspace"
-    run.adapt(config, root, root.parent.parent / "made", (), [])
+    container_task.adapt(config, root, root.parent.parent / "made", (), [])
     assert config["process"]["cwd"] == "/workspace"
 
 
 def test_the_images_variables_stay_and_the_users_are_the_jobs() -> None:
     image = UNPACKED["process"]["env"]
-    assert run.environment([*image, "SLURM_CONF=/x"], {"SLURM_PROCID": "3", "INVOCATION_ID": "z"}) == [
+    variables = {"SLURM_PROCID": "3", "INVOCATION_ID": "z"}
+    assert container_task.environment([*image, "SLURM_CONF=/x"], variables) == [
         "PATH=/opt/bin", "HOME=/home/ana", "PWD=/home/ana", "A=b=c", "SLURM_PROCID=3",
     ]  # fmt: skip
 
@@ -135,10 +135,12 @@ def test_the_images_variables_stay_and_the_users_are_the_jobs() -> None:
 )
 def test_a_rank_that_slurm_does_not_tell_is_the_nodes(node: str, tasks: str, rank: str | None) -> None:
     step = {"SLURM_STEP_NODELIST": "n-[0-1]", "SLURM_STEP_NUM_TASKS": tasks, "SLURMD_NODENAME": node}
-    found = run.environment(["SLURM_PROCID=7", *(f"{name}={value}" for name, value in step.items())], {})
+    found = container_task.environment(
+        ["SLURM_PROCID=7", *(f"{name}={value}" for name, value in step.items())], {}
+    )
     assert f"SLURM_PROCID={rank or 7}" in found, "in a batch job the batch script's is there"
-    assert run.rank(step).get("SLURM_PROCID") == rank
-    assert not run.rank({})
+    assert container_task.rank(step).get("SLURM_PROCID") == rank
+    assert not container_task.rank({})
 
 
 def test_mounts_that_are_asked_for(root: Path, tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_mounts_that_are_asked_for(root: Path, tmp_path: Path) -> None:
         (f"{data}:/etc/passwd/x", "you may not make it"),
         (f"{data}:x", "is not /SOURCE"),
     ):
-        with pytest.raises(run.RefusedError, match=words):
+        with pytest.raises(container_task.RefusedError, match=words):
             adapted(root, CONTAINER_MOUNTS=text)
 
 
@@ -165,25 +167,25 @@ def test_the_driver_is_what_the_node_has(tmp_path: Path) -> None:
     listed = "".join(
         f"\t{name} (libc6,x86-64) => {tmp_path / name}\n" for name in (*names, "libnvcuvid.so.1")
     )
-    first, *others = run.driver(listed)
+    first, *others = container_task.driver(listed)
     assert (first["destination"], first["type"]) == ("/usr/local/nvidia", "tmpfs")
     libraries = {m["destination"] for m in others if "/lib64/" in m["destination"]}
     assert libraries == {f"/usr/local/nvidia/lib64/{name}" for name in names[:3]}, "one is not there"
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    run.own_folder(tmp_path / "mine")
-    run.own_folder(tmp_path / "mine")
+    container_task.own_folder(tmp_path / "mine")
+    container_task.own_folder(tmp_path / "mine")
     (tmp_path / "mine").chmod(0o777)
-    with pytest.raises(run.RefusedError, match="not yours alone"):
-        run.own_folder(tmp_path / "mine")
+    with pytest.raises(container_task.RefusedError, match="not yours alone"):
+        container_task.own_folder(tmp_path / "mine")
 
 
 def test_slurm_gets_the_file_only_where_it_is_asked_for() -> None:
     mounts = (Mount("/home", "nfs"), Mount("/fsx", "fsx_lustre"), Mount("/x", "nfs", roles=("controller",)))
     made = settings(Path("/"), design(isolation="container", mounts=mounts, containers=Containers("oci")))
     text = conf.render(made, (22, 5))["oci.conf"]
-    assert text.endswith(oci.render(made))
+    assert text.endswith(container_conf.oci_conf(made))
     line = next(line for line in text.splitlines() if line.startswith("RunTimeRun="))
     assert " --mount=/home --mount=/fsx %n" in line
     assert all(line.count('"') == 2 and "#" not in line for line in text.splitlines()[1:])

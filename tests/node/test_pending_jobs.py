@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.elastic.errors import ErrorClass, Failure
-from node.elastic.pending_jobs import JobChange, PartitionCapacity, Run, changes, fits, runs
+from node.elastic.capacity import JobChange, PartitionCapacity, Run, job_changes, job_fits, runs
+from node.elastic.driver import ErrorClass, Failure
 from tests.support.doubles import job
 
 QUOTA = Failure((), ErrorClass.QUOTA, "Code", "4 of 8")
@@ -21,7 +21,7 @@ FREE = {"debug": PartitionCapacity(8)}
 
 def told(number: int, capacities: dict[str, PartitionCapacity], **job_: Any) -> list[JobChange]:
     seen = {number: run} if (run := job_.pop("run", None)) else {}
-    return changes([job(number, job_.pop("state", "PENDING"), **job_)], capacities, seen, NOW)
+    return job_changes([job(number, job_.pop("state", "PENDING"), **job_)], capacities, seen, NOW)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_a_begin_time_that_is_a_persons_is_kept(change: dict[str, Any]) -> None:
 
 def test_a_job_fits_if_there_are_enough_free_nodes() -> None:
     pending = job(1, "PENDING", reason="Resources", wanted_nodes=4)
-    assert fits(pending, FULL, NOW)
-    assert fits(dataclasses.replace(pending, reason="None"), FULL, NOW), "Slurm has not looked at it yet"
-    assert not fits(dataclasses.replace(pending, wanted_nodes=5), FULL, NOW)
-    assert not fits(dataclasses.replace(pending, reason="Dependency"), FULL, NOW)
-    assert not fits(dataclasses.replace(pending, state="RUNNING"), FULL, NOW)
-    assert fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 20), FULL, NOW)
-    assert not fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 999), FULL, NOW)
+    assert job_fits(pending, FULL, NOW)
+    assert job_fits(dataclasses.replace(pending, reason="None"), FULL, NOW), "Slurm has not looked at it yet"
+    assert not job_fits(dataclasses.replace(pending, wanted_nodes=5), FULL, NOW)
+    assert not job_fits(dataclasses.replace(pending, reason="Dependency"), FULL, NOW)
+    assert not job_fits(dataclasses.replace(pending, state="RUNNING"), FULL, NOW)
+    assert job_fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 20), FULL, NOW)
+    assert not job_fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 999), FULL, NOW)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import API_FAILURES, POLICIES, ErrorClass, Failure
+from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
 from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
 from node.model import SlurmSettings
 from tests.support.doubles import DEBUG, design

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node.elastic.errors import ErrorClass
+from node.elastic.driver import ErrorClass
 from node.model import Budget, Partition
 from node.slurm.control import SlurmError
 from tests.support.simulation import World

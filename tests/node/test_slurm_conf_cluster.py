@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.logs import outputs
+from node.logs import find
 from node.model import Accelerator, Partition
 from node.slurm import topology
 from node.slurm.hostlist import expand
@@ -130,7 +130,7 @@ def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
             "--array=13" if "%A" in name else "-N1",
         ]
         jobs.append(int(cluster.run("sbatch", "--parsable", *options, "--wrap", "true").stdout))
-    there = [outputs.files(job, fields)[0].path for job, fields in cluster.control.outputs(jobs).items()]
+    there = [find.output_files(job, fields)[0].path for job, fields in cluster.control.outputs(jobs).items()]
     assert len(there) == len(names)
     for path in there:
         cluster.wait(f"slurmd writes {path}", lambda path=path: Path(path).exists())  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What slurmctld is made to save, so that killing it ends no job (`node.elastic.state_flush`)."""
+"""What slurmctld is made to save, so that killing it ends no job (`node.elastic.capacity`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.elastic.state_flush import StateFlush
+from node.elastic.capacity import StateFlush
 from node.slurm.control import SlurmError
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import FakeControl, job, node

@@ -12,14 +12,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from node import command_line, rpc, status
+from node import command_line, rpc
+from node.command_line import SilentError
 from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.folders import Folders
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
-from node.status import SilentError
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
@@ -150,7 +150,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """The folders of a cluster whose slurmctld answers."""
     (tmp_path / "run").mkdir()
     (tmp_path / "lib" / "boot").mkdir(parents=True)
-    monkeypatch.setattr(status, "Control", lambda *_: Pinged())
+    monkeypatch.setattr(command_line, "Control", lambda *_: Pinged())
     return Folders(settings(tmp_path))
 
 
@@ -185,12 +185,12 @@ def report(folders: Folders, **content: Any) -> None:
 
 def test_a_daemon_that_answers_is_passed_on(folders: Folders, serve: Serve) -> None:
     serve(lambda method, _: {"asked": method})
-    assert status.status(folders) == {"asked": "status"}
+    assert command_line.status(folders) == {"asked": "status"}
 
 
 def test_a_daemon_that_is_not_there(folders: Folders) -> None:
     with pytest.raises(SilentError, match=r"elastic daemon does not answer(.|\n)*log/elastic\.log"):
-        status.status(folders)
+        command_line.status(folders)
 
 
 def test_a_slurmctld_that_everybody_waits_for(
@@ -198,15 +198,15 @@ def test_a_slurmctld_that_everybody_waits_for(
 ) -> None:
     gate = threading.Event()
     serve(lambda *_: gate.wait(60))
-    monkeypatch.setattr(status, "STATUS_SECONDS", 0.2)
+    monkeypatch.setattr(command_line, "STATUS_SECONDS", 0.2)
     with pytest.raises(SilentError, match="the elastic daemon does not answer"):
-        status.status(folders)
+        command_line.status(folders)
     down = SlurmDown(["scontrol", "ping"], None, "no answer within 5 s")
     monkeypatch.setattr(Pinged, "trouble", down)
     with pytest.raises(
         SilentError, match=r"slurmctld does not answer \(scontrol ping: no answer within 5 s\)"
     ):
-        status.status(folders)
+        command_line.status(folders)
     gate.set()
 
 
@@ -224,7 +224,7 @@ def test_what_the_daemon_itself_cannot_reach(folders: Folders, serve: Serve, cod
 
     serve(fail)
     with pytest.raises(SilentError, match=words):
-        status.status(folders)
+        command_line.status(folders)
 
 
 def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
@@ -233,19 +233,19 @@ def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
     with pytest.raises(
         SilentError, match=r"controller's boot failed at step hooks: driver\.sh ended with status 3"
     ):
-        status.status(folders)
+        command_line.status(folders)
     report(folders, state="booting", steps=[step])
     with pytest.raises(SilentError, match="controller still boots: step hooks"):
-        status.status(folders)
+        command_line.status(folders)
     report(folders, state="booting")
     with pytest.raises(SilentError, match="still boots: step first"):
-        status.status(folders)
+        command_line.status(folders)
     report(folders, state="ready", steps=[step])
     with pytest.raises(SilentError, match="elastic daemon"):
-        status.status(folders)
+        command_line.status(folders)
     (Path(str(folders.lib)) / "boot" / "controller.json").write_text("{")
     with pytest.raises(SilentError, match="elastic daemon"):
-        status.status(folders)
+        command_line.status(folders)
 
 
 def test_the_tool_says_it_in_one_line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.elastic.surplus_nodes import PATIENCE_SECONDS, Release, SurplusNodes
+from node.elastic.launcher import SURPLUS_SECONDS, Release, SurplusNodes
 from node.slurm.states import NodeState
 from tests.support.doubles import node
 
@@ -37,7 +37,7 @@ def test_what_nobody_needs_is_released_at_once_and_once(surplus: SurplusNodes) -
 
 def test_what_somebody_may_take_waits_for_him_a_while(surplus: SurplusNodes) -> None:
     assert surplus.release(states(), lambda _: True, 1.0) == Release()
-    assert surplus.release(states(), lambda _: True, PATIENCE_SECONDS) == Release(("a",), ("b",))
+    assert surplus.release(states(), lambda _: True, SURPLUS_SECONDS) == Release(("a",), ("b",))
 
 
 def test_what_was_lost_itself_is_no_stray_nor_is_what_had_no_job(surplus: SurplusNodes) -> None:
@@ -50,8 +50,8 @@ def test_patience_begins_with_the_loss() -> None:
     surplus = SurplusNodes()
     surplus.wanted(JOBS)
     surplus.lost(("c",), JOBS, 100.0)
-    assert surplus.release(states(), lambda _: True, 100.0 + PATIENCE_SECONDS - 1) == Release()
-    assert surplus.release(states(), lambda _: True, 100.0 + PATIENCE_SECONDS) == Release(("a",), ("b",))
+    assert surplus.release(states(), lambda _: True, 100.0 + SURPLUS_SECONDS - 1) == Release()
+    assert surplus.release(states(), lambda _: True, 100.0 + SURPLUS_SECONDS) == Release(("a",), ("b",))
 
 
 def test_a_node_that_went_and_came_for_somebody_else_is_no_stray() -> None:

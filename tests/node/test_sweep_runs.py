@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from node import command_line, foreign, subprocesses
+from node.benchmark import Sweep
 from node.codec import to_json
 from node.slurm.control import SlurmDown
 from node.subprocesses import Ran
-from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
 ME = foreign.name(os.geteuid())

@@ -17,7 +17,7 @@ from node.bootstrap import files
 from node.elastic import topology as elastic_topology
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.ec2.errors import Ec2Error
-from node.elastic.drivers.gce.places import place
+from node.elastic.drivers.gce.driver import place
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.topology import PAUSE_SECONDS, Topology
 from node.folders import Folders

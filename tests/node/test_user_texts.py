@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.logs import find, outputs
+from node.logs import find
 from node.logs.find import Cluster
 from node.slurm.answers import (
     JOB_TEXTS,
@@ -173,5 +173,5 @@ def test_logs_show_no_file_of_others_and_nothing_that_controls_a_terminal(
 @given(TEXTS, TEXTS)
 def test_every_pattern_is_one_path(pattern: str, name: str) -> None:
     fields = {**dict.fromkeys(OUTPUT_FIELDS, name), "userid": str(os.getuid()), "batchflag": "1"}
-    assert isinstance(outputs.path(pattern, 7, fields), str)
-    assert all(found.path.startswith("/") for found in outputs.files(7, {**fields, "stdout": pattern}))
+    assert isinstance(find.output_path(pattern, 7, fields), str)
+    assert all(found.path.startswith("/") for found in find.output_files(7, {**fields, "stdout": pattern}))

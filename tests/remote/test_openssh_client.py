@@ -16,12 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli import waiting
-from cli.ssh import client as clients
-from cli.ssh import openssh
 from infra import ssh, workload_files
 from infra.errors import UserError
 from infra.ssh import Target
+from operations import openssh, waiting
+from operations import ssh as clients
 from tests.support.checkout import ROOT, until
 from tests.support.login_machine import ENVIRONMENT, LoginMachine
 from tests.support.sshd import children, make_key, public, reserved_port
@@ -248,7 +247,7 @@ def client(whither: Target | None, verb: str, *options: str, stdin: str = "") ->
     if whither is not None:
         env[ssh.VARIABLE] = json.dumps(asdict(whither))
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.ssh.client", verb, *options],
+        [sys.executable, "-m", "operations.ssh", verb, *options],
         cwd=ROOT,
         env=env,
         stdin=subprocess.PIPE,
@@ -306,7 +305,7 @@ def test_a_users_program_is_staged_with_its_modes(
     project = tmp_path / "a project"
     (project / "code").mkdir(parents=True)
     (project / "workload").mkdir()
-    (project / "workload" / "launch.py").write_text("launcher\n")
+    (project / "workload" / "program.py").write_text("launcher\n")
     (project / "workload" / "train.py").write_text("the built-in training\n")
     (project / "code" / "train.py").write_text("print(1)\n")
     (project / "code" / "it's a tool").write_text("#!/bin/sh\n")
@@ -322,7 +321,7 @@ def test_a_users_program_is_staged_with_its_modes(
         "x": {
             "files/code/train.py": b"print(1)\n",
             "files/code/it's a tool": b"#!/bin/sh\n",
-            "launch.py": b"launcher\n",
+            "program.py": b"launcher\n",
         }
     }
     staged = machine.shared / "bench" / "x" / "workload" / "files" / "code"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.local import system_packages
-from cli.local.run_directory import RunDirectory
+from operations.local import system_packages
+from operations.local.run_directory import RunDirectory
 from tests.support import remote_scenarios as scenarios
 from tests.support.checkout import SMALL, Checkout, running, until
 from tests.support.drivers import Embedded

@@ -14,12 +14,12 @@ import pytest
 
 from cli.runner import wire
 from cli.runner.plan import plan
-from cli.ssh import client
 from infra import ssh
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 from infra.program.stack import Stack
+from operations import ssh as operations_ssh
 from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder, declare
 
@@ -78,9 +78,9 @@ def test_job_and_result_are_public_and_known_when_the_job_is() -> None:
 def parsed(line: str) -> tuple[str, dict[str, str]]:
     """A command line as verb and options, after a check that the program accepts them."""
     python, flag, module, verb, *options = shlex.split(line)
-    assert (python, flag, module) == (".venv/bin/python", "-m", client.__name__)
+    assert (python, flag, module) == (".venv/bin/python", "-m", operations_ssh.__name__)
     found = dict(option.removeprefix("--").split("=", 1) for option in options)
-    assert set(found) == set(client.OPTIONS[verb])
+    assert set(found) == set(operations_ssh.OPTIONS[verb])
     return verb, found
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cli import providers, transfer
-from cli.provider import Inside, StackUp
+from cli import provider, transfer
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from infra.ssh import Target
+from operations.access import Inside, StackUp
 from tests.support.login_machine import LoginMachine
 from tests.support.private_mounts import PrivateMounts
 from tests.support.sshd import make_key, public
@@ -41,7 +41,7 @@ class Far:
 def far(machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a state 100%"))
     made = Far(Target(**{**machine.endpoint, "host_keys": (machine.sshd.host_key,)}, connect_seconds=60))
-    monkeypatch.setattr(providers, "load", lambda _name: made)
+    monkeypatch.setattr(provider, "load", lambda _name: made)
     return made
 
 
@@ -155,7 +155,7 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     files: Callable[..., Callable[[str], Path]] = lambda *_: lambda path: shared / path  # noqa: E731
-    monkeypatch.setattr(providers, "load", lambda _name: SimpleNamespace(files_here=files))
+    monkeypatch.setattr(provider, "load", lambda _name: SimpleNamespace(files_here=files))
     return shared
 
 
@@ -195,7 +195,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
     mounts.run("mount", "--bind", str(machine), str(host))
     words = mounts("env", "-i", "-C", str(host / "home"), "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8")
     files: Callable[..., Inside] = lambda *_: Inside(tuple(words))  # noqa: E731
-    monkeypatch.setattr(providers, "load", lambda _name: SimpleNamespace(files_here=files))
+    monkeypatch.setattr(provider, "load", lambda _name: SimpleNamespace(files_here=files))
     yield host, machine
     mounts.close()
 

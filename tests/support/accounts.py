@@ -17,7 +17,7 @@ FIRST = (
     "tests/cluster/test_google_machines.py", "tests/cluster/test_documented_commands.py",
     "tests/cluster/test_sweep.py", "tests/cluster/test_soak.py", "tests/cluster/test_consumer_job.py",
     "tests/cluster/", "tests/engine/", "tests/remote/", "tests/localcloud/", "tests/node/",
-    "tests/cli/",
+    "tests/operations/", "tests/cli/",
 )  # fmt: skip
 """The longest files, the longest first, then the folders whose tests wait for real programs.
 

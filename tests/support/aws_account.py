@@ -13,10 +13,10 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws.cloud import AwsCloud
 from infra.aws.tags import BUCKET, CLUSTER, HOST, ROLE
 from infra.clouds.commands import ClusterRef
 from node.elastic.drivers.ec2.names import NODES
+from operations.aws.cloud import AwsCloud
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"

@@ -10,11 +10,11 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws.batch.service import BatchService
 from infra.aws.batch.definition import node_properties
 from infra.aws.tags import CLUSTER, log_group
 from infra.clouds.commands import ClusterRef
 from infra.program.stack import Stack
+from operations.aws.batch.service import BatchService
 from tests.support.aws_account import Account, account, moto
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import ROOT

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workload import ports
+from workload.rendezvous import reserve_program_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ID = "0b1c2d3e-1111-2222-3333-444455556666"
@@ -62,7 +62,7 @@ class BatchJob:
         self._command, self._into, self._env = command, into, dict(env or {})
         self._addresses = addresses or [f"127.0.0.{node + 1}" for node in range(nodes)]
         self._loopback = not addresses
-        self._port, self._lock = ports.reserve()
+        self._port, self._lock = reserve_program_port()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property

@@ -19,7 +19,7 @@ from cli.aws.changes import TABLE as AWS
 from cli.changes import table as changes
 from cli.changes.table import Kind, Row
 from cli.gcp.changes import TABLE as GOOGLE
-from cli.local.changes import TABLE as LOCAL
+from cli.local.running import TABLE as LOCAL
 from infra.config.cluster import ClusterConfig
 from node.model import ClusterDesign
 from tests.support.checkout import ROOT

@@ -22,7 +22,7 @@ from infra.program.stack import Stack
 from tests.support import left_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("infra", "cli", "node", "localcloud", "workload")
+CODE = ("infra", "operations", "cli", "node", "localcloud", "workload")
 """The folders of the project's code."""
 PARTS = (*CODE, "__main__.py", "Pulumi.yaml", "cluster", "pyproject.toml", "uv.lock")
 
@@ -133,11 +133,11 @@ class Checkout:
         """
         if self._elsewhere:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
-        from cli import providers
+        from cli import provider
         from infra.errors import UserError
 
         try:
-            found = providers.load("local").access(Stack(self.folder, self.stack), {}, command, tty=False)
+            found = provider.load("local").access(Stack(self.folder, self.stack), {}, command, tty=False)
         except UserError as error:
             if check:
                 raise AssertionError(f"{' '.join(command)}: {error}") from None
@@ -171,8 +171,8 @@ class Checkout:
         If machines are processes, this process asks the daemon, as the cluster's own tool does. Tests ask
         very often, and each start of the tool takes a fifth of a second of CPU.
         """
-        from cli.local.run_directory import RunDirectory
-        from cli.provider import TOOL
+        from operations.access import TOOL
+        from operations.local.run_directory import RunDirectory
 
         if self._elsewhere:
             printed = self.cluster("status", "--json", check=True).stdout
@@ -185,13 +185,13 @@ class Checkout:
 
     @staticmethod
     def _asked_here(settings: Path) -> str:
-        from node import status
+        from node import command_line
         from node.folders import Folders
         from node.published import read_settings
 
         try:
-            return json.dumps(status.status(Folders(read_settings(settings))))
-        except status.SilentError as error:
+            return json.dumps(command_line.status(Folders(read_settings(settings))))
+        except command_line.SilentError as error:
             raise AssertionError(f"status: {error}") from None
 
     def chaos(self, *words: str) -> None:
@@ -233,7 +233,7 @@ class Checkout:
 
     def processes(self) -> list[int]:
         """Return the pids of everything that belongs to this checkout's cluster."""
-        from cli.local.run_directory import RunDirectory
+        from operations.local.run_directory import RunDirectory
 
         return RunDirectory(self.run_directory).pids()
 
@@ -247,7 +247,7 @@ class Checkout:
             kept.parent.mkdir(exist_ok=True)
             with contextlib.suppress(OSError):
                 shutil.copyfile(log, kept)
-        from cli.local.operations import cloud_down
+        from operations.local.cluster import cloud_down
 
         if not (self.run_directory.exists() or self.processes()):
             return []  # the test has taken it down

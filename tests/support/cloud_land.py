@@ -27,10 +27,10 @@ from typing import Any
 import google.auth
 import pytest
 
-from localcloud import boot_files, cgroups, nspawn
-from localcloud.container_machine import Bind
+from localcloud import cgroups, nspawn
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
+from localcloud.nspawn import Bind
 from node import subprocesses
 from node.processes import end_all, having
 from tests.support.apart import Mounts, listener
@@ -255,9 +255,7 @@ class Land:
             card=self._lab.card(one.address, f"{METADATA}/32"),
             datasources=[self._datasource], binds=binds, files=self._files(one), identity=identity,
         )  # fmt: skip
-        self.cards[one.id] = booted.run(
-            "cat", f"/sys/class/net/{boot_files.INTERFACE}/address"
-        ).output.strip()
+        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{nspawn.INTERFACE}/address").output.strip()
         draft = self.path / one.id
         draft.write_text(f"{self.cards[one.id]},{one.address}\n")
         draft.rename(self._leases / one.id)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli.clouds import termination
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign, Mount, Partition
+from operations.clouds import commands
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, head
 
@@ -74,4 +74,4 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     NOWHERE.project.mkdir()
-    monkeypatch.setattr(termination, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.0)

@@ -21,18 +21,18 @@ from typing import Any
 
 import pytest
 
-from cli.local import image
 from infra.config import load_file
 from infra.design import design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import locations
 from localcloud import cgroups, images, layers, nspawn
-from localcloud.container_machine import Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from localcloud.nspawn import Machine, NetworkInterface
 from node import subprocesses
 from node.processes import ProcessId, end_all
+from operations.local import containers
 from tests.support.checkout import until
 
 PROGRAMS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
@@ -74,7 +74,7 @@ def cluster_image(stack_file: str) -> None:
         file.write_text(textwrap.dedent(stack_file))
         made = design(load_file(file), catalog())
     try:
-        image.ensure(made, lambda text: print(text, file=sys.stderr))
+        containers.ensure_image(made, lambda text: print(text, file=sys.stderr))
     except UserError as error:
         pytest.skip(str(error))
 

@@ -17,12 +17,13 @@ from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     Driver,
+    ErrorClass,
+    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
-from node.elastic.errors import ErrorClass, Failure
 from node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.sites import LocalSite
 from node.slurm.control import Slurm, SlurmError

@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 
 from cli.changes.table import Kind, Row, Rules
-from cli.clouds.cloud import Cloud, Machine
-from cli.clouds.kept_storage import KeptStorage
+from cli.clouds.base import CloudProvider
 from cli.clouds.listing import Listed
-from cli.clouds.provider import CloudProvider
 from cli.doctor.finding import Check
-from cli.ssh import openssh
 from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.instance_types.catalog import Described
 from infra.ssh import Target
 from node.model import Access, ClusterDesign, Settings, Site
+from operations import openssh
+from operations.clouds.cloud import Cloud, KeptStorage, Machine
 from tests.support.job_lines import inner, told
 
 BUCKET = "bucket-1"
@@ -32,7 +31,7 @@ PLACE = ClusterRef("c", "region-1")
 
 
 class FakeCloud:
-    """A `cli.clouds.cloud.Cloud` that records its calls.
+    """A `operations.clouds.cloud.Cloud` that records its calls.
 
     Attributes:
         there: the cluster's machines.
@@ -96,7 +95,7 @@ class FakeCloud:
         self.publish(design)
         self.report("controller", "ready")
 
-    # --- cli.clouds.cloud.Cloud ------------------------------------------------------------------------
+    # --- operations.clouds.cloud.Cloud --------------------------------------------------------------------
 
     def label_of(self, text: str) -> str:
         return text.lower()

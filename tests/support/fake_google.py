@@ -19,9 +19,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from google.cloud import compute_v1 as gce
 
-from cli.gcp.account import Account
 from node.elastic.drivers.gce.names import BUCKET as NAMED
 from node.elastic.drivers.gce.names import CLUSTER, HOST, PARTITION, ROLE, instance_of
+from operations.gcp.account import Account
 from tests.support.fake_gce import FakeGce, fake_gce
 
 EMAIL = "ada@example.com"

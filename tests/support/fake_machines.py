@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from cli.local import operations
-from cli.local.agent_lifecycle import agent_process
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node import rpc
 from node.codec import to_json
 from node.model import ClusterDesign
 from node.processes import ProcessId
+from operations.local.__main__ import VERBS
+from operations.local.agent import agent_process
+from operations.local.cluster import cloud_down
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import CODE, ROOT, until
 
 LOADER = """
@@ -68,9 +69,9 @@ class FakeMachines:
         self.run = RunDirectory.of(Stack(self.project, "test"))
 
     def do(self, verb: str, stdin: str = "", **options: str) -> dict[str, Any]:
-        """Run one of `cli.local.operations`' verbs."""
+        """Run one of the verbs of `operations.local`."""
         self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        return operations.VERBS[verb](Stack(self.project, "test"), **options)
+        return VERBS[verb](Stack(self.project, "test"), **options)
 
     def publish(self, design: ClusterDesign) -> dict[str, Any]:
         return self.do("publish", json.dumps(to_json(design)))
@@ -121,5 +122,5 @@ class FakeMachines:
         """End everything by all means. Returns the pids that survived it."""
         # The test may have set another folder for clusters in the meantime.
         self._monkeypatch.setattr(locations, "run_root", lambda: self._runs)
-        operations.cloud_down(Stack(self.project, "test"))
+        cloud_down(Stack(self.project, "test"))
         return self.processes()

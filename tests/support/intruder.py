@@ -99,10 +99,7 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
     role = ask(place, {"X-aws-ec2-metadata-token": token}).decode()
     given = json.loads(ask(place + role, {"X-aws-ec2-metadata-token": token}))
-    from node.aws.s3 import Bucket
-    from node.aws.secretsmanager import Secret
-    from node.aws.service import Service
-    from node.aws.sigv4 import Credentials
+    from node.aws.services import Bucket, Credentials, Secret, Service
 
     known = Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["Token"], 4e9)
     region = secret["region"]
@@ -186,7 +183,11 @@ def files(tries: Tries) -> None:
         tries.do(f"list {path}", os.listdir, path)
     ours = (
         *("/etc/slurm/slurm.conf", "/etc/passwd", "/etc/hosts", "/etc/resolv.conf", WORKLOAD + "/run.py"),
-        *("/opt/slurm-stacks/start.py", "/opt/slurm-stacks/settings.json", "/usr/local/bin/slurm-stacks"),
+        *(
+            "/opt/slurm-stacks/run_loader.py",
+            "/opt/slurm-stacks/settings.json",
+            "/usr/local/bin/slurm-stacks",
+        ),
         *("/run/munge/munge.socket.2", "/etc/systemd/system/slurm-stacks-boot.service"),
     )
     for path in ours:

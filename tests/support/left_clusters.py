@@ -44,10 +44,10 @@ def pytest_unconfigure() -> None:
 
 
 def _end(folder: Path, stack: str) -> None:
-    from cli.local.agent_lifecycle import end_cluster
-    from cli.local.run_directory import RunDirectory
     from infra.program import locations
     from infra.program.stack import Stack
+    from operations.local.agent import end_cluster
+    from operations.local.run_directory import RunDirectory
 
     path = locations.run_dir(Stack(folder, stack))
     if path.exists():

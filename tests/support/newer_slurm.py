@@ -12,13 +12,14 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cli.local import image
 from infra.errors import UserError
-from localcloud import cgroups, interpreters, nspawn
-from localcloud.container_machine import Bind, Machine
+from localcloud import cgroups, nspawn
+from localcloud.containers import interpreter_binds
+from localcloud.nspawn import Bind, Machine
 from node.model import ClusterDesign, Image
 from node.processes import ProcessId
 from node.slurm import version
+from operations.local import containers
 from tests.support.checkout import ROOT
 from tests.support.containers import why_not
 from tests.support.doubles import design
@@ -50,7 +51,7 @@ def layers(say: Callable[[str], None]) -> list[Path]:
     if done.returncode == 0 and (release := version.parse(done.stdout)) >= RELEASE:
         raise Unavailable(f"this machine's own Slurm is {version.spell(release)}: every test runs on it")
     try:
-        return image.ensure(stack(), say)
+        return containers.ensure_image(stack(), say)
     except UserError as error:
         raise Unavailable(str(error)) from error
 
@@ -79,7 +80,7 @@ class NewerSlurm:
             layers=made,
             card=None,
             files={"etc/hosts": Path("/etc/hosts").read_text()},
-            binds=[*seen, *interpreters.binds(), Bind(work, str(work))],
+            binds=[*seen, *interpreter_binds(), Bind(work, str(work))],
         )
         self._child = nspawn.start(self._machine, die_with_parent=True)
         launcher = ProcessId.of(self._child.pid)

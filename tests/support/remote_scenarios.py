@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.ssh import lines
 from infra import workload_files
+from operations import ssh
 from tests.support.drivers import Driver
 from tests.support.login_machine import LoginMachine
 
@@ -102,4 +102,4 @@ def check_gone(driver: Driver, machine: LoginMachine) -> None:
     machine.sshd.stop()
     destroyed = succeeded(driver.destroy())
     assert destroyed.operations["b-job"] == "deleted"
-    assert lines.NOT_CANCELLED not in destroyed.text, "who tries says so"
+    assert ssh.NOT_CANCELLED not in destroyed.text, "who tries says so"

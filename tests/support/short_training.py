@@ -10,8 +10,9 @@ import os
 import time
 from pathlib import Path
 
-from workload import result
-from workload.options import Options, parse, read_job
+from workload import files, result
+from workload.options import Options, parse
+from workload.slurm import read_job
 
 SECONDS_PER_EPOCH = 0.7
 
@@ -24,7 +25,7 @@ def main() -> None:
     for epoch in range(1, options.epochs + 1):
         time.sleep(SECONDS_PER_EPOCH)
         progress = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.9, "seconds": SECONDS_PER_EPOCH * epoch}
-        result.write_json(options.result.with_name("progress.json"), {"epochs": options.epochs, **progress})
+        files.write_json(options.result.with_name("progress.json"), {"epochs": options.epochs, **progress})
     Path("ran.new").write_text(f"{os.environ['SLURM_JOB_ID']} {began} {time.time()}")
     Path("ran.new").replace("ran")  # a test that reads meanwhile finds all of it or nothing
     if Path("../../fail").exists():

@@ -10,12 +10,13 @@ from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     Driver,
+    ErrorClass,
+    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
-from node.elastic.errors import ErrorClass, Failure
 from node.rpc import RpcUnavailableError
 from node.slurm.topology import Place
 

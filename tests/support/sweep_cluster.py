@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, packages, report, results
+from cli import login_machine, report, results
 from cli import main as cli
-from cli.provider import StackUp
 from cli.report import Made
 from cli.sweep import watch
 from infra.errors import NotUpError, UserError
 from infra.program import locations
 from node import foreign, subprocesses
+from node.benchmark import Sweep
 from node.slurm.control import SlurmError
 from node.subprocesses import Ran
-from node.sweep import Sweep
+from operations import packages
+from operations.access import StackUp
 from tests.support.doubles import FakeControl, job, settings
 
 Hook = Callable[[str], None]

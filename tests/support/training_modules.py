@@ -15,7 +15,7 @@ REASON = "needs the training environment (workload/envs/cpu)"
 
 
 def in_training_environment() -> bool:
-    """Return whether this interpreter is the one of `cli.local.training`."""
+    """Return whether this interpreter is the one of `operations.local.benchmark`."""
     return (Path(sys.prefix) / COMPLETE).exists()
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import key_server, machine_slurm, sshd
+from node.bootstrap import key_server, machine_steps
 from node.bootstrap.context import Context, Step
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import disks, machine, mounts, names
+from node.bootstrap.vm import disks, machine, machine_names, mounts, users
 from node.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
@@ -38,7 +38,7 @@ def name_is_noted(monkeypatch: pytest.MonkeyPatch, first: str) -> list[str]:
     monkeypatch.setattr(socket, "sethostname", given.append)
     monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else first)
     # Otherwise the address would be that of this host's routes.
-    monkeypatch.setattr(names, "address_towards", lambda _other: "10.0.1.17")
+    monkeypatch.setattr(machine_names, "address_towards", lambda _other: "10.0.1.17")
     return given
 
 
@@ -46,7 +46,7 @@ def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the machine, also root, is the user who runs the test. Nobody can log in."""
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: ME)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
+    monkeypatch.setattr(users, "SSHD", Path("/nonexistent/sshd"))
 
 
 def keys_come_from(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
@@ -72,10 +72,10 @@ def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disks are blank, servers answer, Slurm is installed, daemons are there."""
     monkeypatch.setattr(disks, "_blank", lambda _device: True)
     monkeypatch.setattr(mounts, "_reach", lambda *_server: None)
-    monkeypatch.setattr(machine_slurm, "_release", _release)
+    monkeypatch.setattr(machine_steps, "_release", _release)
     for name in ("munged", "controller", "check_port", "wait"):
-        monkeypatch.setattr(machine_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
-    monkeypatch.setattr(machine_slurm.daemons, "reconfigure", lambda _context: WAITS)  # type: ignore[attr-defined]
+        monkeypatch.setattr(machine_steps.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(machine_steps.daemons, "reconfigure", lambda _context: WAITS)  # type: ignore[attr-defined]
 
 
 def _release(context: Context) -> str:

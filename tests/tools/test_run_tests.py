@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli.local import system_packages, training
 from infra.errors import UserError
 from localcloud import images
 from node.slurm.environment import defaults
+from operations.local import benchmark, system_packages
 from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE
@@ -73,7 +73,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(system_packages, "add_pmix", lambda _say: None)
     monkeypatch.setattr(images, "ensure", lambda *_arguments: None)
     monkeypatch.setattr(run_tests, "_free_memory", lambda: 64 << 30)
-    monkeypatch.setattr(training, "build", lambda *_arguments, **_more: TRAINER)
+    monkeypatch.setattr(benchmark, "build_environment", lambda *_arguments, **_more: TRAINER)
     return made
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.support.batch_job import ID, BatchJob, until
-from workload.batch import gpus, main_node, record, settings
-from workload.batch.main_node import MainNode
-from workload.batch.node import capacity, interface, versions
+from workload import result
+from workload.batch import entry, nodes, program, settings
+from workload.batch.nodes import MainNode
+from workload.batch.protocol import capacity, interface, versions
 from workload.errors import WorkloadError
 
 PROGRAM = """
@@ -98,15 +99,15 @@ def test_all_nodes_run_the_program_and_the_main_node_tells_the_result(job: Make)
         assert cluster == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
 
     made = three.result()
-    assert record.mistakes(made) == []
+    assert result.batch_mistakes(made) == []
     gpus = 3 * capacity()["gpus"]
     expected = {"scheduler": "batch", "nodes": 3, "gpus": gpus, "images_per_second": 812.5, "loss": 0.25}
     assert expected.items() <= made.items(), "of the same name, what the main node knows is right"
     assert made["job_id"] == ID
     assert made["history"] == [{"epoch": 1, "loss": 0.25}]
     assert json.loads((three.shared / "result.json").read_text()) == made
-    (told,) = [line for line in three.log(1).splitlines() if line.startswith(record.LINE)]
-    assert json.loads(told.removeprefix(record.LINE)) == {k: v for k, v in made.items() if k != "history"}
+    (told,) = [line for line in three.log(1).splitlines() if line.startswith(entry.LINE)]
+    assert json.loads(told.removeprefix(entry.LINE)) == {k: v for k, v in made.items() if k != "history"}
 
 
 def _sent(port: int, text: bytes) -> bool:
@@ -265,7 +266,7 @@ def test_what_a_node_may_not_say(job: Make, different: dict[str, Any], why: str)
 def test_a_worker_that_stalls_after_the_main_nodes_success_is_ended(
     job: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main_node, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(nodes, "LEAVE_SECONDS", 1.0)
     two = job(2, "stall")
     two.start(1)
     variables = two.variables(0)
@@ -335,19 +336,19 @@ def test_a_node_with_gpus_says_how_busy_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """nvidia-smi is a script that fails first. Its lines have the form of the driver's program."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text(
         f"#!/bin/sh\n[ -e {tmp_path}/again ] || {{ touch {tmp_path}/again; exit 9; }}\n"
         'echo "$@" >&2; printf "98, 30841\\n94, 30840\\n[N/A], [N/A]\\n"\n'
     )
-    program.chmod(0o755)
+    nvidia_smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpus, "capacity", lambda: {"gpus": 2})
+    monkeypatch.setattr(program, "capacity", lambda: {"gpus": 2})
     said: list[str] = []
     read = settings.read(GOOD)
 
     async def watch() -> None:
-        running = asyncio.create_task(gpus.watch(read, 0.01))
+        running = asyncio.create_task(program.watch_gpus(read, 0.01))
         while not said:
             await asyncio.sleep(0.01)
             said.extend(capsys.readouterr().err.splitlines())
@@ -355,8 +356,8 @@ def test_a_node_with_gpus_says_how_busy_they_are(
 
     asyncio.run(watch())
     assert said[0] == "slurm-stacks: node 2: GPUs busy: 96 % (98 94), memory at most 30.1 GiB each"
-    monkeypatch.setattr(gpus, "capacity", lambda: {"gpus": 0})
-    asyncio.run(gpus.watch(read))
+    monkeypatch.setattr(program, "capacity", lambda: {"gpus": 0})
+    asyncio.run(program.watch_gpus(read))
 
 
 def test_the_interface_of_an_address() -> None:

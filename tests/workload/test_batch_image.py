@@ -84,7 +84,7 @@ def test_files_that_the_image_copies_exist() -> None:
         if sources == ["."]:
             assert target == HOME
     copied = [path.name for path in CONTEXT.rglob("*") if path.is_file() and not ignored(path)]
-    assert {"entry.py", "train.py", "resize.py", "ports.py"} <= set(copied)
+    assert {"entry.py", "train.py", "resize.py", "rendezvous.py"} <= set(copied)
     assert [name for name in copied if name.endswith(".pyc") or name.startswith("Dockerfile")] == []
 
 

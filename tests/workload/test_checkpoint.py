@@ -13,16 +13,15 @@ pytestmark = pytest.mark.tensorflow
 np = training_module("numpy")
 
 from workload import data, train  # noqa: E402
-from workload.checkpoint import Checkpoint, Store  # noqa: E402
+from workload.checkpoint import Checkpoint, Saver, Store  # noqa: E402
 from workload.errors import StoppedError, WorkloadError  # noqa: E402
 from workload.loop import Position, State  # noqa: E402
-from workload.options import parse, read_job  # noqa: E402
+from workload.options import parse  # noqa: E402
 from workload.preemption import Preemption  # noqa: E402
-from workload.record import Phases, Progress  # noqa: E402
+from workload.progress import Phases, Progress  # noqa: E402
 from workload.rendezvous import Rendezvous  # noqa: E402
 from workload.result import Epoch  # noqa: E402
-from workload.saver import Saver  # noqa: E402
-from workload.slurm import Step, read_step  # noqa: E402
+from workload.slurm import Step, read_job, read_step  # noqa: E402
 
 IDENTITY = {"job": "7", "submitted": 1700000000.25, "workers": 2, "seed": 0}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,17 @@ def test_an_error_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), files.replacing(tmp_path / "note") as draft:
         draft.write(bytes(1 // len(b"")))
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("note", "old")]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "progress.json"
+    files.write_json(path, {"epoch": 1})
+
+    def full(_: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_json(path, {"epoch": 2})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"epoch": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["progress.json"]

@@ -16,7 +16,7 @@ np = training_module("numpy")
 tf = training_module("tensorflow")
 
 from tests.support.training_step import Run  # noqa: E402
-from workload import data, local_sgd, model, recipe, result, sync  # noqa: E402
+from workload import data, local_sgd, published, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import StoppedError, WorkloadError  # noqa: E402
@@ -122,7 +122,7 @@ def test_the_outer_step_is_blockwise_model_update_filtering(workers: int) -> Non
     trained = local_sgd.train(given, lambda _: None)
 
     tf.keras.utils.set_random_seed(given.seed)
-    alone = model.build()
+    alone = published.build_model()
     start = alone.get_weights()
     momentum = [np.zeros_like(w) for w in start]
     root = workers**0.5
@@ -133,7 +133,7 @@ def test_the_outer_step_is_blockwise_model_update_filtering(workers: int) -> Non
         # of their number, and the cosine halves the rate of the second step.
         rate, longest = given.learning_rate, None
         if workers > 2:
-            rate, longest = rate * root * (1.0, 0.5)[step], recipe.CLIP * root
+            rate, longest = rate * root * (1.0, 0.5)[step], sync.CLIP * root
         ends = []
         for replica in range(workers):
             alone.set_weights(start)

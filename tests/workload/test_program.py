@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workload import conclude, launch, ports, program, program_record
+from workload import program, rendezvous, result
 from workload.slurm import Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +27,8 @@ ENV = {
 
 
 def test_a_port_stays_reserved_for_whoever_binds_it_without_any_option() -> None:
-    port, lock = ports.reserve()
-    assert ports.FIRST <= port <= ports.LAST
+    port, lock = rendezvous.reserve_program_port()
+    assert rendezvous.FIRST_PORT <= port <= rendezvous.LAST_PORT
     assert lock.get_inheritable(), "the program that the task becomes keeps it"
     with lock, socket.socket() as server:
         server.bind(("", port))
@@ -40,17 +40,17 @@ def test_no_two_tasks_get_a_port_and_no_task_one_that_is_used() -> None:
         def shuffle(self, x: Any) -> None:
             """Leave the ports in their order."""
 
-    first, lock = ports.reserve(InOrder())
+    first, lock = rendezvous.reserve_program_port(InOrder())
     with lock, socket.socket() as used:
-        second, other = ports.reserve(InOrder())
+        second, other = rendezvous.reserve_program_port(InOrder())
         other.close()
         assert second > first
         used.bind(("", second))
         used.listen()
-        third, other = ports.reserve(InOrder())
+        third, other = rendezvous.reserve_program_port(InOrder())
         other.close()
         assert third > second
-    again, lock = ports.reserve(InOrder())
+    again, lock = rendezvous.reserve_program_port(InOrder())
     lock.close()
     assert again == first, "a lock ends with its task"
 
@@ -58,11 +58,11 @@ def test_no_two_tasks_get_a_port_and_no_task_one_that_is_used() -> None:
 def test_a_task_knows_its_place() -> None:
     step = Step(2, ("a", "a", "b", "b"), "b", "7.0.0")
     addresses = ["a:10001", "a:10002", "b:10003", "b:10004"]
-    found = launch.variables(step, addresses, 10005)
+    found = program.variables(step, addresses, 10005)
     tf_config = json.loads(found.pop("TF_CONFIG"))
     assert tf_config == {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 2}}
     assert found == {"MASTER_ADDR": "a", "MASTER_PORT": "10005", "RANK": "2", "WORLD_SIZE": "4"}
-    local = launch.local_variables({"SLURM_LOCALID": "0", "SLURM_NODEID": "1"}, step)
+    local = program.local_variables({"SLURM_LOCALID": "0", "SLURM_NODEID": "1"}, step)
     assert local == {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
 
 
@@ -70,9 +70,9 @@ def test_python_runs_python_and_linux_the_rest(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    assert launch.command("a b.py", ["-x"], "/env/python") == ["/env/python", "a b.py", "-x"]
-    assert launch.command("folder", [], "/env/python") == ["/env/python", "folder"]
-    assert launch.command("run.sh", ["1"], "/env/python") == [str(tmp_path / "run.sh"), "1"]
+    assert program.command("a b.py", ["-x"], "/env/python") == ["/env/python", "a b.py", "-x"]
+    assert program.command("folder", [], "/env/python") == ["/env/python", "folder"]
+    assert program.command("run.sh", ["1"], "/env/python") == [str(tmp_path / "run.sh"), "1"]
     assert os.access("run.sh", os.X_OK)
 
 
@@ -101,7 +101,7 @@ def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: P
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "SLURM_STACKS_FOLDER": str(run)}
     env["SLURM_LAUNCH_NODE_IPADDR"] = "127.0.0.1"
     done = subprocess.run(
-        [sys.executable, "-S", "-P", "-m", "workload.launch", "show.py", "--lr", "two words"],
+        [sys.executable, "-S", "-P", "-m", "workload.program", "launch", "show.py", "--lr", "two words"],
         cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.splitlines()[0].startswith("['--lr', 'two words'] 0 1 ")
@@ -109,7 +109,7 @@ def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: P
     assert (done.returncode, done.stderr) == (9, "")
     options = ["--status=9", "--began=5.5", "--ended=8.0", "--"]
     ended = subprocess.run(
-        [sys.executable, "-S", "-P", "-m", "workload.conclude", *options, "show.py", "--", "-x"],
+        [sys.executable, "-S", "-P", "-m", "workload.program", "conclude", *options, "show.py", "--", "-x"],
         cwd=run, env={**env, **ENV}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "show.py ended with status 9 after 2.5 s\n")
@@ -129,9 +129,9 @@ def concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) 
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
     words = [f"--status={status}", "--began=1", "--ended=11", "--tasks-per-node=2", "--", "train.py", "--lr"]
-    assert conclude.main([*words, "0.1"]) == 0
+    assert program.conclude([*words, "0.1"]) == 0
     record: dict[str, Any] = json.loads((tmp_path / "result.json").read_text())
-    assert program_record.mistakes(record) == []
+    assert result.program_mistakes(record) == []
     return record
 
 
@@ -168,22 +168,22 @@ def test_what_a_program_says_is_kept_and_what_cannot_be_used_is_named(
         ('{"a": NaN}', "values.a: nan is no finite number"),
         (json.dumps({"a": "x" * 1001}), "values.a: more than 1000 characters"),
         (json.dumps({str(n): n for n in range(101)}), "101 values are more than 100"),
-        ("x" * (program_record.MOST_BYTES + 1), "is larger than"),
+        ("x" * (result.MOST_BYTES + 1), "is larger than"),
     ],
 )
 def test_values_that_cannot_be_used_are_left_out(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "values.json"
     file.write_text(text)
-    values, (note,) = program_record.read_values(file)
+    values, (note,) = result.read_values(file)
     assert values == {}
     assert note.startswith("values.json")
     assert said in note
 
 
 def test_a_record_that_is_not_valid_says_where() -> None:
-    record = {key: types[0]() for key, types in program_record.KEYS.items()}
-    record |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
-    assert program_record.mistakes(record) == []
+    record = {key: types[0]() for key, types in result.PROGRAM_KEYS.items()}
+    record |= {"apiVersion": result.PROGRAM_API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
+    assert result.program_mistakes(record) == []
     changes: list[tuple[dict[str, Any], str]] = [
         ({"accuracy": 1.0}, "result.accuracy: unknown"),
         ({"nodes": 0}, "result.nodes: 0 is less than 1"),
@@ -196,7 +196,7 @@ def test_a_record_that_is_not_valid_says_where() -> None:
         ({"apiVersion": "x"}, "result.apiVersion: 'x' is not slurm-stacks/program-result/v1"),
     ]
     for change, said in changes:
-        (wrong,) = program_record.mistakes({**record, **change})
+        (wrong,) = result.program_mistakes({**record, **change})
         assert wrong.startswith(said)
 
 
@@ -204,13 +204,13 @@ def test_only_the_end_of_a_long_progress_is_read(tmp_path: Path) -> None:
     file = tmp_path / "progress.jsonl"
     line = json.dumps({"step": 1234567, "text": "x" * 500}) + "\n"
     file.write_text(line * 4000 + json.dumps({"step": "last"}))
-    lines, notes = program_record.read_lines(file)
-    assert (len(lines), lines[-1], notes) == (program_record.MOST_LINES, {"step": "last"}, [])
+    lines, notes = result.read_lines(file)
+    assert (len(lines), lines[-1], notes) == (result.MOST_LINES, {"step": "last"}, [])
 
 
 def test_lines_that_are_nested_without_end_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "progress.jsonl"
     file.write_text('{"epoch": 1}\n' + "[" * 100_000 + '\n{"epoch": 2}\n')
-    lines, (note,) = program_record.read_lines(file)
+    lines, (note,) = result.read_lines(file)
     assert lines == [{"epoch": 1}, {"epoch": 2}]
     assert note.endswith("because they are no objects of values: 1")

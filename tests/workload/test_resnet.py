@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.batch_job import BatchJob
 from tests.support.training_modules import training_module
-from workload.batch import record
+from workload import result
 from workload.errors import StoppedError, WorkloadError
-from workload.resnet import resize, shards
+from workload.resnet import resize
 from workload.resnet.options import Options, parse
 from workload.result import Epoch
 
@@ -62,13 +62,13 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(tf: Any, folder: Path, split: str, count: int) -> Iterator[Any]:
-    for file in shards.files(folder, split, count):
+    for file in resize.shard_files(folder, split, count):
         for one in tf.data.TFRecordDataset(str(file)):
             yield tf.train.Example.FromString(one.numpy()).features.feature
 
 
 def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
-    manifest = json.loads((made / shards.MANIFEST).read_text())
+    manifest = json.loads((made / resize.MANIFEST).read_text())
     assert manifest["classes"] == [f"n{label:08d}" for label in range(4)]
     assert manifest["splits"] == {
         "train": {"images": 4 * EACH["train"], "shards": 4},
@@ -78,8 +78,8 @@ def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
         (
             one["image/class/text"].bytes_list.value[0].decode(),
             one["image/filename"].bytes_list.value[0].decode(),
-            one[shards.LABEL].int64_list.value[0],
-            *tf.io.decode_jpeg(one[shards.ENCODED].bytes_list.value[0]).shape,
+            one[resize.LABEL].int64_list.value[0],
+            *tf.io.decode_jpeg(one[resize.ENCODED].bytes_list.value[0]).shape,
         )
         for one in records(tf, made, "train", 4)
     ]
@@ -89,17 +89,17 @@ def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
         for label in range(4)
         for number, size in enumerate(sizes)
     )
-    damaged = [resize.noted(file) for file in shards.files(made, "train", 4)]
+    damaged = [resize.noted(file) for file in resize.shard_files(made, "train", 4)]
     assert [name for note in damaged if note for name in note["damaged"]] == ["train/n00000000/damaged.JPEG"]
 
 
 def test_a_job_that_was_ended_makes_what_is_missing(made: Path, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(made, out)
-    missing = out / shards.name("train", 2, 4)
+    missing = out / resize.shard_name("train", 2, 4)
     before = missing.read_bytes()
     missing.unlink()
-    (out / shards.MANIFEST).unlink()
+    (out / resize.MANIFEST).unlink()
     again = resize.run([str(source), *FILES], {"JOB_DIR": str(out)})
     assert (again["files"], again["whole"]) == (1, True)
     assert missing.read_bytes() == before, "the same images in the same order"
@@ -138,17 +138,17 @@ def test_workers_share_the_images(tf: Any, made: Path, tmp_path: Path, workers: 
 def test_data_that_is_not_whole_is_not_trained_on(made: Path, tmp_path: Path) -> None:
     from workload.resnet import images
 
-    shutil.copy(made / shards.name("train", 0, 4), tmp_path)
+    shutil.copy(made / resize.shard_name("train", 0, 4), tmp_path)
     with pytest.raises(WorkloadError, match=r"have not all been made. Run the job"):
         images.find(Options(tmp_path, tmp_path))
     assert images.find(Options(tmp_path, tmp_path / "nothing")).name == "synthetic"
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
-    from workload.resnet.descent import Schedule
+    from workload.resnet.network import Schedule
 
     schedule = Schedule(3.2, 100, 10)
-    rates = [float(schedule.rate(step)) for step in range(100)]
+    rates = [float(schedule(step)) for step in range(100)]
     assert rates[0] == pytest.approx(0.32)
     assert max(rates) == pytest.approx(3.2)
     assert rates == sorted(rates[:10]) + sorted(rates[10:], reverse=True)
@@ -157,15 +157,20 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 
 def test_a_step_that_overflows_changes_no_weight(tf: Any) -> None:
-    from workload.resnet.descent import FIRST_SCALE, Descent, Schedule
+    from workload.resnet.network import FIRST_SCALE, Schedule, optimizer
 
-    weight = tf.Variable([[1.0, 2.0]])
-    descent = Descent([weight], Schedule(0.1, 10, 0), scaled=True)
-    descent.apply([tf.constant([[float("inf"), 1.0]])], 1)
+    weight, bias = tf.Variable([[1.0, 2.0]]), tf.Variable([1.0])
+    descent = optimizer(Schedule(0.1, 10, 0), FIRST_SCALE)
+    descent.apply_gradients([(tf.constant([[float("inf"), 1.0]]), weight), (tf.constant([0.0]), bias)])
     assert weight.numpy().tolist() == [[1.0, 2.0]]
-    assert (float(descent.scale), int(descent.step)) == (FIRST_SCALE / 2, 1)
-    descent.apply([tf.constant([[1.0, 0.0]]) * FIRST_SCALE], 2)
-    assert weight.numpy()[0, 0] == pytest.approx(1 - 0.1 * 0.9**2 * (1 + 5e-5), rel=1e-4)
+    assert (float(descent.loss_scale), int(descent.iterations)) == (FIRST_SCALE / 2, 1)
+    rates = [0.1 * 0.9**2, 0.1 * 0.8**2]
+    for _ in rates:
+        descent.apply_gradients([(tf.constant([[1.0, 0.0]]), weight), (tf.constant([0.0]), bias)])
+    after_one = 1 - rates[0] * (1 + 5e-5)
+    momentum = 0.9 * (1 + 5e-5) + 1 + 5e-5 * after_one
+    assert weight.numpy()[0, 0] == pytest.approx(after_one - rates[1] * momentum, rel=1e-6)
+    assert bias.numpy() == [1.0], "no weight decay"
 
 
 class Watched:
@@ -202,21 +207,21 @@ def options(tmp_path: Path) -> Options:
 
 def test_a_training_goes_on_from_where_it_was_stopped(tf: Any, options: Options) -> None:
     """It ends with the weights of one that was not stopped, and with the same history."""
-    options = replace(options, checkpoint_steps=5)
+    options = replace(options, steps=15, checkpoint_steps=20)
     whole = Watched(tf, options)
     whole.training.run()
     other = replace(options, folder=options.folder / "other")
     first = Watched(tf, other, calls=2)
-    with pytest.raises(StoppedError, match="stopped after step 10 of 14, saved"):
+    with pytest.raises(StoppedError, match="stopped after step 25 of 30, saved"):
         first.training.run()
     second = Watched(tf, other)
-    assert (second.training.resumed, second.lines) == (10, ["going on from step 10 of 14"])
+    assert (second.training.resumed, second.lines) == (25, ["going on from step 25 of 30"])
     second.training.run()
     for one, two in zip(whole.training.model.weights, second.training.model.weights, strict=True):
         assert (one.numpy() == two.numpy()).all(), one.name
     told = [(e.epoch, e.loss, e.accuracy) for e in [*first.epochs, *second.epochs]]
     assert told == [(e.epoch, e.loss, e.accuracy) for e in whole.epochs]
-    with pytest.raises(WorkloadError, match="is of another training"):
+    with pytest.raises(WorkloadError, match="is of another run"):
         Watched(tf, replace(other, batch=2))
 
 
@@ -261,7 +266,7 @@ def test_two_nodes_learn_together(two: Callable[..., BatchJob]) -> None:
     job.start()
     assert job.wait() == [0, 0], job.logs()
     made = job.result()
-    assert record.mistakes(made) == []
+    assert result.batch_mistakes(made) == []
     losses = [line["loss"] for line in made["history"]]
     assert (len(losses), losses[-1]) == (4, made["loss"])
     assert losses[-1] < 0.75 * losses[0], losses

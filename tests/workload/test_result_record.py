@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +130,3 @@ def test_the_time_of_training_is_that_of_the_epochs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"seconds_train: 61.4 is not the sum of the epochs' seconds"):
         result.write(tmp_path / "result.json", {**RECORD, "seconds_train": 61.4})
     result.write(tmp_path / "result.json", {**RECORD, "seconds_train": 43.001})  # each number is rounded
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "progress.json"
-    result.write_json(path, {"epoch": 1})
-
-    def full(_: int) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        result.write_json(path, {"epoch": 2})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"epoch": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["progress.json"]

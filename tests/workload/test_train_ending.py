@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workload import imports, train
+from workload import runtime, train
 from workload.errors import WorkloadError
 from workload.rendezvous import Rendezvous
 from workload.slurm import Step
@@ -122,4 +122,4 @@ def test_the_chief_does_not_wait_for_ever(
 
 def test_tensorflows_own_lines_are_there_where_they_name_gpus() -> None:
     """Level 0 shows what TensorFlow says at INFO, "Created device … name: Tesla V100-SXM2-16GB" among it."""
-    assert (imports.log_level(0), imports.log_level(1), imports.log_level(8)) == ("1", "0", "0")
+    assert (runtime.log_level(0), runtime.log_level(1), runtime.log_level(8)) == ("1", "0", "0")

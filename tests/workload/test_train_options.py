@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from workload.errors import WorkloadError
-from workload.options import parse, read_job
+from workload.options import parse
+from workload.slurm import read_job
 
 
 def test_the_published_recipe_is_the_default() -> None:

@@ -15,7 +15,7 @@ np = training_module("numpy")
 tf = training_module("tensorflow")
 
 from tests.support.training_step import Run  # noqa: E402
-from workload import devices, local_sgd, model, published, result, sync  # noqa: E402
+from workload import local_sgd, published, result, runtime, sync  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import WorkloadError  # noqa: E402
 from workload.loop import Plan  # noqa: E402
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[dict
 
 def test_two_workers_are_one_worker_at_twice_the_batch(runs: dict[str, Run]) -> None:
     two, one = runs["two"].weights(), runs["one"].weights()
-    assert sum(w.size for w in two) == model.PARAMETERS
+    assert sum(w.size for w in two) == published.PARAMETERS
     for a, b in zip(two, one, strict=True):
         assert (a == b).all()  # not just nearly: see `workload.sync`
     histories = [
@@ -164,8 +164,8 @@ def test_the_drivers_version(tmp_path: Path, text: str, version: str | None) -> 
     """Two lines as NVIDIA's closed and open modules write them."""
     file = tmp_path / "version"
     file.write_text(text)
-    assert devices.driver_version(file) == version
-    assert devices.driver_version(tmp_path / "none") is None
+    assert runtime.driver_version(file) == version
+    assert runtime.driver_version(tmp_path / "none") is None
 
 
 @pytest.fixture
@@ -233,23 +233,23 @@ def test_a_dead_worker_ends_the_run(start: Any) -> None:
 )
 def test_gpus_are_those_asked_for(visible: int, asked_for: int, tasks: int, message: str | None) -> None:
     if message is None:
-        devices.check_gpus(visible, asked_for, tasks, "n0")
+        runtime.check_gpus(visible, asked_for, tasks, "n0")
     else:
         with pytest.raises(WorkloadError, match=message):
-            devices.check_gpus(visible, asked_for, tasks, "n0")
+            runtime.check_gpus(visible, asked_for, tasks, "n0")
 
 
 def test_every_gpu_takes_memory_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     grown = []
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [f"{kind}:0", f"{kind}:1"])
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, on: grown.append((gpu, on)))
-    devices.set_up(2, 1, "n0")
+    runtime.set_up_gpus(2, 1, "n0")
     assert grown == [("GPU:0", True), ("GPU:1", True)]
 
 
 def test_the_model_is_the_published_one() -> None:
-    built = model.build()
-    assert built.count_params() == model.PARAMETERS == 2_770_634
+    built = published.build_model()
+    assert built.count_params() == published.PARAMETERS == 2_770_634
     assert [type(layer).__name__ for layer in built.layers] == [
         "Reshape",
         "Conv2D",
@@ -286,7 +286,7 @@ def test_sync_does_what_keras_does() -> None:
     fast = sync.train(given, epochs.append)
 
     tf.keras.utils.set_random_seed(given.seed)
-    slow = model.build()
+    slow = published.build_model()
     slow.compile(
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=tf.keras.optimizers.SGD(global_clipnorm=0.5),
@@ -312,7 +312,7 @@ def test_up_to_the_published_batch_sync_is_the_published_recipe() -> None:
     given = plan(epochs=1)
     fast = sync.train(given, lambda _: None)
     tf.keras.utils.set_random_seed(given.seed)
-    slow = model.build()
+    slow = published.build_model()
     rate = given.learning_rate * 32 / 64
     slow.compile(
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -352,4 +352,4 @@ def test_held_out_accuracy() -> None:
         number = tf.cast(tf.round(x[:, 0, 0] * 255.0), tf.int32)
         return tf.one_hot(tf.where(number == 24, 1, number % 3), 10)  # wrong about the last one
 
-    assert model.held_out_accuracy(knows_most, images, labels, batch=10) == 24 / 25
+    assert published.held_out_accuracy(knows_most, images, labels, batch=10) == 24 / 25

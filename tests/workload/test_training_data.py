@@ -17,7 +17,7 @@ from tests.support.training_modules import training_module
 pytestmark = pytest.mark.tensorflow
 np = training_module("numpy")
 
-from workload import data, digits  # noqa: E402
+from workload import data  # noqa: E402
 from workload.errors import WorkloadError  # noqa: E402
 
 
@@ -32,13 +32,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         np.zeros(2, np.uint8),
     )
 
-    def make() -> digits.Arrays:
+    def make() -> data.Arrays:
         made.append(time.monotonic())
         time.sleep(0.3)
         return arrays
 
     monkeypatch.setattr(data, "SYNTHETIC_SHA256", data._digest(arrays))
-    monkeypatch.setattr(digits, "make", make)
+    monkeypatch.setattr(data, "make_digits", make)
     return made
 
 
@@ -69,13 +69,13 @@ def test_the_real_digits_are_the_pinned_ones(tmp_path: Path) -> None:
     assert sorted(set(found.y_train.tolist())) == sorted(set(found.y_test.tolist())) == list(range(10))
     assert found.x_train.max() > 200
     assert (found.x_train.reshape(60_000, -1).max(axis=1) > 100).all()  # no empty image
-    originals = digits.held_out_originals()
-    assert set(originals.tolist()) <= set(digits.split(digits.ORIGINALS)[1].tolist())
+    originals = data.held_out_originals()
+    assert set(originals.tolist()) <= set(data.split_originals(data.ORIGINALS)[1].tolist())
     assert (training_module("sklearn.datasets").load_digits().target[originals] == found.y_test).all()
 
 
 def test_no_original_is_on_both_sides() -> None:
-    kept, held_out = digits.split(digits.ORIGINALS)
+    kept, held_out = data.split_originals(data.ORIGINALS)
     assert (len(kept), len(held_out)) == (1437, 360)
     assert set(kept.tolist()) | set(held_out.tolist()) == set(range(1797))
 
@@ -116,14 +116,14 @@ def test_tasks_that_start_together_make_it_once(tmp_path: Path, small: list[floa
     # Processes and not threads, because a file lock works between processes.
     context = multiprocessing.get_context("fork")
     counter = context.Value("i", 0)
-    make = digits.make
+    make = data.make_digits
 
-    def counted() -> digits.Arrays:
+    def counted() -> data.Arrays:
         with counter.get_lock():
             counter.value += 1
         return make()
 
-    digits.make = counted  # `small` puts it back
+    data.make_digits = counted  # `small` puts it back
     tasks = [context.Process(target=data.load, args=("synthetic", tmp_path)) for _ in range(4)]
     for task in tasks:
         task.start()

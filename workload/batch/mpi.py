@@ -18,8 +18,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workload.batch.node import interface
-from workload.batch.process import Process
+from workload.batch.program import Process
+from workload.batch.protocol import interface
 from workload.batch.settings import Settings
 from workload.errors import WorkloadError
 
@@ -37,10 +37,10 @@ def program(name: str, package: str) -> str:
     Raises:
         WorkloadError: It is not installed.
     """
-    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/opt/openmpi/bin:{SBIN}")
-    if found is None:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/opt/openmpi/bin:{SBIN}")
+    if path is None:
         raise WorkloadError(f"SLURM_STACKS_LAUNCH is mpi, and the image has no {name} (package {package})")
-    return found
+    return path
 
 
 def make_key(path: Path) -> str:
@@ -123,14 +123,14 @@ def client_config(folder: Path, hosts: Mapping[str, str], port: int) -> Path:
         hosts: Address -> host key.
         port: The port of each node's sshd.
     """
-    known = folder / "known_hosts"
-    known.write_text(
+    known_hosts = folder / "known_hosts"
+    known_hosts.write_text(
         "".join(f"[{address}]:{port} {key}\n" for address, key in hosts.items()), encoding="ascii"
     )
     config = folder / "ssh_config"
     config.write_text(
         f"Host *\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder / 'key'}\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile /dev/null\n"
+        f"  IdentitiesOnly yes\n  UserKnownHostsFile {known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 30\n  LogLevel ERROR\n",
         encoding="utf-8",
     )
@@ -143,14 +143,14 @@ def ranks(settings: Settings, slots: Mapping[str, int]) -> int:
     Raises:
         WorkloadError: MPI_GPUS asks for more than the nodes have.
     """
-    there = sum(slots.values())
-    wanted = settings.mpi_ranks or there
-    if wanted > there:
+    available = sum(slots.values())
+    count = settings.mpi_ranks or available
+    if count > available:
         raise WorkloadError(
-            f"MPI_GPUS is {wanted}, and the nodes have {there} together: GPUs, or cores where there is no "
-            f"GPU. Set MPI_GPUS to {there} at most, or leave it out to use all"
+            f"MPI_GPUS is {count}, and the nodes have {available} together: GPUs, or cores where there is no "
+            f"GPU. Set MPI_GPUS to {available} at most, or leave it out to use all"
         )
-    return wanted
+    return count
 
 
 def command(
@@ -175,9 +175,9 @@ def command(
     hosts.write_text("".join(f"{address} slots={count}\n" for address, count in slots.items()))
     extra = list(settings.extra_mpi)
     network = interface(next(iter(slots)))
-    made = [program("mpirun", "openmpi-bin"), "-np", str(ranks(settings, slots)), "--hostfile", str(hosts)]
+    words = [program("mpirun", "openmpi-bin"), "-np", str(ranks(settings, slots)), "--hostfile", str(hosts)]
     if os.geteuid() == 0:
-        made.append("--allow-run-as-root")
+        words.append("--allow-run-as-root")
     pairs = list(itertools.pairwise(extra))
     chosen = {after for before, after in pairs if before in ("-mca", "--mca")}
     defaults = {"plm_rsh_no_tree_spawn": "1", "plm_rsh_agent": f"ssh -F {config}"}
@@ -186,14 +186,14 @@ def command(
         defaults |= {"btl_tcp_if_include": network, "oob_tcp_if_include": network}
     for name, value in defaults.items():
         if name not in chosen:  # mpirun refuses two values of one parameter
-            made += ["-mca", name, value]
+            words += ["-mca", name, value]
     if not any(word.lstrip("-") in ("bind-to", "cpus-per-proc") for word in extra):
-        made += ["-bind-to", "socket"]
+        words += ["-bind-to", "socket"]
     if not any(word.lstrip("-") in ("map-by", "bynode", "npernode", "N") for word in extra):
-        made += ["-map-by", "slot"]
+        words += ["-map-by", "slot"]
     exported = {after.partition("=")[0] for before, after in pairs if before == "-x"}
     for name in sorted(env):
         passed = name in PASSED_ON or name.startswith((*PASSED_ON_PREFIXES, "SLURM_STACKS_"))
         if passed and name not in exported:
-            made += ["-x", name]
-    return [*made, *extra, "-wdir", str(settings.scratch), *rest]
+            words += ["-x", name]
+    return [*words, *extra, "-wdir", str(settings.scratch), *rest]

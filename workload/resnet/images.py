@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from workload.errors import WorkloadError
-from workload.resnet import shards
 from workload.resnet.options import Options
+from workload.resnet.resize import ENCODED, LABEL, MANIFEST, shard_files
 
 SYNTHETIC_IMAGES, SYNTHETIC_CLASSES = 1_281_167, 1000
 """The size of ImageNet's training data."""
@@ -48,17 +48,17 @@ def find(options: Options) -> Images:
         WorkloadError: There are no TFRecords, or the job that makes them has not finished.
     """
     folder = options.data_folder
-    manifest = folder / shards.MANIFEST
+    manifest = folder / MANIFEST
     if options.data == "synthetic" or (
         options.data == "auto" and not manifest.exists() and not any(folder.glob("train-*-of-*"))
     ):
         return Images("synthetic", None, SYNTHETIC_CLASSES, {"train": SYNTHETIC_IMAGES}, {})
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        splits = found["splits"]
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        splits = content["splits"]
         counts = {name: int(split["images"]) for name, split in splits.items()}
         numbers = {name: int(split["shards"]) for name, split in splits.items()}
-        classes = len(found["classes"])
+        classes = len(content["classes"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise WorkloadError(
             f"{manifest} is not there or not whole: the images have not all been made. Run the job "
@@ -81,33 +81,33 @@ def training(images: Images, options: Options, context: Any, epoch: int, skip: i
     """
     if images.folder is None:
         return _synthetic(images, options)
-    count, mine = context.num_input_pipelines, context.input_pipeline_id
-    files = shards.files(images.folder, "train", images.shards["train"])
+    count, index = context.num_input_pipelines, context.input_pipeline_id
+    files = shard_files(images.folder, "train", images.shards["train"])
     seed = options.seed * 1000 + epoch
     # Each worker reads files of its own; if there are too few, each reads all and takes every n-th image.
-    apart = len(files) >= count
-    own = files[mine::count] if apart else files
-    found = tf.data.Dataset.from_tensor_slices([str(file) for file in own])
-    found = found.shuffle(len(own), seed=seed)
-    found = found.interleave(tf.data.TFRecordDataset, cycle_length=8, num_parallel_calls=tf.data.AUTOTUNE)
-    if not apart:
-        found = found.shard(count, mine)
-    found = found.shuffle(SHUFFLED, seed=seed).repeat().skip(skip)
+    own_files = len(files) >= count
+    files_of_worker = files[index::count] if own_files else files
+    records = tf.data.Dataset.from_tensor_slices([str(file) for file in files_of_worker])
+    records = records.shuffle(len(files_of_worker), seed=seed)
+    records = records.interleave(tf.data.TFRecordDataset, cycle_length=8, num_parallel_calls=tf.data.AUTOTUNE)
+    if not own_files:
+        records = records.shard(count, index)
+    records = records.shuffle(SHUFFLED, seed=seed).repeat().skip(skip)
     size = options.image_size
-    found = found.map(lambda record: _distorted(record, size), num_parallel_calls=tf.data.AUTOTUNE)
-    return found.batch(options.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    records = records.map(lambda record: _distorted(record, size), num_parallel_calls=tf.data.AUTOTUNE)
+    return records.batch(options.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
 def held_out(images: Images, options: Options, context: Any) -> Any:
     """Return this worker's share of the validation images, each once, then fillers with the label -1."""
     assert images.folder is not None
-    files = [str(f) for f in shards.files(images.folder, "validation", images.shards["validation"])]
+    files = [str(f) for f in shard_files(images.folder, "validation", images.shards["validation"])]
     size = options.image_size
-    found = tf.data.TFRecordDataset(files).shard(context.num_input_pipelines, context.input_pipeline_id)
-    found = found.map(lambda record: _central(record, size), num_parallel_calls=tf.data.AUTOTUNE)
+    records = tf.data.TFRecordDataset(files).shard(context.num_input_pipelines, context.input_pipeline_id)
+    records = records.map(lambda record: _central(record, size), num_parallel_calls=tf.data.AUTOTUNE)
     filler = (tf.zeros([size, size, 3], tf.uint8), tf.constant(-1, tf.int64))
-    found = found.concatenate(tf.data.Dataset.from_tensors(filler).repeat())
-    return found.batch(options.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    records = records.concatenate(tf.data.Dataset.from_tensors(filler).repeat())
+    return records.batch(options.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
 def _synthetic(images: Images, options: Options) -> Any:
@@ -120,14 +120,14 @@ def _synthetic(images: Images, options: Options) -> Any:
 
 
 def _parsed(record: Any) -> tuple[Any, Any]:
-    found = tf.io.parse_single_example(
+    features = tf.io.parse_single_example(
         record,
         {
-            shards.ENCODED: tf.io.FixedLenFeature([], tf.string),
-            shards.LABEL: tf.io.FixedLenFeature([], tf.int64),
+            ENCODED: tf.io.FixedLenFeature([], tf.string),
+            LABEL: tf.io.FixedLenFeature([], tf.int64),
         },
     )
-    return found[shards.ENCODED], found[shards.LABEL]
+    return features[ENCODED], features[LABEL]
 
 
 def _distorted(record: Any, size: int) -> tuple[Any, Any]:

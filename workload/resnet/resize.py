@@ -21,16 +21,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import files, result
+from workload import files
 from workload.errors import WorkloadError
-from workload.resnet import shards
 
+MANIFEST = "dataset.json"
+"""The file that is written when all images are there: the classes, and each split's images and files."""
+SPLITS = ("train", "validation")
+ENCODED, LABEL = "image/encoded", "image/class/label"
+"""The features of a record that the training reads. Labels begin at 0, in the order of the classes' names."""
 API_VERSION = "slurm-stacks/images/v1"
 SUFFIXES = (".jpeg", ".jpg", ".png")
 ORDER_SEED = 7
 MOST_DAMAGED = 0.01
 """The share of images that may be damaged. More means that the source is probably wrong."""
 SAY_SECONDS = 30.0
+
+
+def shard_name(split: str, number: int, count: int) -> str:
+    """Return the name of a file, as TensorFlow's scripts for ImageNet name it."""
+    return f"{split}-{number:05d}-of-{count:05d}"
+
+
+def shard_files(folder: Path, split: str, count: int) -> list[Path]:
+    """Return the files of a split in order."""
+    return [folder / shard_name(split, number, count) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +77,11 @@ def parse(arguments: Sequence[str] | None, env: Mapping[str, str]) -> argparse.N
     parser.add_argument("--quality", type=int, default=95, help="the quality of the JPEGs, 1 to 100")
     parser.add_argument("--shards", type=int, default=1024, help="files of the training images")
     parser.add_argument("--validation-shards", type=int, default=128)
-    found = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for name, most in (("size", 4096), ("quality", 100), ("shards", 99999), ("validation_shards", 99999)):
-        if not 1 <= getattr(found, name) <= most:
+        if not 1 <= getattr(options, name) <= most:
             parser.error(f"--{name.replace('_', '-')}: a whole number from 1 to {most} is expected")
-    return found
+    return options
 
 
 def listed(source: Path, options: argparse.Namespace) -> tuple[list[str], list[Split]]:
@@ -77,29 +91,29 @@ def listed(source: Path, options: argparse.Namespace) -> tuple[list[str], list[S
         WorkloadError: There are no training images, or a split has classes of its own.
     """
     numbers: dict[str, int] = {}
-    made = []
-    for name, count in zip(shards.SPLITS, (options.shards, options.validation_shards), strict=True):
+    splits = []
+    for name, count in zip(SPLITS, (options.shards, options.validation_shards), strict=True):
         folder = source / name
         if not folder.is_dir():
             continue
         classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-        numbers = numbers or {one: number for number, one in enumerate(classes)}
-        if strangers := [one for one in classes if one not in numbers]:
+        numbers = numbers or {folder_name: number for number, folder_name in enumerate(classes)}
+        if strangers := [folder_name for folder_name in classes if folder_name not in numbers]:
             raise WorkloadError(f"{folder} has classes that train does not have: {', '.join(strangers[:5])}")
         images = [
-            (f"{name}/{one}/{entry.name}", numbers[one])
-            for one in classes
-            for entry in sorted(os.scandir(folder / one), key=lambda found: found.name)
+            (f"{name}/{folder_name}/{entry.name}", numbers[folder_name])
+            for folder_name in classes
+            for entry in sorted(os.scandir(folder / folder_name), key=lambda found: found.name)
             if entry.name.lower().endswith(SUFFIXES)
         ]
         if images:
             random.Random(ORDER_SEED).shuffle(images)
             text = json.dumps([images, options.size, options.quality])
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            made.append(Split(name, tuple(images), min(count, len(images)), digest))
-    if not made or made[0].name != "train":
+            splits.append(Split(name, tuple(images), min(count, len(images)), digest))
+    if not splits or splits[0].name != "train":
         raise WorkloadError(f"{source} holds no training images: train/<class>/<image>.JPEG is expected")
-    return list(numbers), made
+    return list(numbers), splits
 
 
 class Resizer:
@@ -122,9 +136,9 @@ class Resizer:
             WorkloadError: The existing file belongs to another data set, or too many images are damaged.
         """
         out = self._options.out
-        file = out / shards.name(split.name, number, split.count)
-        if (there := noted(file)) is not None and file.exists():
-            if there["digest"] != split.digest:
+        file = out / shard_name(split.name, number, split.count)
+        if (note := noted(file)) is not None and file.exists():
+            if note["digest"] != split.digest:
                 raise WorkloadError(
                     f"{file} was made of other images or with other settings: remove the files of the old "
                     "data set, or give another folder with --out"
@@ -148,7 +162,7 @@ class Resizer:
                     "them"
                 )
         note = {"digest": split.digest, "images": len(images) - len(damaged), "damaged": damaged}
-        result.write_json(_note(file), note)  # written last: a file without a note is made again
+        files.write_json(_note(file), note)  # written last: a file without a note is made again
         self.damaged += damaged
         return True
 
@@ -167,11 +181,11 @@ class Resizer:
             size = [round(side * self._options.size / shorter) for side in (height, width)]
             pixels = tf.cast(tf.round(tf.image.resize(pixels, size, "area")), tf.uint8)
         texts = {
-            shards.ENCODED: [tf.io.encode_jpeg(pixels, quality=self._options.quality).numpy()],
+            ENCODED: [tf.io.encode_jpeg(pixels, quality=self._options.quality).numpy()],
             "image/class/text": [Path(name).parent.name.encode()],
             "image/filename": [Path(name).name.encode()],
         }
-        numbers = {shards.LABEL: label, "image/height": pixels.shape[0], "image/width": pixels.shape[1]}
+        numbers = {LABEL: label, "image/height": pixels.shape[0], "image/width": pixels.shape[1]}
         train = tf.train
         feature = {
             **{key: train.Feature(bytes_list=train.BytesList(value=text)) for key, text in texts.items()},
@@ -188,10 +202,10 @@ def _note(file: Path) -> Path:
 def noted(file: Path) -> dict[str, Any] | None:
     """Return the note on a complete file; None if the file is missing."""
     try:
-        found: dict[str, Any] = json.loads(_note(file).read_text(encoding="utf-8"))
+        note: dict[str, Any] = json.loads(_note(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found
+    return note
 
 
 def finish(options: argparse.Namespace, classes: Sequence[str], splits: Sequence[Split]) -> bool:
@@ -200,14 +214,14 @@ def finish(options: argparse.Namespace, classes: Sequence[str], splits: Sequence
     for split in splits:
         notes = [
             noted(file) if file.exists() else None
-            for file in shards.files(options.out, split.name, split.count)
+            for file in shard_files(options.out, split.name, split.count)
         ]
         whole = [note for note in notes if note is not None and note["digest"] == split.digest]
         if len(whole) < split.count:
             return False
         counted[split.name] = {"images": sum(note["images"] for note in whole), "shards": split.count}
-    made = {"apiVersion": API_VERSION, "size": options.size, "quality": options.quality}
-    result.write_json(options.out / shards.MANIFEST, {**made, "splits": counted, "classes": list(classes)})
+    settings = {"apiVersion": API_VERSION, "size": options.size, "quality": options.quality}
+    files.write_json(options.out / MANIFEST, {**settings, "splits": counted, "classes": list(classes)})
     return True
 
 
@@ -222,21 +236,21 @@ def run(arguments: Sequence[str] | None, env: Mapping[str, str]) -> dict[str, An
     began = spoken = time.monotonic()
     classes, splits = listed(options.source, options)
     options.out.mkdir(parents=True, exist_ok=True)
-    mine = [(s, number) for s in splits for number in range(rank, s.count, nodes)]
+    shards = [(s, number) for s in splits for number in range(rank, s.count, nodes)]
     resizer = Resizer(options)
-    made = 0
-    for done, (split, number) in enumerate(mine, 1):
-        made += resizer.make(split, number)
+    made_now = 0
+    for done, (split, number) in enumerate(shards, 1):
+        made_now += resizer.make(split, number)
         if time.monotonic() - spoken > SAY_SECONDS:
-            print(f"resize: files of this node that are there: {done} of {len(mine)}", flush=True)
+            print(f"resize: files of this node that are there: {done} of {len(shards)}", flush=True)
             spoken = time.monotonic()
     for name in resizer.damaged:
         print(f"resize: left out, because it cannot be read: {name}", file=sys.stderr, flush=True)
     whole = finish(options, classes, splits)
-    state = f"{options.out / shards.MANIFEST} is written" if whole else "other nodes are not done yet"
-    print(f"resize: files of this node made now: {made} of {len(mine)}; {state}", flush=True)
+    state = f"{options.out / MANIFEST} is written" if whole else "other nodes are not done yet"
+    print(f"resize: files of this node made now: {made_now} of {len(shards)}; {state}", flush=True)
     seconds = round(time.monotonic() - began, 3)
-    return {"files": made, "damaged": len(resizer.damaged), "whole": whole, "seconds": seconds}
+    return {"files": made_now, "damaged": len(resizer.damaged), "whole": whole, "seconds": seconds}
 
 
 def main() -> int:
@@ -244,9 +258,9 @@ def main() -> int:
     # Images are resized on the CPU. TensorFlow would still take the memory of a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
-        made = run(None, os.environ)
+        values = run(None, os.environ)
         if os.environ.get("RANK", "0") == "0" and (file := os.environ.get("SLURM_STACKS_RESULT")):
-            result.write_json(Path(file), made)
+            files.write_json(Path(file), values)
     except (WorkloadError, OSError) as error:
         print(f"resize: {error}", file=sys.stderr, flush=True)
         return 1

@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workload import imports, result
+from workload import files, runtime
 from workload.errors import StoppedError, WorkloadError
 from workload.preemption import block, end_at_once
 from workload.program import PROGRESS_LINES, VALUES
@@ -63,31 +63,34 @@ class Progress:
         options: The options.
         file: The file with the JSON lines.
         images: The images of an epoch.
-        after: The number of epochs that an earlier start has done.
+        history: The epochs that earlier starts have done.
     """
 
-    def __init__(self, options: Options, file: Path, images: int, after: int) -> None:
-        from workload.tensorboard_logs import TensorBoardLogs
+    def __init__(self, options: Options, file: Path, images: int, history: Sequence[Epoch]) -> None:
+        from workload.progress import TensorBoardLogs
 
         self._options, self._file = options, file
-        self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=after > 0)
-        self.last: Epoch | None = None
+        self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=bool(history))
+        self.last = history[-1] if history else None
         file.parent.mkdir(parents=True, exist_ok=True)
         # An earlier start may have trained on after its last checkpoint.
-        lines = file.read_text(encoding="utf-8").splitlines() if after and file.exists() else []
-        file.write_text("".join(f"{line}\n" for line in lines[:after]), encoding="utf-8")
+        file.write_text("".join(map(self._line, history)), encoding="utf-8")
 
-    def epoch(self, epoch: Epoch) -> None:
+    def report(self, epoch: Epoch) -> None:
+        """Report an epoch."""
         self.last = epoch
-        values = {"loss": epoch.loss, "accuracy": epoch.accuracy, "seconds": round(epoch.seconds, 3)}
         with self._file.open("a", encoding="utf-8") as lines:
-            print(json.dumps({"epoch": epoch.epoch, "epochs": self._options.epochs, **values}), file=lines)
+            lines.write(self._line(epoch))
         print(
             f"Epoch {epoch.epoch}/{self._options.epochs} - {epoch.seconds:.1f}s "
             f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",
             flush=True,
         )
         self._logs.report(epoch)
+
+    def _line(self, epoch: Epoch) -> str:
+        values = {"loss": epoch.loss, "accuracy": epoch.accuracy, "seconds": round(epoch.seconds, 3)}
+        return f"{json.dumps({'epoch': epoch.epoch, 'epochs': self._options.epochs, **values})}\n"
 
     def end(self, test_accuracy: float | None) -> None:
         if test_accuracy is not None:
@@ -97,10 +100,7 @@ class Progress:
 def main() -> int:
     """Train, and return the exit status."""
     options = from_environment()
-    # TensorFlow reads these when it is imported.
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    runtime.set_variables("1")
     asked = Asked()
     try:
         return _run(options, asked, os.environ)
@@ -117,17 +117,14 @@ def main() -> int:
 
 def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
     began = time.monotonic()
-    with imports.without_collection():
+    with runtime.without_collection():
         import tensorflow as tf
 
-        from workload import devices
         from workload.resnet import images
         from workload.resnet.training import Training, Watch
 
-    found = images.find(options)
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    dataset = images.find(options)
+    gpus = runtime.grow_memory()
     implementation = tf.distribute.experimental.CommunicationImplementation
     communication = implementation.NCCL if gpus else implementation.AUTO
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -138,23 +135,23 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
     chief = env.get("RANK", "0") == "0"
     progress: Progress | None = None
 
-    def epoch(done: Epoch) -> None:
+    def report(epoch: Epoch) -> None:
         if progress is not None:
-            progress.epoch(done)
+            progress.report(epoch)
 
     def say(line: str) -> None:
         if chief:
             print(line, flush=True)
 
     mixed = options.precision == "mixed" or (options.precision == "auto" and bool(gpus))
-    training = Training(options, strategy, found, chief, Watch(epoch, say, asked), mixed)
+    training = Training(options, strategy, dataset, chief, Watch(report, say, asked), mixed)
     if chief:
         file = Path(env.get("SLURM_STACKS_PROGRESS") or options.folder / PROGRESS_LINES)
         each = training.steps * training.global_batch
-        progress = Progress(options, file, each, training.resumed // training.steps)
+        progress = Progress(options, file, each, training.history)
         precision = "mixed precision" if mixed else "float32"
         print(
-            f"Train {options.network} on {found.name} images, {precision}, "
+            f"Train {options.network} on {dataset.name} images, {precision}, "
             f"steps an epoch: {training.steps}, global batch: {training.global_batch}",
             flush=True,
         )
@@ -167,9 +164,9 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
         progress.end(accuracy)
         values = _values(training, progress, accuracy, mixed, len(gpus))
         values |= {"seconds_train": round(seconds, 3), "seconds_start": round(started - began, 3)}
-        values |= {f"{name}_version": version for name, version in devices.gpu_versions().items()}
+        values |= {f"{name}_version": version for name, version in runtime.gpu_versions().items()}
         values["tensorflow_version"] = tf.__version__
-        result.write_json(Path(env.get("SLURM_STACKS_RESULT") or options.folder / VALUES), values)
+        files.write_json(Path(env.get("SLURM_STACKS_RESULT") or options.folder / VALUES), values)
     return 0
 
 

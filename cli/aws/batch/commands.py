@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.aws.batch import budget_gate, explanations, run_records, submit
-from cli.aws.batch.service import ALIVE, BatchService, Client, Job
+from cli.aws.batch import jobs as batch_jobs
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from node import plurals
 from node.model import ClusterDesign
+from operations.aws.batch.service import ALIVE, BatchService, Client, Job
 
 if TYPE_CHECKING:
     from cli.console.progress import Console
@@ -75,13 +75,13 @@ class BatchCommands:
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
             "ended": [
-                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": explanations.ended(job)}
+                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": batch_jobs.ended(job)}
                 for job in found[::-1] if job.ended
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
                 "unknown": [] if price is not None else [partition.name], "damaged": [],
-                "budget": budget_gate.budget(service),
+                "budget": batch_jobs.budget(service),
             },
         }  # fmt: skip
 
@@ -130,7 +130,7 @@ class BatchCommands:
             job = next(iter(self._service.described([job.id])), job)
 
     def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
-        """The job on several numbers of nodes, one run after another; ends in the report.
+        """Run the job on several numbers of nodes, one after another, up to the report.
 
         A run that has succeeded is not repeated: `run` again after a disconnect goes on where it was.
 
@@ -140,7 +140,7 @@ class BatchCommands:
         own = self._service.own
         counts = parse_nodes(nodes, own.nodes)
         for count in counts:
-            submit.check_nodes(self._service, count)
+            batch_jobs.check_nodes(self._service, count)
         for count in counts:
             for number in range(repeat or 1):
                 show(self._run(console, count, number))
@@ -148,7 +148,7 @@ class BatchCommands:
 
     def cancel(self, console: Console) -> None:
         """End the queue's jobs that have not ended."""
-        from cli.aws.account import explained
+        from operations.aws.account import explained
 
         jobs = self._service.jobs(*ALIVE)
         for job in jobs:
@@ -157,7 +157,7 @@ class BatchCommands:
         console.say(f"{plurals.count(len(jobs), 'job')} cancelled")
 
     def report(self) -> tuple[str, str]:
-        """The page and the table: our runs beside the published scaling."""
+        """Return the page and the table: our runs beside the published scaling."""
         from cli.aws.batch import report
 
         return report.make(self._stack.name)
@@ -166,22 +166,22 @@ class BatchCommands:
         service, stack = self._service, self._stack.name
         try:
             with console.waiting("job"):
-                job = submit.submit(
+                job = batch_jobs.submit(
                     service,
                     nodes,
                     number=number,
-                    before=lambda count: budget_gate.prepare(service, count, console.say),
+                    before=lambda count: batch_jobs.prepare(service, count, console.say),
                     now=console.now,
                 )
                 console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
-                record = submit.follow(service, job, console.now)
+                record = batch_jobs.follow(service, job, console.now)
         except KeyboardInterrupt:
             raise UserError(
                 f"not waiting any longer: the job goes on. `{hint('status', stack)}` looks, "
                 f"`{hint('run', stack, '--cancel')}` ends it.",
                 EXIT_INTERRUPTED,
             ) from None
-        console.say(f"kept as {run_records.keep(stack, record)}", "dim")
+        console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
         return record
 
     def _find(self, wanted: str) -> Job:
@@ -204,12 +204,12 @@ class BatchCommands:
             "state": STATES.get(job.status, "PENDING"),
             "elapsed_seconds": job.seconds(now),
             "nodes": job.nodes,
-            "cause": explanations.waits(job, environment, queue) or None,
+            "cause": batch_jobs.waits(job, environment, queue) or None,
         }
 
 
 def parse_nodes(text: str | None, most: int) -> list[int]:
-    """The numbers of nodes of a sweep; by default the powers of two up to the stack file's number, and that.
+    """Return a sweep's numbers of nodes; by default the powers of two up to the stack file's, and that.
 
     Raises:
         UserError: Exit 2.
@@ -226,7 +226,7 @@ def parse_nodes(text: str | None, most: int) -> list[int]:
 
 
 def refuse_login(stack: str) -> UserError:
-    """The answer to commands that need a login machine."""
+    """Return the answer to commands that need a login machine."""
     return UserError(
         "AWS Batch has no login machine: jobs are containers, and there is nothing to log in to. "
         f"`{hint('status', stack)}` shows the queue, `{hint('logs', stack, 'JOB')}` a job's output, "
@@ -263,9 +263,9 @@ def _plain(result: dict[str, Any]) -> Sequence[tuple[str, Any]]:
 
 
 def _state(found: dict[str, Any] | None) -> str:
-    """The state of an environment or a queue in words."""
+    """Return the state of an environment or a queue in words."""
     if found is None:
         return "is not there"
     state = f"{found.get('state')}, {found.get('status')}".lower()
     reason = found.get("statusReason")
-    return f"{state}: {explanations.explained(reason)}" if reason else state
+    return f"{state}: {batch_jobs.explained_reason(reason)}" if reason else state

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cli.aws.batch import run_records
+from cli.aws.batch import jobs
 from cli.report import charts, draw, words
 from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.page import Drawn, environment
@@ -60,7 +60,7 @@ class Row:
 
 
 def published(path: Path = FILE) -> list[Row]:
-    """The published scaling, by number of nodes."""
+    """Return the published scaling, by number of nodes."""
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Row(
@@ -89,20 +89,20 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
             job=str(record["job_id"]),
         )
         for record in records
-        if (rate := run_records.rate(record)) is not None
+        if (rate := jobs.rate(record)) is not None
     ]
 
 
 def make(stack: str) -> tuple[str, str]:
-    """The page, ResNet-50 on AWS Batch, and the table of a stack."""
-    theirs, own = published(), ours(run_records.load(stack))
+    """Return the page, ResNet-50 on AWS Batch, and the table of a stack."""
+    theirs, own = published(), ours(jobs.load_records(stack))
     rows = [*own, *theirs]
     times = _speed_ups(own) | _speed_ups(theirs)
     return _page(stack, own, rows, times, datetime.now(UTC)), _table(rows, times)
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
-    """Number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
+    """Return the number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
     medians = {
         nodes: statistics.median(row.rate for row in rows if row.nodes == nodes)
         for nodes in sorted({row.nodes for row in rows})
@@ -118,7 +118,7 @@ def _speed_ups(rows: list[Row]) -> dict[tuple[str, int], float]:
 
 
 def chart(own: list[Row], theirs: list[Row]) -> Chart:
-    """The speed-up over the number of nodes."""
+    """Return the speed-up over the number of nodes."""
     lines = []
     for label, rows, style in (
         ("ours", own, Style("s1", charts.MARKERS[0])),
@@ -138,7 +138,7 @@ def chart(own: list[Row], theirs: list[Row]) -> Chart:
 
 
 def _title(own: list[Row]) -> str:
-    """A statement on our runs, or on the published ones where none of ours can be compared."""
+    """Return a statement on our runs, or on the published ones where none of ours can be compared."""
     times = speed_ups(own)
     first, last = (min(times), max(times)) if times else (1, 1)
     if last > first:

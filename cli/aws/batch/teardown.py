@@ -3,23 +3,94 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cli.aws import account
-from cli.aws.account import explained
-from cli.aws.batch import leftovers, shutdown, waiters
 from cli.changes.jobs import Job
-from cli.clouds import operations
+from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
+from operations.aws import account
+from operations.aws.account import explained
+from operations.aws.batch import shutdown
+from operations.aws.batch.service import GONE, gone, settled
+from operations.clouds import commands
 
-Client = leftovers.Client
+# Lists what is left of a stack on AWS Batch: environments, queues, definitions, repositories, options.
+
+Client = Callable[[str], Any]
+
+
+def _environments_left(client: Client, cluster: str) -> Iterator[str]:
+    pages = client("batch").get_paginator("describe_compute_environments").paginate()
+    for one in (one for page in pages for one in page["computeEnvironments"]):
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE:
+            yield f"compute environment {one['computeEnvironmentName']} ({one.get('status')})"
+
+
+def _queues_left(client: Client, cluster: str) -> Iterator[str]:
+    pages = client("batch").get_paginator("describe_job_queues").paginate()
+    for one in (one for page in pages for one in page["jobQueues"]):
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE:
+            yield f"job queue {one['jobQueueName']} ({one.get('status')})"
+
+
+def _definitions_left(client: Client, cluster: str) -> Iterator[str]:
+    pages = client("batch").get_paginator("describe_job_definitions").paginate(status="ACTIVE")
+    for one in (one for page in pages for one in page["jobDefinitions"]):
+        if one.get("tags", {}).get(CLUSTER) == cluster:
+            yield f"job definition {one['jobDefinitionName']}:{one['revision']}"
+
+
+def _repositories(client: Client, cluster: str) -> Iterator[str]:
+    ecr = client("ecr")
+    pages = ecr.get_paginator("describe_repositories").paginate()
+    for one in (one for page in pages for one in page["repositories"]):
+        tags = ecr.list_tags_for_resource(resourceArn=one["repositoryArn"])["tags"]
+        if any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags):
+            yield f"repository {one['repositoryName']}"
+
+
+def _machines(client: Client, cluster: str) -> Iterator[str]:
+    names = (access.state_machine(cluster), access.budget_machine(cluster))
+    pages = client("stepfunctions").get_paginator("list_state_machines").paginate()
+    for one in (one for page in pages for one in page["stateMachines"]):
+        if one["name"] in names:
+            yield f"state machine {one['name']}"
+
+
+def _tables(client: Client, cluster: str) -> Iterator[str]:
+    pages = client("dynamodb").get_paginator("list_tables").paginate()
+    if any(access.ledger(cluster) in page["TableNames"] for page in pages):
+        yield f"table {access.ledger(cluster)}"
+
+
+def _parameters(client: Client, cluster: str) -> Iterator[str]:
+    ssm = client("ssm")
+    try:
+        ssm.get_parameter(Name=access.parameter(cluster))
+    except ssm.exceptions.ParameterNotFound:
+        return
+    yield f"parameter {access.parameter(cluster)}"
+
+
+KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
+    "compute environments": _environments_left,
+    "job queues": _queues_left,
+    "job definitions": _definitions_left,
+    "repositories": _repositories,
+    "state machines": _machines,
+    "tables": _tables,
+    "parameters": _parameters,
+}
+"""The kinds of leftovers of a stack with `scheduler: batch`, and how each is listed."""
+
+
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
 
 
 def client_of(place: ClusterRef) -> Client:
-    """Gives clients of the place's region."""
+    """Give clients of the place's region."""
     return lambda service: account.client(service, place.region)
 
 
@@ -58,20 +129,20 @@ def left(places: Sequence[ClusterRef]) -> list[str]:
 
 
 def of_cluster(client: Client, cluster: str) -> Iterator[str]:
-    for look in leftovers.KINDS.values():
+    for look in KINDS.values():
         with explained():
             yield from look(client, cluster)
 
 
 def queues(client: Client, cluster: str) -> list[str]:
-    """The names of a cluster's queues."""
+    """Return the names of a cluster's queues."""
     with explained():
         pages = client("batch").get_paginator("describe_job_queues").paginate()
         found = [one for page in pages for one in page["jobQueues"]]
     return [
         str(one["jobQueueName"])
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE
     ]
 
 
@@ -85,17 +156,17 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
         client = client_of(place)
         batch = client("batch")
         for name in queues(client, place.cluster):
-            shutdown.end_jobs(batch, name, operations.say, pause)
+            shutdown.end_jobs(batch, name, commands.say, pause)
             _remove_queue(batch, name, pause)
         for name in environments(batch, place.cluster):
             _remove_environment(batch, name, pause)
         with explained():
             for arn in _definitions(batch, place.cluster):
                 batch.deregister_job_definition(jobDefinition=arn)
-            for line in leftovers.KINDS["repositories"](client, place.cluster):
+            for line in KINDS["repositories"](client, place.cluster):
                 client("ecr").delete_repository(repositoryName=line.removeprefix("repository "), force=True)
             # An execution that was aborted leaves the parameter with which jobs take turns.
-            for line in leftovers.KINDS["parameters"](client, place.cluster):
+            for line in KINDS["parameters"](client, place.cluster):
                 client("ssm").delete_parameter(Name=line.removeprefix("parameter "))
 
 
@@ -104,9 +175,9 @@ def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None
         return list(batch.describe_job_queues(jobQueues=[name])["jobQueues"])
 
     with explained():
-        waiters.settled(look, pause)
+        settled(look, pause)
         batch.delete_job_queue(jobQueue=name)
-        waiters.gone(look, pause)
+        gone(look, pause)
 
 
 def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -> None:
@@ -117,7 +188,7 @@ def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -
     with explained():
         shutdown.stop_machines(batch, name, pause)
         batch.delete_compute_environment(computeEnvironment=name)
-        waiters.gone(look, pause)
+        gone(look, pause)
 
 
 def _definitions(batch: Any, cluster: str) -> list[str]:
@@ -127,17 +198,17 @@ def _definitions(batch: Any, cluster: str) -> list[str]:
 
 
 def environments(batch: Any, cluster: str) -> list[str]:
-    """The names of a cluster's environments."""
+    """Return the names of a cluster's environments."""
     return [str(one["computeEnvironmentName"]) for one in described(batch, cluster)]
 
 
 def described(batch: Any, cluster: str) -> list[dict[str, Any]]:
-    """A cluster's environments as Batch describes them."""
+    """Return a cluster's environments as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
         found = [one for page in pages for one in page["computeEnvironments"]]
     return [
         one
         for one in found
-        if (one.get("tags") or {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
+        if (one.get("tags") or {}).get(CLUSTER) == cluster and one.get("status") not in GONE
     ]

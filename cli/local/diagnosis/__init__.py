@@ -6,13 +6,14 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
-from cli.local import neighbours
-from cli.local.diagnosis import cluster, local_folders, machines, network, resources, software
+from cli.local import host_checks
+from cli.local.diagnosis import cluster, software
+from cli.local.diagnosis import host as of_host
 from cli.local.diagnosis.host import Host
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
 from node.model import CONTAINER
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from node.model import BenchmarkDesign, ClusterDesign
@@ -28,7 +29,7 @@ def checks(
 
     Args:
         design: `None` if the stack file has mistakes; checks that depend on it are left out then.
-        host: the source of facts; `None` means this machine.
+        host: The source of facts; `None` means this machine.
     """
     here = host or Host()
     run = RunDirectory(locations.run_dir(stack))
@@ -42,31 +43,31 @@ def checks(
         *([] if boots else [Check("packages", of(software.installed, here))]),
         *([] if boots else [Check("packages", of(software.pmix, here))]),
         Check("services", of(software.services, here, run.path)),
-        Check("user", local_folders.user),
-        Check("run", of(local_folders.run_folder, stack, design)),
-        Check("training", of(local_folders.training_environment, stack.project, training)),
+        Check("user", cluster.user),
+        Check("run", of(cluster.run_folder, stack, design)),
+        Check("training", of(cluster.training_environment, stack.project, training)),
     ]
     if design is not None:
         wanted = design.slurm.accounting
         found += [
             *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
-            Check("memory", of(resources.memory, here, design, known)),
-            Check("memory", of(resources.addresses, here, known)),
-            Check("processes", of(resources.processes, here, design, known)),
-            Check("files", of(resources.files, here, design)),
-            Check("cores", of(neighbours.found, stack, design, training)),
-            Check("machines", of(machines.containers, design)),
-            Check("machines", machines.images),
+            Check("memory", of(of_host.memory, here, design, known)),
+            Check("memory", of(of_host.addresses, here, known)),
+            Check("processes", of(of_host.processes, here, design, known)),
+            Check("files", of(of_host.files, here, design)),
+            Check("cores", of(host_checks.shared_cores, stack, design, training)),
+            Check("machines", of(cluster.containers, design)),
+            Check("machines", cluster.images),
         ]
         if not boots:  # container machines have their own ports and names
-            found.append(Check("ports", of(network.free_ports, here, run, design)))
-            found.append(Check("network", of(network.node_names, run)))
-            found.append(Check("slurm", network.slurm_folder))
+            found.append(Check("ports", of(of_host.free_ports, here, run, design)))
+            found.append(Check("network", of(of_host.node_names, run)))
+            found.append(Check("slurm", of_host.slurm_folder))
     return [
         *found,
-        Check("network", of(network.answers, boots=boots)),
-        Check("network", of(network.names, here)),
-        Check("clock", of(network.clock, stack.project)),
+        Check("network", of(of_host.answers, boots=boots)),
+        Check("network", of(of_host.names, here)),
+        Check("clock", of(of_host.clock, stack.project)),
         Check("cluster", of(cluster.present, stack, design)),
         Check("others", of(cluster.others, stack)),
     ]

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli import pages
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
-from cli.local import system_packages
-from cli.local.diagnosis.host import Host
-from cli.local.diagnosis.resources import ACCOUNTING_MIB
+from cli.local.diagnosis.host import ACCOUNTING_MIB, Host
 from node.slurm.version import TRAITS, Version, parse, spell
 from node.subprocesses import SEARCH
+from operations import pages
+from operations.local import system_packages
 
 ASKED = {
     "slurmctld": ("-V",),
@@ -101,7 +100,7 @@ def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
     """Check that slurmdbd and MariaDB, which keep the records of `sacct`, are or can be installed.
 
     Args:
-        wanted: whether the stack file asks for accounting.
+        wanted: Whether the stack file asks for accounting.
     """
     missing = system_packages.missing(system_packages.ACCOUNTING)
     if not wanted:
@@ -160,11 +159,11 @@ def _first_in_path(host: Host) -> tuple[str, Version] | None:
 
 
 def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
-    there = ", ".join(f"{file} {spell(release)}" for file, release in versions.items())
+    installed_releases = ", ".join(f"{file} {spell(release)}" for file, release in versions.items())
     if len(set(versions.values())) > 1:
         yield stops(
             "packages.releases",
-            f"programs of different releases of Slurm: {there}",
+            f"programs of different releases of Slurm: {installed_releases}",
             "Keep one installation: remove the other, or its folder from PATH.",
         )
         return

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from node.batch import Batch
-from node.model import ClusterDesign
+from node.model import Batch, ClusterDesign
 
-OPERATIONS = "cli.aws.batch.operations"
+OPERATIONS = "operations.aws.batch"
 """The module that the stack's commands run."""
 CONTAINER = "workload/batch/Dockerfile"
 """The Dockerfile of the container, below the project's folder."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
+from node.cloud_api import ServiceError
 
 LOCK_SECONDS = 300
 UPDATE_SECONDS = 180.0
@@ -30,11 +31,14 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A version of a package in the package lists."""
+    """A version of a package in the package lists.
+
+    Attributes:
+        depends: The text of the field. It is empty if the package has no such field.
+    """
 
     version: str
     depends: str
-    """The text of the field. It is empty if the package has no such field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,8 @@ class Plan:
     """The result of a simulated installation.
 
     Attributes:
-        possible: whether apt can install the packages.
-        versions: package -> version, for all packages that apt would install or change.
+        possible: Whether apt can install the packages.
+        versions: Package -> version, for all packages that apt would install or change.
         output: apt's output, if it cannot install the packages.
     """
 
@@ -53,7 +57,7 @@ class Plan:
 
 
 def missing(context: Context, names: Iterable[str]) -> list[str]:
-    """Returns the packages that are not installed, in the given order."""
+    """Return the packages that are not installed, in the given order."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
         return []
@@ -65,7 +69,7 @@ def missing(context: Context, names: Iterable[str]) -> list[str]:
 
 
 def update(context: Context) -> None:
-    """Updates the package lists. It waits for the lock of the lists, because apt waits only for dpkg's."""
+    """Update the package lists. It waits for the lock of the lists, because apt waits only for dpkg's."""
     command = ("apt-get", *OPTIONS, "--option=APT::Update::Error-Mode=any", "update")
     context.run(*command, timeout=UPDATE_SECONDS, env=ENVIRONMENT, attempts=12, pause=10.0)
 
@@ -73,11 +77,11 @@ def update(context: Context) -> None:
 def install(
     context: Context, names: Iterable[str], *, fresh: bool = False, downgrade: bool = False
 ) -> list[str]:
-    """Installs packages. Returns those that were missing.
+    """Install packages, and return those that were missing.
 
     Args:
-        fresh: whether the lists have just been updated.
-        downgrade: whether packages that are pinned to an older version may be downgraded.
+        fresh: Whether the lists have just been updated.
+        downgrade: Whether packages that are pinned to an older version may be downgraded.
 
     Raises:
         CommandError: apt failed. The error has its last lines.
@@ -93,7 +97,7 @@ def install(
 
 
 def install_files(context: Context, paths: Iterable[str]) -> None:
-    """Installs packages from files, with the packages that they need.
+    """Install packages from files, with the packages that they need.
 
     Raises:
         CommandError: apt failed. The error has its last lines.
@@ -103,7 +107,7 @@ def install_files(context: Context, paths: Iterable[str]) -> None:
 
 
 def simulate(context: Context, names: Iterable[str], *, downgrade: bool = False) -> Plan:
-    """Simulates `install` with apt's own resolver. Nothing changes."""
+    """Simulate `install` with apt's own resolver. Nothing changes."""
     command = ("apt-get", *OPTIONS, "--simulate", "install", *_how(downgrade), *names)
     # The output is parsed, so it must be English.
     output = context.run(*command, timeout=120.0, env={**ENVIRONMENT, "LC_ALL": "C"}, allow=(0, 100))
@@ -119,44 +123,98 @@ def _how(downgrade: bool) -> tuple[str, ...]:
 
 
 def offers(context: Context, name: str) -> list[Offer]:
-    """Returns all versions of a package that are in the lists or installed."""
+    """Return all versions of a package that are in the lists or installed."""
     output = context.run("apt-cache", "show", name, allow=(0, 100))
     stanzas = [dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE)) for text in output.split("\n\n")]
     return [Offer(s["Version"], s.get("Depends", "")) for s in stanzas if "Version" in s]
 
 
 def installed(context: Context, names: Iterable[str]) -> dict[str, str]:
-    """Package -> version, for the installed packages."""
+    """Return package -> version, for the installed packages."""
     query = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n", *names)
     rows = [line.split() for line in context.run(*query, allow=(0, 1)).splitlines()]
     return {row[1]: row[2] for row in rows if row[0] == "installed" and len(row) == 3}
 
 
 def version_order(version: str) -> tuple[int, ...]:
-    """The sort key of a version or a kernel's release: its numbers."""
+    """Return the sort key of a version or a kernel's release: its numbers."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def purge(context: Context, names: Iterable[str]) -> None:
-    """Removes installed packages and the packages that depend on them."""
+    """Remove installed packages and the packages that depend on them."""
     context.run("apt-get", *OPTIONS, "purge", *names, timeout=INSTALL_SECONDS, env=ENVIRONMENT)
 
 
 def known(context: Context, name: str) -> bool:
-    """Whether a package can be installed. The lists also mention packages that do not exist."""
+    """Return whether a package can be installed. The lists also mention packages that do not exist."""
     return "\nVersion:" in context.run("apt-cache", "show", "--no-all-versions", name, allow=(0, 100))
 
 
 def names(context: Context, prefix: str) -> list[str]:
-    """Returns the packages that the lists mention and whose names have a prefix."""
+    """Return the packages that the lists mention and whose names have a prefix."""
     return context.run("apt-cache", "pkgnames", prefix).split()
 
 
 def mask(context: Context, *units: str) -> list[str]:
-    """Masks systemd units, so that they never start, not even those of packages that are installed later.
+    """Mask systemd units, so that they never start, not even those of packages that are installed later.
 
     Returns:
         The units that were not masked before.
     """
     folder = files.folder(context.at("etc/systemd/system"))
     return [unit for unit in units if files.link(folder / unit, "/dev/null")]
+
+
+# Adds third-party package repositories to apt's sources. Each has its own signing key.
+
+
+def add_repository(
+    context: Context,
+    name: str,
+    key_url: str,
+    source: str,
+    *,
+    attempts: int | None = None,
+    fingerprint: str | None = None,
+) -> None:
+    """Add a repository.
+
+    Args:
+        name: The name of its files, `etc/apt/keyrings/<name>.asc` and `etc/apt/sources.list.d/<name>.list`.
+        key_url: The URL of the key that signs the repository.
+        source: The URL, the suite and the components, as in a `deb` line.
+        attempts: The number of attempts to fetch the key. `None` means the default of all calls.
+        fingerprint: The fingerprint of the only key that the file may have. `None` means that any is taken,
+            for publishers who announce none (FSx) or change keys without notice (Google).
+
+    Raises:
+        ServiceError: The key cannot be fetched, or is another one.
+    """
+    # Imported late to save time: each boot imports this module, but few machines need other repositories.
+    from node import http_client
+
+    answer = http_client.call("GET", key_url, dict, attempts=attempts or http_client.ATTEMPTS, timeout=30.0)
+    if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:
+        raise ServiceError(f"{key_url}: no key (HTTP status {answer.status})", status=answer.status)
+    if fingerprint is not None and (found := _fingerprints(answer.body)) != [fingerprint]:
+        raise ServiceError(
+            f"{key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be {fingerprint}: "
+            "nothing is installed from there",
+            status=answer.status,
+        )
+    keyring = context.at(f"etc/apt/keyrings/{name}.asc")
+    sources_list = context.at(f"etc/apt/sources.list.d/{name}.list")
+    for path in (keyring, sources_list):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(keyring, answer.body)
+    files.write(sources_list, f"deb [signed-by=/etc/apt/keyrings/{name}.asc] {source}\n".encode())
+
+
+def _fingerprints(key: bytes) -> list[str]:
+    from node.bootstrap.vm import openpgp
+
+    try:
+        return openpgp.fingerprints(key)
+    except ValueError:
+        return []

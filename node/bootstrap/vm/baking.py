@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from node import plurals
-from node.bootstrap import files, limits, machine_steps
+from node.bootstrap import files, machine_steps, time_limits
 from node.bootstrap.command import CommandError, Runner, run
 from node.bootstrap.context import Context, SkipStep, Step
-from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.step_runner import run_steps
 from node.bootstrap.vm import clouds, drivers, images, machine, packages
 from node.bootstrap.vm.images import ImageKind
 from node.folders import Folders
@@ -65,11 +65,11 @@ def bake(
     power_off: bool = False,
     runner: Runner = run,
 ) -> int:
-    """Prepares this machine to become an image. Returns the exit status (`STATUS`).
+    """Prepare this machine to become an image, and return the exit status (`STATUS`).
 
     Args:
         host: `image-<kind>`, which is also the name of the boot report.
-        power_off: whether the machine restarts itself if it must, and stops at the end. It also stops after a
+        power_off: Whether the machine restarts itself if it must, and stops at the end. It also stops after a
             failure. Then the report says why, and the disk stays as it is.
     """
     kind = images.named(settings.design, host)
@@ -88,20 +88,20 @@ def bake(
 
 
 def steps(kind: ImageKind, design: ClusterDesign) -> list[Step]:
-    """Returns the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
+    """Return the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
     role = frozenset({kind.role})
-    longest = limits.PACKAGES + (limits.SOURCE if design.slurm.source is not None else 0)
+    longest = time_limits.PACKAGES + (time_limits.SOURCE if design.slurm.source is not None else 0)
     return [
-        Step("users", limits.USERS, role, machine_steps.users),
+        Step("users", time_limits.USERS, role, machine_steps.users),
         Step("packages", longest, role, packages.install),
-        Step("accelerators", limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
-        Step("logs", limits.LOGS, role, _agent),
+        Step("accelerators", time_limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
+        Step("logs", time_limits.LOGS, role, _agent),
         Step("clean", 120, role, clean),
     ]
 
 
 def clean(context: Context) -> str:
-    """Removes files that belong to this machine or this cluster, and temporary files."""
+    """Remove files that belong to this machine or this cluster, and temporary files."""
     design = context.settings.design
     if context.role == "controller" and design.slurm.accounting:
         # The database's files are consistent after its stop, whenever the disk is copied.
@@ -148,4 +148,4 @@ def _remove(context: Context, patterns: Iterable[str]) -> int:
 
 
 def _leave_restart() -> None:
-    """Does nothing. The program that started this one restarts the machine because of the exit status."""
+    """Do nothing. The program that started this one restarts the machine because of the exit status."""

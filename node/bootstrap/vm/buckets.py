@@ -12,8 +12,8 @@ import os
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, disks, repositories
-from node.cloud.errors import ServiceError
+from node.bootstrap.vm import apt, disks
+from node.cloud_api import ServiceError
 from node.model import Mount
 
 VERSION = "1.24.0"
@@ -37,31 +37,31 @@ ATTEMPTS = 10
 
 
 def install(context: Context) -> list[str]:
-    """Installs what this machine's buckets need. Returns what was missing.
+    """Install what this machine's buckets need, and return what was missing.
 
     Raises:
         ServiceError: It cannot be fetched, or is not what it should be.
     """
     kinds = {mount.kind for mount in context.mounts()}
-    made: list[str] = []
+    installed: list[str] = []
     if "s3" in kinds:
-        made += apt.install(context, FUSE)
+        installed += apt.install(context, FUSE)
         if not context.at(f"{FOLDER}/bin/mount-s3").exists():
             _mountpoint(context)
-            made.append(f"mount-s3 {VERSION}")
+            installed.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
-        repositories.add(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
-        made += apt.install(context, [GCSFUSE])
-    return made
+        apt.add_repository(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
+        installed += apt.install(context, [GCSFUSE])
+    return installed
 
 
 def _mountpoint(context: Context) -> None:
     # Imported late to save time: each boot imports this module, but few machines mount buckets.
-    from node.cloud import call
+    from node import http_client
 
     machine = ARCHITECTURES[os.uname().machine]
     url = URL.format(version=VERSION, machine=machine)
-    answer = call.call("GET", url, dict, timeout=60.0)
+    answer = http_client.call("GET", url, dict, timeout=60.0)
     if answer.status != 200:
         raise ServiceError(f"{url}: HTTP status {answer.status}", status=answer.status)
     found = hashlib.sha256(answer.body).hexdigest()
@@ -95,7 +95,7 @@ def gcs(context: Context, mount: Mount) -> None:
 
 
 def _mount(context: Context, mount: Mount, *command: str) -> None:
-    """Mounts a bucket. Both clients go on in the background as soon as it is mounted.
+    """Mount a bucket. Both clients go on in the background as soon as it is mounted.
 
     They are a service of their own: systemd ends what the boot leaves behind when the boot is over.
 
@@ -114,8 +114,8 @@ def _mount(context: Context, mount: Mount, *command: str) -> None:
     try:
         context.run(*service, *command, str(target), timeout=MOUNT_SECONDS, attempts=ATTEMPTS, pause=12.0)
     except CommandError as error:
-        said = context.run("journalctl", unit, "--lines=5", "--output=cat", allow=(0, 1)).strip()
+        journal = context.run("journalctl", unit, "--lines=5", "--output=cat", allow=(0, 1)).strip()
         raise RuntimeError(
             f"{mount.path}: {mount.existing} could not be mounted; does it exist, and does its own policy "
-            f"let this machine's role in?\n{said or error}"
+            f"let this machine's role in?\n{journal or error}"
         ) from error

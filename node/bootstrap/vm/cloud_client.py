@@ -12,13 +12,13 @@ PYTHON = "/usr/bin/python3"
 
 
 def install(context: Context) -> list[str]:
-    """Installs the library in a virtual environment, in which the elastic daemon runs.
+    """Install the library in a virtual environment, in which the elastic daemon runs.
 
     Returns:
         The packages that were installed now.
 
     Raises:
-        CommandError: pip failed. The error has its last lines.
+        CommandError: Pip failed. The error has its last lines.
     """
     locked = context.path(context.folders.code) / LOCKED
     if not locked.exists():

@@ -29,7 +29,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 def prepare(context: Context) -> str:
-    """Makes file systems on the volumes that this machine exports, and on its scratch disks."""
+    """Make file systems on the volumes that this machine exports, and on its scratch disks."""
     notes = []
     for mount in context.mounts():
         if mount.kind == "nfs" and mount.served_by == context.role:
@@ -42,7 +42,7 @@ def prepare(context: Context) -> str:
 
 
 def volume(context: Context, mount: Mount) -> str:
-    """Waits until the disk of an exported mount is attached, and returns its device.
+    """Wait until the disk of an exported mount is attached, and returns its device.
 
     Raises:
         TimeoutError: The disk was not attached in time.
@@ -56,28 +56,28 @@ def volume(context: Context, mount: Mount) -> str:
 
 
 def scratch(context: Context) -> str:
-    """Returns the device of the disks that come with the machine. Several disks become one RAID 0.
+    """Return the device of the disks that come with the machine. Several disks become one RAID 0.
 
     Raises:
         FileNotFoundError: The machine has no such disks.
     """
-    own = clouds.of(context.settings).scratch(context)
-    if not own:
+    devices = clouds.of(context.settings).scratch(context)
+    if not devices:
         raise FileNotFoundError("this machine has no disks of its own: storage.local_scratch needs them")
-    if len(own) == 1:
-        return own[0]
+    if len(devices) == 1:
+        return devices[0]
     array = context.at(ARRAY)
     if not array.exists():
         # After a reboot the disks are still one array. After a stop they are empty.
         context.run("mdadm", "--assemble", "--scan", allow=(0, 1, 2))
     if not array.exists():
-        make = ("mdadm", "--create", str(array), "--level=0", f"--raid-devices={len(own)}", "--run")
-        context.run(*make, "--homehost=any", *own)
+        make = ("mdadm", "--create", str(array), "--level=0", f"--raid-devices={len(devices)}", "--run")
+        context.run(*make, "--homehost=any", *devices)
     return str(array)
 
 
 def _format(context: Context, device: str) -> str:
-    """Makes a file system on a device that has none. Returns what was done.
+    """Make a file system on a device that has none, and return what was done.
 
     Raises:
         RuntimeError: The device holds something else.
@@ -97,13 +97,13 @@ def _format(context: Context, device: str) -> str:
 
 
 def _blank(device: str) -> bool:
-    """Whether a device begins with zeros, like a new volume."""
+    """Return whether a device begins with zeros, like a new volume."""
     with Path(device).open("rb") as disk:
         return not any(disk.read(LOOK_BYTES))
 
 
 def mounted(path: str) -> tuple[str, str] | None:
-    """Returns the type and the source of the file system that is mounted at a path."""
+    """Return the type and the source of the file system that is mounted at a path."""
     found = None
     for line in MOUNTINFO.read_text().splitlines():
         fields, _, rest = line.partition(" - ")
@@ -114,7 +114,7 @@ def mounted(path: str) -> tuple[str, str] | None:
 
 
 def mount_volume(context: Context, mount: Mount, device: str, options: str = "defaults") -> None:
-    """Mounts a machine's own disk. At the first time the image's files at that path are copied to it."""
+    """Mount a machine's own disk. At the first time the image's files at that path are copied to it."""
     target = context.at(mount.path.lstrip("/"))
     if mounted(str(target)):
         return
@@ -131,13 +131,13 @@ def mount_volume(context: Context, mount: Mount, device: str, options: str = "de
 
 
 def _facts(context: Context, device: str) -> dict[str, str]:
-    """Returns what blkid finds on a device: TYPE, PTTYPE, UUID, …. It is empty if blkid finds nothing."""
+    """Return what blkid finds on a device: TYPE, PTTYPE, UUID, …. It is empty if blkid finds nothing."""
     found = context.run("blkid", "--probe", "--output", "export", device, allow=(0, NOTHING_FOUND))
     return dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
 
 
 def copy_to_disk(context: Context, target: Path, device: str) -> None:
-    """Copies the files at a mount point to the disk, such as the login user's home with its SSH key.
+    """Copy the files at a mount point to the disk, such as the login user's home with its SSH key.
 
     Files that the disk has already stay as they are.
     """
@@ -155,7 +155,7 @@ def copy_to_disk(context: Context, target: Path, device: str) -> None:
 
 
 def _add_keys(image: Path, disk: Path) -> None:
-    """Adds the image's authorized keys, because a replaced controller may have a new key. Both are valid."""
+    """Add the image's authorized keys, because a replaced controller may have a new key. Both are valid."""
     new = image / ".ssh" / "authorized_keys"
     if not new.is_file():
         return

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.bootstrap.vm import buckets, drivers, packages, slurm_packages
-from node.model import ClusterDesign, Partition
-from node.storage import BUCKETS
+from node.model import BUCKETS, ClusterDesign, Partition
 
 ROLE = "image"
 """The role of a machine that becomes an image."""
@@ -21,11 +20,11 @@ class ImageKind:
     """The content of an image, and the machines that boot from it.
 
     Attributes:
-        name: controller, login, compute, compute-nvidia-open-efa, …. It does not depend on the other images.
-        role: the role whose packages the image holds.
-        members: the names of the hosts or partitions that use the image.
-        disk_gib: the smallest root disk of the members, into which the image must fit.
-        partition: one of the partitions, whose drivers the image holds. `None` for hosts.
+        name: Controller, login, compute, compute-nvidia-open-efa, …. It does not depend on the other images.
+        role: The role whose packages the image holds.
+        members: The names of the hosts or partitions that use the image.
+        disk_gib: The smallest root disk of the members, into which the image must fit.
+        partition: One of the partitions, whose drivers the image holds. `None` for hosts.
     """
 
     name: str
@@ -41,7 +40,7 @@ class ImageKind:
 
 
 def kinds(design: ClusterDesign) -> tuple[ImageKind, ...]:
-    """Returns the images of a design, whether it bakes them or not: of the hosts, then of the partitions."""
+    """Return the images of a design, whether it bakes them or not: of the hosts, then of the partitions."""
     found: dict[str, ImageKind] = {}
     for host in design.hosts:
         if host.image is None:
@@ -54,7 +53,7 @@ def kinds(design: ClusterDesign) -> tuple[ImageKind, ...]:
 
 
 def named(design: ClusterDesign, host: str) -> ImageKind:
-    """Returns the image that a machine of the role `image` becomes.
+    """Return the image that a machine of the role `image` becomes.
 
     Raises:
         SystemExit: The design has no such image.
@@ -66,12 +65,14 @@ def named(design: ClusterDesign, host: str) -> ImageKind:
 
 
 def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
-    """Returns the content of an image. It does not depend on the number of machines that boot from it, on
-    their price, or on their jobs."""
+    """Return the content of an image.
+
+    It does not depend on the number of machines that boot from it, on their price, or on their jobs.
+    """
     packaged = design.containers.packages if design.containers else ()
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
-        **({"containers": [one.sha256 for one in packaged]} if packaged else {}),
+        **({"containers": [package.sha256 for package in packaged]} if packaged else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         **slurm_packages.content(design.slurm),
         "role": kind.role,
@@ -82,7 +83,7 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
 
 
 def _drivers(partition: Partition) -> list[str]:
-    """Returns the drivers that a partition's nodes need, as parts of an image's name."""
+    """Return the drivers that a partition's nodes need, as parts of an image's name."""
     accelerator = partition.accelerator
     words = []
     if accelerator is not None and drivers.has_nvidia(accelerator):
@@ -94,14 +95,14 @@ def _drivers(partition: Partition) -> list[str]:
 
 
 def _add(found: dict[str, ImageKind], kind: ImageKind) -> None:
-    there = found.get(kind.name)
-    if there is None:
+    kind_before = found.get(kind.name)
+    if kind_before is None:
         found[kind.name] = kind
         return
     found[kind.name] = ImageKind(
         kind.name,
         kind.role,
-        (*there.members, *kind.members),
-        min(there.disk_gib, kind.disk_gib),
-        there.partition,
+        (*kind_before.members, *kind.members),
+        min(kind_before.disk_gib, kind.disk_gib),
+        kind_before.partition,
     )

@@ -12,7 +12,7 @@ import re
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, repositories
+from node.bootstrap.vm import apt
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
 """AWS's guide has no fingerprint of this key, so it is the TLS of AWS's own bucket that vouches for it."""
@@ -34,7 +34,7 @@ MARK = "kernel"
 
 
 def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
-    """Installs the client's module and its mount helper.
+    """Install the client's module and its mount helper.
 
     Returns:
         The kernel for which the machine must restart, if any, and the packages that were installed.
@@ -43,13 +43,13 @@ def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         RuntimeError: There is no module for any of the distribution's kernels, the machine did not boot the
             kernel that was installed, or the packages have no mount helper.
     """
-    kernel, made = _install(context, fresh=fresh)
+    kernel, installed = _install(context, fresh=fresh)
     if not context.at(HELPER).exists():
         raise RuntimeError(
             f"the Lustre client's packages are installed, but there is no /{HELPER}, which mounts need: "
             "use an image that has the Lustre client (image.id)"
         )
-    return kernel, made
+    return kernel, installed
 
 
 def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
@@ -61,7 +61,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         loaded = False
     if loaded and context.at(HELPER).exists():
         return None, []
-    repositories.add(context, "fsx-lustre", KEY_URL, REPOSITORY)
+    apt.add_repository(context, "fsx-lustre", KEY_URL, REPOSITORY)
     apt.update(context)
     if loaded:
         return None, apt.install(context, [UTILITIES], fresh=True)
@@ -75,7 +75,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
             "use an image that has the Lustre client (image.id)"
         )
     kernel = newest(context, kernels)
-    made = apt.install(
+    installed = apt.install(
         context,
         [
             f"linux-image-{kernel}",
@@ -98,11 +98,11 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         )
     mark.parent.mkdir(parents=True, exist_ok=True)
     files.write(mark, f"{kernel}\n".encode())
-    return kernel, made
+    return kernel, installed
 
 
 def newest(context: Context, kernels: set[str]) -> str:
-    """Returns the newest kernel that has a module and that the distribution still offers."""
+    """Return the newest kernel that has a module and that the distribution still offers."""
     for kernel in sorted(filter(_of_aws, kernels), key=apt.version_order, reverse=True):
         if apt.known(context, f"linux-image-{kernel}") and apt.known(context, f"{MODULES}{kernel}"):
             return kernel

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from node.bootstrap.command import run
 from node.bootstrap.report import file_sink
-from node.bootstrap.services import Services
+from node.bootstrap.services import Services, SystemdServices
 from node.bootstrap.vm import clouds
-from node.bootstrap.vm.systemd import SystemdServices
 from node.folders import Folders
 from node.model import Settings
 
@@ -22,7 +21,7 @@ REPORT_SECONDS = 5.0
 
 
 def begin(settings: Settings, host: str | None, bucket: str) -> tuple[str, Callable[[str], None], Services]:
-    """Returns the machine's name, the function that publishes its boot report, and its service manager.
+    """Return the machine's name, the function that publishes its boot report, and its service manager.
 
     Raises:
         SystemExit: The machine's name is unknown.
@@ -37,7 +36,7 @@ def begin(settings: Settings, host: str | None, bucket: str) -> tuple[str, Calla
 
 
 def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
-    """Writes the programs that Slurm calls into the new code.
+    """Write the programs that Slurm calls into the new code.
 
     A controller that boots again after an update keeps working meanwhile. Its slurmctld calls the programs by
     a path that leads to the new code already. Without the programs there, nodes would not start or end.
@@ -51,22 +50,22 @@ def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
 
 
 def bucket_sink(settings: Settings, bucket: str, host: str) -> Callable[[str], None]:
-    """Returns a function that writes the report to the bucket, as often as the bucket allows."""
-    own = clouds.of(settings)
-    target = own.bucket(bucket, attempts=2, timeout=REPORT_SECONDS)
+    """Return a function that writes the report to the bucket, as often as the bucket allows."""
+    cloud = clouds.of(settings)
+    target = cloud.bucket(bucket, attempts=2, timeout=REPORT_SECONDS)
 
     def put(text: str) -> None:
         target.put(f"boot/{host}.json", text.encode())
 
-    return Paced(put, own.write_seconds) if own.write_seconds else put
+    return Paced(put, cloud.write_seconds) if cloud.write_seconds else put
 
 
 class Paced:
-    """Forwards texts with a pause between two. Of texts that come during a pause only the last is forwarded.
+    """A writer that forwards texts with a pause between two: of those in a pause only the last.
 
     Args:
-        put: takes a text. If a text is forwarded at once, its caller gets `put`'s error.
-        seconds: the shortest time between the starts of two calls of `put`.
+        put: Takes a text. If a text is forwarded at once, its caller gets `put`'s error.
+        seconds: The shortest time between the starts of two calls of `put`.
     """
 
     def __init__(self, put: Callable[[str], None], seconds: float) -> None:

@@ -14,7 +14,7 @@ AT_BOOT = "etc/systemd/system/multi-user.target.wants/mariadb.service"
 
 
 def configure(context: Context) -> bool:
-    """Writes the settings. This is called before the package is installed, so that MariaDB starts only once.
+    """Write the settings. This is called before the package is installed, so that MariaDB starts only once.
 
     Returns:
         Whether the settings have changed.
@@ -25,12 +25,12 @@ def configure(context: Context) -> bool:
 
 
 def disable_autostart(context: Context) -> None:
-    """Removes the start at boot, so that only our steps start MariaDB."""
+    """Remove the start at boot, so that only our steps start MariaDB."""
     context.at(AT_BOOT).unlink(missing_ok=True)
 
 
 def start(context: Context, statements: str) -> dict[str, str]:
-    """Starts MariaDB and runs `statements`.
+    """Start MariaDB and runs `statements`.
 
     Returns:
         The environment variables for its clients. There are none, because its socket is at the default path.

@@ -1,5 +1,4 @@
-"""Keeps a machine's cloud identity from its users: only root and the system's services may use the metadata
-address.
+"""Keeps a machine's cloud identity from its users: the metadata address is root's and the system's services'.
 
 Any process of a machine can request the machine's credentials from the metadata address. The controller's may
 launch and end machines and read the munge key, and users run processes there if it is also the login machine.
@@ -72,9 +71,9 @@ class Openings:
     """The uses of the metadata address that stay allowed.
 
     Attributes:
-        ports: protocols and ports that stay open to every user, such as `("udp", 53)`.
-        paths: prefixes of the HTTP paths that the proxy forwards for every user. Empty means no proxy.
-        users: system users that may use the address like root, if the image has them.
+        ports: Protocols and ports that stay open to every user, such as `("udp", 53)`.
+        paths: Prefixes of the HTTP paths that the proxy forwards for every user. Empty means no proxy.
+        users: System users that may use the address like root, if the image has them.
     """
 
     ports: tuple[tuple[str, int], ...] = ()
@@ -83,7 +82,7 @@ class Openings:
 
 
 def install(context: Context, openings: Openings) -> str:
-    """Installs the rules, now and for each later boot.
+    """Install the rules, now and for each later boot.
 
     Raises:
         CommandError: nftables cannot be installed, or refuses the rules.
@@ -103,7 +102,7 @@ def install(context: Context, openings: Openings) -> str:
 
 
 def open_to_all(context: Context) -> str:
-    """Leaves the address open to every user, and removes the rules of an earlier boot.
+    """Leave the address open to every user, and removes the rules of an earlier boot.
 
     Raises:
         CommandError: nftables does not remove them.
@@ -114,7 +113,7 @@ def open_to_all(context: Context) -> str:
 
 
 def rules(users: Sequence[int], openings: Openings) -> str:
-    """Returns the rule set, which replaces an earlier one."""
+    """Return the rule set, which replaces an earlier one."""
     who = ", ".join(str(user) for user in users)
     by_v6 = ", ".join(ADDRESSES_V6)
     ports = "".join(
@@ -145,12 +144,12 @@ def _service(context: Context, paths: Sequence[str]) -> Service:
 
 
 def main(paths: Sequence[str], port: int = PROXY_PORT, address: str = ADDRESS) -> None:
-    """Runs the proxy for ever."""
+    """Run the proxy for ever."""
     server(paths, port, address).serve_forever()
 
 
 def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer:
-    """Returns the proxy, which forwards GET requests whose path begins with one of `paths`."""
+    """Return the proxy, which forwards GET requests whose path begins with one of `paths`."""
     # Imported late to save time: each boot imports this module, but few machines have a proxy.
     import http.client
     import http.server

@@ -39,7 +39,7 @@ CLUSTER = "Slurm cluster {name}, partitions: {partitions}. sinfo shows its nodes
 
 
 def boot_with_messages(context: Context, boot: Callable[[], bool]) -> None:
-    """Boots with a message before it, and one after a failure. `announce_ready` writes the one in between."""
+    """Boot with a message before it, and one after a failure. `announce_ready` writes the one in between."""
     if not _has_motd(context):
         boot()
         return
@@ -63,7 +63,7 @@ def boot_with_messages(context: Context, boot: Callable[[], bool]) -> None:
 
 
 def announce_ready(context: Context) -> None:
-    """Writes and broadcasts the message that Slurm runs."""
+    """Write and broadcasts the message that Slurm runs."""
     if not _has_motd(context):
         return
     design = context.settings.design
@@ -80,7 +80,7 @@ def _has_motd(context: Context) -> bool:
 
 
 def _home(context: Context, text: str) -> str:
-    """Returns the lines on the shared folder, or nothing if the machine does not mount it."""
+    """Return the lines on the shared folder, or nothing if the machine does not mount it."""
     shared = context.settings.site.shared
     here = [mount for mount in context.mounts() if _mount_point(context, mount) == shared]
     if not here:
@@ -101,6 +101,6 @@ def _motd(context: Context, text: str) -> None:
 
 
 def _broadcast(context: Context, text: str) -> None:
-    """Sends a message to all terminals. A failure does not stop the boot."""
+    """Send a message to all terminals. A failure does not stop the boot."""
     with contextlib.suppress(CommandError):
         context.run("wall", stdin=text, timeout=10.0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import buckets, clouds, disks, mount_sources
+from node.bootstrap.vm import buckets, clouds, disks
 from node.model import Mount
 from node.waiting import pauses_for, retry
 
@@ -32,9 +32,9 @@ THREADS = "[nfsd]\nthreads=64\n"
 
 
 def nfs(context: Context, mount: Mount) -> None:
-    """Mounts the controller's disk on the controller and its export on other machines, or another export."""
+    """Mount the controller's disk on the controller and its export on other machines, or another export."""
     if mount.served_by is None:
-        origin = str(mount_sources.of(context, mount).source)
+        origin = str(context.mount_source(mount).source)
         hint = f"does {origin} exist, and may this machine's network reach and mount it?"
         _mount(context, mount, "nfs", origin, origin.partition(":")[0], NFS_PORT, hint)
     elif mount.served_by == context.role:
@@ -47,19 +47,19 @@ def nfs(context: Context, mount: Mount) -> None:
 
 
 def efs(context: Context, mount: Mount) -> None:
-    origin = str(mount_sources.of(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     hint = "has it a mount target in this zone, and does its security group let this machine in?"
     _mount(context, mount, "nfs4", origin, origin.partition(":")[0], NFS_PORT, hint)
 
 
 def filestore(context: Context, mount: Mount) -> None:
-    origin = str(mount_sources.of(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     hint = "is the file server in this machine's network, and does a firewall rule stand in between?"
     _mount(context, mount, "nfs", origin, origin.partition(":")[0], NFS_PORT, hint)
 
 
 def fsx_lustre(context: Context, mount: Mount) -> None:
-    origin = str(mount_sources.of(context, mount).source)
+    origin = str(context.mount_source(mount).source)
     context.run("modprobe", "lustre", timeout=60.0)
     hint = "do the security groups let ports 988 and 1018-1023 through, both ways?"
     _mount(context, mount, "lustre", origin, origin.partition("@")[0], LUSTRE_PORT, hint)
@@ -72,7 +72,7 @@ def nvme(context: Context, mount: Mount) -> None:
 
 
 def bind(context: Context, mount: Mount) -> None:
-    """Checks a folder of the host, which the local cloud mounts before the machine starts."""
+    """Check a folder of the host, which the local cloud mounts before the machine starts."""
     target = context.at(mount.path.lstrip("/"))
     if not disks.mounted(str(target)):
         raise FileNotFoundError(f"{mount.path}: the machine was started without this folder of its host")
@@ -91,13 +91,13 @@ KINDS: Mapping[str, Callable[[Context, Mount], None]] = {
 
 
 def kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:
-    """Returns the kinds of storage that this machine's cloud offers, with the functions that mount them."""
+    """Return the kinds of storage that this machine's cloud offers, with the functions that mount them."""
     offered = ("nfs", "nvme", *clouds.of(context.settings).storage)
     return {kind: mount for kind, mount in KINDS.items() if kind in offered}
 
 
 def export(context: Context) -> None:
-    """Exports what this machine serves, when all of it is mounted.
+    """Export what this machine serves, when all of it is mounted.
 
     If the network is not known, only the security group limits the access.
     """
@@ -116,7 +116,7 @@ def export(context: Context) -> None:
 
 
 def _mount(context: Context, mount: Mount, kind: str, origin: str, server: str, port: int, hint: str) -> None:
-    """Mounts a server's file system when the server answers.
+    """Mount a server's file system when the server answers.
 
     Raises:
         RuntimeError: A different file system is mounted there.
@@ -143,7 +143,7 @@ def _mount(context: Context, mount: Mount, kind: str, origin: str, server: str, 
 
 
 def _reach(server: str, port: int) -> None:
-    """Connects to a server before a mount, because a hard mount would wait for ever for a silent server.
+    """Connect to a server before a mount, because a hard mount would wait for ever for a silent server.
 
     Raises:
         OSError: The server does not answer.

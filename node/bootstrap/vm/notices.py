@@ -26,8 +26,7 @@ from node.bootstrap import report, report_server
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds
-from node.cloud.errors import ServiceError
-from node.cloud.notice import Notice
+from node.cloud_api import Notice, ServiceError
 from node.elastic.plan import Action, clock
 from node.elastic.requeue import Requeue
 from node.elastic.rules import AT_RISK, LATER, NEAR_SECONDS, TAKEN, NodePhase, Verb
@@ -48,7 +47,7 @@ NAME = "notices"
 
 
 def start(context: Context) -> str:
-    """Starts the watch, if the machine's cloud needs it. Returns a note for the report, or an empty text."""
+    """Start the watch, if the machine's cloud needs it, and return a note for the report, or none."""
     if not clouds.of(context.settings).watched(context):
         return ""
     call = (
@@ -101,14 +100,14 @@ def watch(
     announce: Callable[[float], None],
     due: float | None = None,
 ) -> float:
-    """Waits until the machine's end is near, and returns its time. Failed requests are repeated.
+    """Wait until the machine's end is near, and returns its time. Failed requests are repeated.
 
     Args:
-        wait: waits for a notice, at most so many seconds, and returns it.
-        drain: drains the node. It is called with the reason, again until it returns true, while the machine
+        wait: Waits for a notice, at most so many seconds, and returns it.
+        drain: Drains the node. It is called with the reason, again until it returns true, while the machine
             may be taken or will be taken later.
-        announce: is called with the time if it is known and not near.
-        due: the time of the end that an earlier watch has announced. `None` means that there is none.
+        announce: Is called with the time if it is known and not near.
+        due: The time of the end that an earlier watch has announced. `None` means that there is none.
     """
     drained = False
     while True:
@@ -137,13 +136,13 @@ def watch(
 
 
 def final_notice(settings: Settings, control: Slurm, node: str, notice: Notice | None) -> None:
-    """Reports the notice of a machine that is being switched off, except if Slurm switches it off.
+    """Report the notice of a machine that is being switched off, except if Slurm switches it off.
 
     A notice may be an hour early, and Slurm may give the node back when its jobs have ended. A drain would
     then stop jobs on the node's next machine.
 
     Args:
-        notice: the cloud's present notice.
+        notice: The cloud's present notice.
 
     Raises:
         SlurmError: Slurm does not answer.
@@ -158,7 +157,7 @@ def final_notice(settings: Settings, control: Slurm, node: str, notice: Notice |
 
 
 def drain(control: Slurm, node: str, reason: str) -> bool:
-    """Drains the node. Its jobs go on.
+    """Drain the node. Its jobs go on.
 
     Returns:
         Whether the node gets no more jobs. False means that it still starts or is silent and was not drained.
@@ -177,10 +176,10 @@ def drain(control: Slurm, node: str, reason: str) -> bool:
 
 
 def evacuate(settings: Settings, control: Slurm, node: str, at: float) -> None:
-    """Drains the node and requeues its jobs, then writes the report. An error of the first is printed only.
+    """Drain the node and requeues its jobs, then writes the report. An error of the first is printed only.
 
     Args:
-        at: the time of the machine's end, in seconds since the epoch.
+        at: The time of the machine's end, in seconds since the epoch.
     """
     action = Action(Verb.EVACUATE, node, None, f"{TAKEN} at {clock(at)}")
     try:
@@ -191,12 +190,12 @@ def evacuate(settings: Settings, control: Slurm, node: str, at: float) -> None:
 
 
 def announced(settings: Settings) -> float | None:
-    """Returns the time of the machine's end that an earlier watch wrote into the boot report."""
+    """Return the time of the machine's end that an earlier watch wrote into the boot report."""
     return report.notice(_report(settings))
 
 
 def announce(settings: Settings, node: str, at: float) -> None:
-    """Publishes the notice, if the driver does not learn of it otherwise. Errors are only printed."""
+    """Publish the notice, if the driver does not learn of it otherwise. Errors are only printed."""
     if clouds.of(settings).tells_controller:
         return
     try:
@@ -215,7 +214,7 @@ def announce(settings: Settings, node: str, at: float) -> None:
 
 
 def _to_controller(settings: Settings, _node: str, text: str) -> None:
-    """Sends the report to the controller.
+    """Send the report to the controller.
 
     Raises:
         OSError: The controller did not take it.

@@ -10,6 +10,14 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from node import http_client
+from node.bootstrap import files
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context
+from node.cloud_api import ServiceError
 
 PUBLIC_KEY = 6
 """The tag of a packet with a primary public key. Those of subkeys are signed by it."""
@@ -22,7 +30,7 @@ ARMOR = re.compile(
 
 
 def fingerprints(key: bytes) -> list[str]:
-    """Returns the fingerprints of all primary keys in a file, in capital letters.
+    """Return the fingerprints of all primary keys in a file, in capital letters.
 
     Raises:
         ValueError: The file has no keys of version 4, or is damaged.
@@ -42,7 +50,7 @@ def fingerprints(key: bytes) -> list[str]:
 
 
 def binary(key: bytes) -> bytes:
-    """Returns the keys of a file without armor, as gpgv reads them.
+    """Return the keys of a file without armor, as gpgv reads them.
 
     Raises:
         ValueError: The armor is damaged.
@@ -58,7 +66,7 @@ def binary(key: bytes) -> bytes:
 
 
 def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The packets' tags and bodies. Keys have no packets of partial or unknown length."""
+    """Return the packets' tags and bodies. Keys have no packets of partial or unknown length."""
     place = 0
     while place < len(content):
         head = content[place]
@@ -83,3 +91,70 @@ def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
             raise ValueError("the file with keys is damaged: its end is missing")
         yield tag, content[start : start + size]
         place = start + size
+
+
+# Fetches files whose publisher signs them: they are kept only if a known key has signed them.
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A publisher.
+
+    Attributes:
+        key_url: The URL of its key.
+        fingerprint: The fingerprint of the only key that the file there may have.
+    """
+
+    key_url: str
+    fingerprint: str
+
+
+def fetch_signed(
+    context: Context, url: str, signature_url: str, signer: Signer, target: Path, *, attempts: int
+) -> None:
+    """Fetch a file and its signature.
+
+    Args:
+        target: The file to write, in a folder that only root may change. It is there only with a good
+            signature.
+
+    Raises:
+        ServiceError: One of the files cannot be fetched, or the key is another one.
+        CommandError: The file is not signed by that key, or there is no gpgv.
+    """
+    key = _get(signer.key_url, attempts)
+    try:
+        found = fingerprints(key)
+    except ValueError:
+        found = []
+    if found != [signer.fingerprint]:
+        raise ServiceError(
+            f"{signer.key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be "
+            f"{signer.fingerprint}: {url} is not installed"
+        )
+    signature, keyring = (target.with_name(f".{target.name}.{part}") for part in ("sig", "gpg"))
+    try:
+        content = _get(url, attempts)
+        signature.write_bytes(_get(signature_url, attempts))
+        keyring.write_bytes(binary(key))
+        # apt needs gpgv on every machine. It takes no key but those of the keyring, and binary keyrings only.
+        check = ("gpgv", "--homedir", str(target.parent), "--keyring", str(keyring))
+        try:
+            with files.replacing(target) as draft:
+                draft.write(content)
+                draft.flush()
+                context.run(*check, str(signature), str(draft.name), timeout=60.0)
+        except CommandError as error:
+            raise CommandError(
+                f"{url} is not signed by {signer.fingerprint}, and is not installed: {error}", error.status
+            ) from error
+    finally:
+        for path in (signature, keyring):
+            path.unlink(missing_ok=True)
+
+
+def _get(url: str, attempts: int) -> bytes:
+    answer = http_client.call("GET", url, dict, attempts=attempts, timeout=60.0)
+    if answer.status != 200:
+        raise ServiceError(f"{url}: HTTP status {answer.status}", status=answer.status)
+    return answer.body

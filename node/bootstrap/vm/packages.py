@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, firewall, mariadb, name_server, nfs_guard, slurm_packages
-from node.containers import oci, pyxis
-from node.model import ClusterDesign
-from node.storage import BUCKETS
+from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb, slurm_packages
+from node.model import BUCKETS, ClusterDesign
+from node.slurm import container_conf
 
 FOR_JOBS = ("libpmix-dev", "rsync")
 """`srun --mpi=pmix` loads the library by the name that Debian 12 has in no other package, here and on nodes.
@@ -20,12 +19,12 @@ UPGRADES = ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.s
 
 
 def wanted(context: Context) -> list[str]:
-    """Returns the packages of this machine, in a stable order."""
+    """Return the packages of this machine, in a stable order."""
     return of_role(context.settings.design, context.role)
 
 
 def of_role(design: ClusterDesign, role: str) -> list[str]:
-    """Returns the packages of a role, in a stable order."""
+    """Return the packages of a role, in a stable order."""
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
     # Nodes of AWS Batch have no Slurm.
@@ -40,18 +39,18 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names.append("mdadm")
     if design.containers is not None:
         if design.containers.runtime == "oci":
-            names += oci.PACKAGES if role == "compute" else oci.TOOLS
+            names += container_conf.OCI_PACKAGES if role == "compute" else container_conf.OCI_TOOLS
         else:
-            names += pyxis.REQUIRED
+            names += container_conf.ENROOT_REQUIRED
     if role == "controller" or (design.isolation == "vm" and not design.batch):
         names.append(firewall.PACKAGE)
     if role == "controller":
-        names.append(name_server.PACKAGE)
+        names.append(machine_names.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ["mariadb-server"] if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
-    if nfs_guard.needed(mounts):
+    if firewall.needs_nfs_guard(mounts):
         names.append(firewall.PACKAGE)
     logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
     if logs_in and logs_in[0].role == role:
@@ -60,7 +59,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
 
 
 def install(context: Context) -> str:
-    """Installs the packages of this machine. Returns the step's note.
+    """Install the packages of this machine, and return the step's note.
 
     Raises:
         Reboot: The machine must restart with another kernel that was installed.
@@ -75,28 +74,28 @@ def install(context: Context) -> str:
     if accounting:
         mariadb.configure(context)
     # The release of the stack file comes first: what follows would otherwise bring the distribution's.
-    made = slurm_packages.install(context)
-    made += apt.install(context, wanted(context))
+    installed = slurm_packages.install(context)
+    installed += apt.install(context, wanted(context))
     if accounting:
         mariadb.disable_autostart(context)
     # Imported late to save time: every node's boot runs this, but most need neither module.
     if context.role == "controller":
         from node.bootstrap.vm import cloud_client
 
-        made += cloud_client.install(context)
+        installed += cloud_client.install(context)
     if context.settings.design.containers is not None:
         from node.bootstrap.vm import pyxis as runtime
 
-        made += runtime.install(context)
+        installed += runtime.install(context)
     if any(mount.kind in BUCKETS for mount in context.mounts()):
         from node.bootstrap.vm import buckets
 
-        made += buckets.install(context)
+        installed += buckets.install(context)
     if any(mount.kind == "fsx_lustre" for mount in context.mounts()):
         from node.bootstrap.vm import lustre
 
-        kernel, more = lustre.install(context, fresh=bool(made))
-        made += more
+        kernel, more = lustre.install(context, fresh=bool(installed))
+        installed += more
         if kernel is not None:
             raise Reboot(f"installed Linux {kernel}, for which there is a Lustre client")
-    return f"installed {', '.join(made)}" if made else "all are there"
+    return f"installed {', '.join(installed)}" if installed else "all are there"

@@ -8,9 +8,9 @@ from pathlib import Path
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, pinned, repositories
-from node.containers import pyxis
-from node.containers.model import Containers
+from node.bootstrap.vm import apt, hashed_packages
+from node.model import Containers
+from node.slurm import container_conf
 
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
@@ -25,24 +25,24 @@ ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\nPlugStackConfig={stack}\n"
 
 
 def wanted(context: Context) -> Containers | None:
-    """The section of the design if this machine gets Enroot and Pyxis; otherwise `None`."""
+    """Return the section of the design if this machine gets Enroot and Pyxis; otherwise `None`."""
     containers = context.settings.design.containers
     return containers if containers is not None and containers.runtime == "pyxis" else None
 
 
 def install(context: Context) -> list[str]:
-    """Installs the packages of the stack file that this machine does not have. Returns their names.
+    """Install the packages of the stack file that this machine does not have, and return their names.
 
     Raises:
         ServiceError: A package cannot be fetched, or has another hash.
         CommandError: apt cannot install one.
     """
     containers = wanted(context)
-    return pinned.install(context, containers.packages) if containers is not None else []
+    return hashed_packages.install(context, containers.packages) if containers is not None else []
 
 
 def install_toolkit(context: Context) -> list[str]:
-    """Installs NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
+    """Install NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
 
     Returns:
         What was missing.
@@ -55,7 +55,7 @@ def install_toolkit(context: Context) -> list[str]:
         return []
     key_url = f"{TOOLKIT_REPOSITORY}/gpgkey"
     source = f"{TOOLKIT_REPOSITORY}/stable/deb/$(ARCH) /"
-    repositories.add(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
+    apt.add_repository(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
     apt.update(context)
     pinned = [f"{name}={TOOLKIT_VERSION}" for name in TOOLKIT_PACKAGES]
     apt.install(context, pinned, fresh=True, downgrade=True)
@@ -63,14 +63,14 @@ def install_toolkit(context: Context) -> list[str]:
 
 
 def configure(context: Context) -> None:
-    """Writes the configuration, and sees that this machine's Slurm loads the plugin.
+    """Write the configuration, and sees that this machine's Slurm loads the plugin.
 
     A machine whose stack file has no Pyxis any more does not load it.
 
     Raises:
         RuntimeError: Enroot or Pyxis is not installed, or Pyxis was built for another release of Slurm.
     """
-    line = context.at(pyxis.LINE)
+    line = context.at(container_conf.PYXIS_LINE)
     if wanted(context) is None:
         line.unlink(missing_ok=True)
         return
@@ -82,12 +82,16 @@ def configure(context: Context) -> None:
             "image that has it"
         )
     # As in /tmp, each user makes a folder there.
-    for folder in (pyxis.RUNTIME, pyxis.images(settings), pyxis.data(settings, role)):
+    for folder in (
+        container_conf.ENROOT_RUNTIME,
+        container_conf.enroot_images(settings),
+        container_conf.enroot_data(settings, role),
+    ):
         files.folder(context.at(folder.lstrip("/")), 0o1777)
     for name, text in (
-        (pyxis.ENROOT, pyxis.enroot(settings, role)),
-        (pyxis.MOUNTS, pyxis.mounts(settings, role)),
-        (pyxis.LINE, pyxis.line(plugin)),
+        (container_conf.ENROOT, container_conf.enroot_conf(settings, role)),
+        (container_conf.ENROOT_MOUNTS, container_conf.enroot_mounts(settings, role)),
+        (container_conf.PYXIS_LINE, container_conf.pyxis_line(plugin)),
     ):
         path = context.at(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,28 +105,29 @@ def configure(context: Context) -> None:
 
 
 def _plugin(context: Context) -> str:
-    """The path of Pyxis's plugin."""
+    """Return the path of Pyxis's plugin."""
     root = context.at("")
-    patterns = [f"{folder}/{pyxis.PLUGIN}" for folder in pyxis.PLUGIN_FOLDERS]
+    patterns = [f"{folder}/{container_conf.PYXIS_PLUGIN}" for folder in container_conf.PLUGIN_FOLDERS]
     if not (found := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
         raise RuntimeError(
-            f"Pyxis is not installed (no {pyxis.PLUGIN} in /{', /'.join(pyxis.PLUGIN_FOLDERS)}): name its "
+            f"Pyxis is not installed (no {container_conf.PYXIS_PLUGIN} in "
+            f"/{', /'.join(container_conf.PLUGIN_FOLDERS)}): name its "
             "package in containers.packages, or use an image that has it"
         )
     return str(found[0])
 
 
 def _load(context: Context, line: Path) -> None:
-    """Has srun load the plugin: Slurm refuses one that was built for another of its releases."""
+    """Have srun load the plugin: Slurm refuses one that was built for another of its releases."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()
         try:
-            said = context.slurm("srun", "--help", conf=conf.name)
+            output = context.slurm("srun", "--help", conf=conf.name)
         except CommandError as error:
-            said = str(error)
-    if "--container-image" not in said:
-        last = "\n".join(text for text in said.splitlines() if "error:" in text or "Incompatible" in text)
+            output = str(error)
+    if "--container-image" not in output:
+        last = "\n".join(text for text in output.splitlines() if "error:" in text or "Incompatible" in text)
         release = context.report.content["facts"].get("slurm", "this machine's Slurm")
         raise RuntimeError(
             f"Slurm does not load Pyxis: its package must have been built for {release}, with the headers of "

@@ -46,17 +46,17 @@ Pin-Priority: -1
 
 
 def elsewhere(settings: SlurmSettings) -> bool:
-    """Whether the stack file names a Slurm other than the distribution's."""
+    """Return whether the stack file names a Slurm other than the distribution's."""
     return bool(settings.packages) or settings.source is not None or settings.repository is not None
 
 
 def of_distribution(design: ClusterDesign, role: str) -> tuple[str, ...]:
-    """Returns the packages of Slurm that a role gets from its distribution."""
+    """Return the packages of Slurm that a role gets from its distribution."""
     return () if elsewhere(design.slurm) else _names(design, role)[0]
 
 
 def content(settings: SlurmSettings) -> dict[str, object]:
-    """Returns what an image holds of a Slurm that is not the distribution's. Empty for the distribution's."""
+    """Return what an image holds of a Slurm that is not the distribution's."""
     if settings.source is not None:
         return {"slurm": settings.source}
     if settings.repository is not None:
@@ -65,7 +65,7 @@ def content(settings: SlurmSettings) -> dict[str, object]:
 
 
 def install(context: Context) -> list[str]:
-    """Installs the Slurm of the stack file on a machine that does not have it. Returns the packages' names.
+    """Install the Slurm of the stack file where it is missing, and return the packages' names.
 
     Raises:
         ServiceError: A package or a key cannot be fetched, or is another one.
@@ -87,7 +87,7 @@ def install(context: Context) -> list[str]:
 
 
 def _names(design: ClusterDesign, role: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The packages of a role, by the names of Debian and by those of SchedMD."""
+    """Return the packages of a role, by the names of Debian and by those of SchedMD."""
     accounting = role == "controller" and design.slurm.accounting
     return (
         DEBIAN[role] + (DEBIAN_ACCOUNTING if accounting else ()),
@@ -96,18 +96,16 @@ def _names(design: ClusterDesign, role: str) -> tuple[tuple[str, ...], tuple[str
 
 
 def _add(context: Context) -> None:
-    from node.bootstrap.vm import repositories
-
     repository = context.settings.design.slurm.repository
     assert repository is not None
     source = " ".join([repository.url, repository.suite, *repository.components])
-    repositories.add(context, NAME, repository.key, source, fingerprint=repository.fingerprint)
+    apt.add_repository(context, NAME, repository.key, source, fingerprint=repository.fingerprint)
     _prefer(context, f'origin "{urlsplit(repository.url).hostname}"')
 
 
 def _fill(context: Context) -> None:
-    """Puts the packages into the folder, and tells apt."""
-    from node.bootstrap.vm import download, slurm_source
+    """Put the packages into the folder, and tell apt."""
+    from node.bootstrap.vm import hashed_packages, slurm_source
 
     settings, folder = context.settings.design.slurm, files.folder(context.at(FOLDER))
     if settings.source is not None:
@@ -115,7 +113,7 @@ def _fill(context: Context) -> None:
     for package in settings.packages:
         path = folder / f"{package.sha256[:16]}.deb"
         if not path.exists():
-            download.pinned(context, package.archived(), package.sha256, path)
+            hashed_packages.download(context, package.archived(), package.sha256, path)
             path.chmod(0o644)
     index = _index(context, folder).encode()
     files.write(folder / "Packages", index)
@@ -129,13 +127,13 @@ def _fill(context: Context) -> None:
 
 
 def _prefer(context: Context, ours: str) -> None:
-    """Has apt take Slurm from one place alone, which is described as after `Pin:`."""
+    """Have apt take Slurm from one place alone, which is described as after `Pin:`."""
     preferences = files.folder(context.at("etc/apt/preferences.d")) / NAME
     files.write(preferences, PREFERENCES.format(ours=ours).encode())
 
 
 def _index(context: Context, folder: Path) -> str:
-    """The list of a folder's packages, in apt's form."""
+    """Return the list of a folder's packages, in apt's form."""
     paragraphs = []
     for path in sorted(folder.glob("*.deb")):
         with path.open("rb") as file:

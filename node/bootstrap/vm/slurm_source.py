@@ -36,11 +36,11 @@ LEFT_OUT = re.compile(r"dbgsym|-doc_|-dev_|sview|torque|rsmi|hdf5|influxdb|elast
 
 
 def build(context: Context, source: str, folder: Path) -> str:
-    """Builds the packages of the newest version, unless the folder has packages already. Returns its version.
+    """Build the packages of the newest version, unless the folder has them, and return its version.
 
     Args:
-        source: a key of `ARCHIVES`.
-        folder: the folder for the packages.
+        source: A key of `ARCHIVES`.
+        folder: The folder for the packages.
 
     Raises:
         CommandError: apt or the build failed. The error has its last lines.
@@ -87,7 +87,7 @@ def _installed(context: Context) -> set[str]:
 
 
 def _fetch(context: Context, source: str, work: Path) -> str:
-    """Fetches the source's two archives of files, and returns the version."""
+    """Fetch the source's two archives of files, and return the version."""
     files.folder(work / "lists" / "partial")
     lines = [f"deb-src [signed-by={KEYRING}] {archive}\n" for archive in ARCHIVES[source]]
     files.write(work / "all.list", "".join(lines).encode())
@@ -107,7 +107,7 @@ def _fetch(context: Context, source: str, work: Path) -> str:
 def _fetch_part(
     context: Context, part: str, version: str, archives: list[tuple[str, ...]], work: Path
 ) -> None:
-    """Fetches one file of a version from the first archive that has it."""
+    """Fetch one file of a version from the first archive that has it."""
     failed: CommandError | None = None
     for options in archives:
         fetch = ("source", "--download-only", part, f"{PACKAGE}={version}")
@@ -123,7 +123,7 @@ def _fetch_part(
 
 
 def _apt(work: Path, sources: str) -> Iterator[str]:
-    """Options with which apt knows these sources and no others, and leaves the machine's own lists alone."""
+    """Yield options with which apt knows these sources alone, and leaves the machine's lists as they are."""
     yield f"--option=Dir::Etc::SourceList={work / sources}"
     yield "--option=Dir::Etc::SourceParts=-"
     yield f"--option=Dir::State::Lists={work / 'lists'}"
@@ -137,7 +137,7 @@ def _unpack(context: Context, work: Path, tree: Path) -> None:
 
 
 def _adapt(debian: Path) -> None:
-    """Changes what Debian's recipe does for other machines than ours."""
+    """Change what Debian's recipe does for other machines than ours."""
     control, rules = debian / "control", debian / "rules"
     paragraphs = control.read_text().split("\n\n")
     # The emulator is Slurm once more, and would take as long as all the rest.

@@ -12,6 +12,7 @@ import hashlib
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from node import foreign
 from node.bootstrap import files
@@ -32,32 +33,32 @@ MIB = 1 << 20
 
 
 def requirements_digest(content: bytes) -> str:
-    """The digest that names the environment of a user's requirements file."""
+    """Return the digest that names the environment of a user's requirements file."""
     return hashlib.sha256(b"requirements\0" + content).hexdigest()[:16]
 
 
 def prepare(context: Context) -> str:
-    """Makes the environment if it does not exist. Returns the step's note.
+    """Make the environment if it does not exist, and return the step's note.
 
     Raises:
         SkipStep: The stack has no benchmark, or no environment is published.
         OSError: The disk has too little space.
-        CommandError: uv failed. The error has its last lines.
+        CommandError: Uv failed. The error has its last lines.
     """
     if not context.settings.design.trains:
         raise SkipStep("the stack has no benchmark that needs it")
     project = context.path(context.folders.code) / PROJECT
-    own = project / REQUIREMENTS
-    if own.exists():
-        name = requirements_digest(own.read_bytes())
+    requirements = project / REQUIREMENTS
+    if requirements.exists():
+        name = requirements_digest(requirements.read_bytes())
     elif (project / "uv.lock").exists():
         name = hashlib.sha256((project / "uv.lock").read_bytes()).hexdigest()[:16]
     else:
         raise SkipStep("no environment is published")
     envs = files.folder(Path(context.settings.site.apps) / "envs")
     target, lock_file = envs / name, envs / f".{name}.lock"
-    for there in (target, lock_file):
-        _remove_foreign(there)
+    for path in (target, lock_file):
+        _remove_foreign(path)
     # After a restart of the boot the former process may still be making the environment.
     with locked(lock_file):
         # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
@@ -71,7 +72,7 @@ def prepare(context: Context) -> str:
 
 
 def _remove_foreign(path: Path) -> None:
-    """Removes what another user has put in the place of ours, where jobs of all users would run it.
+    """Remove what another user has put in the place of ours, where jobs of all users would run it.
 
     The disk may be older than this cluster. Its folder is root's by now, so nobody puts anything there again.
     """
@@ -85,10 +86,10 @@ def _remove_foreign(path: Path) -> None:
 
 
 def _check_space(project: Path, envs: Path, target: Path) -> None:
-    own = (project / REQUIREMENTS).exists()
-    kind = "own" if own else "gpu" if "nvidia-" in (project / "uv.lock").read_text() else "cpu"
-    there = sum(file.lstat().st_size for file in target.rglob("*")) // MIB
-    free, needed = shutil.disk_usage(envs).free // MIB, NEEDED_MIB[kind] - there
+    has_requirements = (project / REQUIREMENTS).exists()
+    kind = "own" if has_requirements else "gpu" if "nvidia-" in (project / "uv.lock").read_text() else "cpu"
+    used = sum(file.lstat().st_size for file in target.rglob("*")) // MIB
+    free, needed = shutil.disk_usage(envs).free // MIB, NEEDED_MIB[kind] - used
     if free < needed:
         raise OSError(
             f"the training environment needs {needed} MiB in {envs}, and {free} MiB are free there: "
@@ -97,7 +98,7 @@ def _check_space(project: Path, envs: Path, target: Path) -> None:
 
 
 def _install(context: Context, project: Path, target: Path) -> None:
-    """Runs uv, which is installed in its own virtual environment, because Ubuntu has no package of it."""
+    """Run uv, which is installed in its own virtual environment, because Ubuntu has no package of it."""
     tools = context.at("opt/slurm-stacks/uv")
     locked = project / "uv.txt"
     mark = tools / "uv.txt"
@@ -127,3 +128,41 @@ def _install(context: Context, project: Path, target: Path) -> None:
     context.run(
         *command, "--python", PYTHON, "--project", str(project), timeout=SYNC_SECONDS, env=env, attempts=2
     )
+
+
+# Lists the Python environments in the folder of shared software.
+
+
+def environments(apps: Path) -> list[dict[str, Any]]:
+    """Return the environments in `<apps>/envs`, by name.
+
+    Returns:
+        For each the `name`, the `path`, whether it is `complete`, and its version of `python`, or null.
+    """
+    folder = apps / "envs"
+    if not folder.is_dir():
+        return []
+    return [
+        {
+            "name": path.name,
+            "path": str(path),
+            "complete": (path / COMPLETE).exists() and (path / "bin" / "python").exists(),
+            "python": python_version(pyvenv_values(path / "pyvenv.cfg")),
+        }
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+
+
+def pyvenv_values(file: Path) -> dict[str, str]:
+    """Return the values of a `pyvenv.cfg`; none if it cannot be read."""
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+
+
+def python_version(values: dict[str, str]) -> str | None:
+    """Return the version that an environment's configuration names: uv and venv name it differently."""
+    return values.get("version_info") or values.get("version")

@@ -42,7 +42,7 @@ it in such quotes.
 
 
 def prepare(context: Context) -> None:
-    """Prepares the folders and the users' keys, on the controller, when its disks are mounted."""
+    """Prepare the folders and the users' keys, on the controller, when its disks are mounted."""
     # The folder is for data sets. As in /tmp, users cannot remove the files of others.
     files.folder(Path(context.settings.site.apps) / "data", 0o1777)
     for entry in pwd.getpwall():
@@ -53,7 +53,7 @@ def prepare(context: Context) -> None:
 
 
 def keys_if_possible(context: Context, entry: pwd.struct_passwd) -> None:
-    """Makes the user's key pair, or says why not: no user can stop the boot by what is in a home folder."""
+    """Make the user's key pair, or says why not: no user can stop the boot by what is in a home folder."""
     try:
         keys(context, entry)
     except CommandError as error:
@@ -61,7 +61,7 @@ def keys_if_possible(context: Context, entry: pwd.struct_passwd) -> None:
 
 
 def configure_ssh(context: Context) -> None:
-    """Configures SSH where users log in, so that `ssh NODE` needs no key of the user's and asks nothing."""
+    """Configure SSH where users log in, so that `ssh NODE` needs no key of the user's and asks nothing."""
     client = context.at(CLIENT)
     client.parent.mkdir(parents=True, exist_ok=True)
     patterns = " ".join(f"{partition.name}-*" for partition in context.settings.design.partitions)
@@ -69,7 +69,7 @@ def configure_ssh(context: Context) -> None:
 
 
 def keys(context: Context, entry: pwd.struct_passwd) -> None:
-    """Makes the user's key pair for the cluster's machines, which all share the user's home.
+    """Make the user's key pair for the cluster's machines, which all share the user's home.
 
     This is done as the user. In a folder that belongs to a user root would follow the user's links.
     """
@@ -83,3 +83,23 @@ def keys(context: Context, entry: pwd.struct_passwd) -> None:
 
 def _shared(context: Context, home: str) -> bool:
     return any(home.startswith(f"{mount.path.rstrip('/')}/") for mount in context.settings.design.mounts)
+
+
+# The host keys of the machine's SSH server, which are made at the first boot. systemd starts the server.
+
+SSHD = Path("/usr/sbin/sshd")
+PORT = 22
+
+
+def host_keys(context: Context) -> list[str]:
+    """Return the machine's public host keys, which are made now if there are none.
+
+    The list is empty if the machine has no SSH server. The keys go into the boot report, so that clients can
+    verify the machine from the first connection on.
+    """
+    if not SSHD.exists():
+        return []
+    folder = context.at("etc/ssh")
+    if not list(folder.glob("ssh_host_*_key.pub")):
+        context.run("ssh-keygen", "-A")
+    return [path.read_text().strip() for path in sorted(folder.glob("ssh_host_*_key.pub"))]

@@ -25,7 +25,7 @@ SILENT_SECONDS = 900.0
 """A running machine without a report after this time will never report.
 
 The first report comes within a minute or two, and Slurm waits for everything that the boot may do after it
-(`node.bootstrap.limits`).
+(`node.bootstrap.time_limits`).
 """
 ALIVE_SECONDS = 6 * report_server.ALIVE_SECONDS
 """How old the server's mark may be. While the server does not run, no machine counts as silent."""
@@ -65,7 +65,7 @@ class Heard(NamedTuple):
 
 
 class BootReports:
-    """Reads the reports that the controller has taken.
+    """The reports that the controller has taken.
 
     Args:
         folder: The server's folder.
@@ -138,10 +138,10 @@ class BootReports:
     def _heard(self, address: str) -> Heard | None:
         file = self._folder / f"{address}.json"
         try:
-            there = file.stat()
+            status = file.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        seen = (there.st_mtime_ns, there.st_ino, there.st_size)
+        seen = (status.st_mtime_ns, status.st_ino, status.st_size)
         if address not in self._read or self._read[address][0] != seen:
             self._read[address] = seen, _parsed(file)
         return self._read[address][1]
@@ -172,8 +172,8 @@ def with_boots(machines: list[Machine], boots: BootStatusReader) -> list[Machine
     except Exception as error:  # a listing must not depend on the reports
         log(f"boot reports: {error!r}")
         return machines
-    told = {m.id: statuses[m.id] for m in running if m.id in statuses}
-    return [_with(m, told[m.id]) if m.id in told else m for m in machines]
+    known = {m.id: statuses[m.id] for m in running if m.id in statuses}
+    return [_with(m, known[m.id]) if m.id in known else m for m in machines]
 
 
 def _with(machine: Machine, status: BootStatus) -> Machine:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.elastic.driver import LaunchGroup, LaunchResult
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult
 from node.elastic.pools import combined
 
 MESSAGE_LENGTH = 400
@@ -71,8 +70,10 @@ def of_zones(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, 
     # The last one gives the class: a zone that cannot be used must not hide that others are full.
     ordered = sorted(
         zone_failures,
-        key=lambda one: (
-            _LEAST_SPECIFIC.index(one[1].kind) if one[1].kind in _LEAST_SPECIFIC else len(_LEAST_SPECIFIC)
+        key=lambda failure: (
+            _LEAST_SPECIFIC.index(failure[1].kind)
+            if failure[1].kind in _LEAST_SPECIFIC
+            else len(_LEAST_SPECIFIC)
         ),
     )
     return combined(ordered, nodes)

@@ -12,13 +12,14 @@ from node.bootstrap.report import failure
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
+    ErrorClass,
+    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
 from node.elastic.drivers.boot_reports import BootReports, with_boots
-from node.elastic.errors import ErrorClass, Failure
 from node.model import PROCESS, Partition, Settings
 from node.sites import LocalSite
 from node.slurm.topology import Place
@@ -37,7 +38,7 @@ _CODES = {
 
 
 class LocalDriver:
-    """Calls the agent on the site's `socket`."""
+    """The driver that calls the agent on the site's `socket`."""
 
     launch_threads = LAUNCH_THREADS
 

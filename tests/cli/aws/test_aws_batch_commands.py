@@ -14,19 +14,19 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from cli import login_machine, logs, providers, sweep
+from cli import login_machine, logs, provider, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import budget_gate, run_records, submit
+from cli.aws.batch import jobs
 from cli.aws.batch.commands import BatchCommands, parse_nodes
-from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
 from cli.doctor.finding import Severity
-from cli.provider import StackUp
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import Budget
+from operations.access import StackUp
+from operations.aws.batch.service import BatchService
 from tests.support.batch_account import (
     DESIGN,
     RESULT,
@@ -50,7 +50,7 @@ def up(batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """The stack as the commands find it."""
     config = load_file(STACK.file)
     monkeypatch.setattr(
-        providers, "scheduler", lambda stack, _config: BatchCommands(stack, DESIGN, batch_account)
+        provider, "scheduler", lambda stack, _config: BatchCommands(stack, DESIGN, batch_account)
     )
     return iter([StackUp.of(STACK, config)])
 
@@ -59,7 +59,7 @@ def test_status_and_logs_and_run(
     up: Iterator[StackUp], batch_account: BatchAccount, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = next(up)
-    made = submit.submit(BatchService(DESIGN, batch_account), 2)
+    made = jobs.submit(BatchService(DESIGN, batch_account), 2)
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(
         stream, *(f"line {number}" for number in range(50)), f"RESULT {json.dumps(RESULT)}"
@@ -78,7 +78,7 @@ def test_status_and_logs_and_run(
     assert known.config is not None
     sweep.run(STACK, known.config, Console(), nodes="2")
     assert "98000.5" in capsys.readouterr().out
-    (record,) = run_records.load("aws-batch")
+    (record,) = jobs.load_records("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
     with pytest.raises(UserError, match="one queue"):
         sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
@@ -129,14 +129,14 @@ def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
     # Twenty machines for five minutes are 52 USD.
     spend(38 * 10 - 5)
     with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
-        submit.submit(service, before=lambda nodes: budget_gate.prepare(service, nodes, said.append))
+        jobs.submit(service, before=lambda nodes: jobs.prepare(service, nodes, said.append))
     assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
     spend(38 * 9)
-    budget_gate.prepare(service, 20, said.append)
+    jobs.prepare(service, 20, said.append)
     assert said == [], "nothing is closed"
     batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
     batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
-    budget_gate.prepare(service, 20, said.append)
+    jobs.prepare(service, 20, said.append)
     assert said == [
         "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
         "queue tf-queue was disabled: it is enabled again",
@@ -206,7 +206,7 @@ def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> Non
             operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
     # Several services may have an operation of that name.
     called: list[set[str]] = []
-    for path in (ROOT / "cli" / "aws" / "batch").glob("*.py"):
+    for path in [*ROOT.glob("cli/aws/batch/*.py"), *ROOT.glob("operations/aws/batch/*.py")]:
         text = path.read_text()
         for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
             called += [operations[method]] if method in operations else []
@@ -226,7 +226,7 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
-        run_records.keep(
+        jobs.keep_record(
             "aws-batch",
             {
                 "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,

@@ -13,9 +13,9 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli.aws.batch import explanations, run_records, submit
-from cli.aws.batch.service import BatchService, Job
+from cli.aws.batch import jobs
 from infra.errors import EXIT_USAGE, NotUpError, UserError
+from operations.aws.batch.service import BatchService, Job
 from tests.support.aws_account import Account
 from tests.support.batch_account import (
     DESIGN,
@@ -42,18 +42,18 @@ def job(status: str = "RUNNABLE", reason: str = "", **more: Any) -> Job:
 def test_the_same_request_is_the_same_job_and_another_revision_another(
     service: BatchService, batch_account: BatchAccount
 ) -> None:
-    first = submit.submit(service)
-    assert submit.submit(service).id == first.id
-    assert submit.submit(service, 4).id != first.id
-    assert submit.submit(service, number=1).id != first.id
+    first = jobs.submit(service)
+    assert jobs.submit(service).id == first.id
+    assert jobs.submit(service, 4).id != first.id
+    assert jobs.submit(service, number=1).id != first.id
     batch_account.register()
-    assert submit.submit(service).id != first.id, "another image"
+    assert jobs.submit(service).id != first.id, "another image"
     assert [one.name.rsplit("-", 1)[0] for one in service.jobs()].count("aws-batch-20") == 3
 
 
 def test_another_number_of_nodes_overrides_the_range_and_the_number_of_gpus(service: BatchService) -> None:
-    assert submit.overrides(service, 20) == {}
-    made = submit.overrides(service, 2)
+    assert jobs.overrides(service, 20) == {}
+    made = jobs.overrides(service, 2)
     (nodes,) = made["nodeOverrides"]["nodePropertyOverrides"]
     assert (made["nodeOverrides"]["numNodes"], nodes["targetNodes"]) == (2, "0:")
     assert nodes["containerOverrides"]["environment"] == [{"name": "MPI_GPUS", "value": "16"}]
@@ -62,7 +62,7 @@ def test_another_number_of_nodes_overrides_the_range_and_the_number_of_gpus(serv
 @pytest.mark.parametrize("nodes", [0, 43])
 def test_a_number_of_nodes_that_never_starts_is_refused(service: BatchService, nodes: int) -> None:
     with pytest.raises(UserError, match=r"allowed: 1 to 42") as caught:
-        submit.submit(service, nodes)
+        jobs.submit(service, nodes)
     assert caught.value.exit_code == EXIT_USAGE
 
 
@@ -81,27 +81,27 @@ def test_without_a_stack_the_answer_is_that_it_is_not_up(account: Account) -> No
 
 
 def test_a_run_ends_in_the_record_of_its_log(service: BatchService, batch_account: BatchAccount) -> None:
-    made = submit.submit(service)
+    made = jobs.submit(service)
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(stream, "step 1", f"RESULT {json.dumps(RESULT)}", "bye")
-    record = submit.follow(service, made, print)
+    record = jobs.follow(service, made, print)
     assert (record["job_id"], record["nodes"], record["gpus"], record["machine"]) == (
         made.id, 20, 160, "p3dn.24xlarge",
     )  # fmt: skip
     assert record["result"] == RESULT
-    run_records.keep("aws-batch", record)
-    (again,) = run_records.load("aws-batch")
-    assert run_records.rate(again) == 98000.5
+    jobs.keep_record("aws-batch", record)
+    (again,) = jobs.load_records("aws-batch")
+    assert jobs.rate(again) == 98000.5
 
 
 def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(
     service: BatchService, batch_account: BatchAccount
 ) -> None:
-    made = submit.submit(service)
+    made = jobs.submit(service)
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(stream, "no such file: /fsx/resized")
     with pytest.raises(UserError, match="succeeded without a result") as caught:
-        submit.follow(service, made, print)
+        jobs.follow(service, made, print)
     assert "no such file: /fsx/resized" in str(caught.value)
     assert "`./cluster up --stack aws-batch` again" in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_a_wait_says_why_and_a_failure_says_what_batch_said() -> None:
         said: list[str] = []
         service = BatchService(DESIGN, {"batch": client}.__getitem__)
         with pytest.raises(UserError) as caught:
-            submit.follow(service, job(), said.append, lambda _: None)
+            jobs.follow(service, job(), said.append, lambda _: None)
         stub.assert_no_pending_responses()
     assert said[0] == "Batch has asked for 1920 vCPUs, and machines are on their way"
     assert said[1].startswith("runs on 20 nodes since")
@@ -171,7 +171,7 @@ VALID = {"state": "ENABLED", "status": "VALID", "computeResources": {"maxvCpus":
     ],
 )  # fmt: skip
 def test_a_waiting_job_says_why(one: Job, environment: Any, queue: Any, said: str) -> None:
-    assert said in explanations.waits(one, environment, queue)
+    assert said in jobs.waits(one, environment, queue)
 
 
 def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -> None:
@@ -185,7 +185,7 @@ def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -
         "jobDefinitionName": "mnptensorflow-gpu-mnp1", "jobDefinitionArn": "arn:d:2", "revision": 2,
         "type": "multinode",
     }  # fmt: skip
-    name = submit.name_of(service, "arn:d:2", 2)
+    name = jobs.name_of(service, "arn:d:2", 2)
     filters = {"jobQueue": "tf-queue", "filters": [{"name": "JOB_NAME", "values": [name]}]}
     nodes = {
         "NumNodes": 2,
@@ -221,4 +221,4 @@ def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -
         }  # fmt: skip
         states.add_response("describe_execution", failed, {"executionArn": run})
         with pytest.raises(UserError, match=r"FAILED: FSx\.BadRequestException no such bucket"):
-            submit.submit(service, 2)
+            jobs.submit(service, 2)

@@ -19,11 +19,10 @@ import pytest
 from botocore.stub import Stubber
 
 from cli import operate, runner
-from cli.aws.batch import change_check, images, names, shutdown, submit, teardown
-from cli.aws.batch.service import BatchService
+from cli.aws.batch import changes, jobs, teardown
 from cli.aws.provider import AwsProvider
 from cli.changes.decision import CheckedChanges
-from cli.clouds.provider import CloudProvider
+from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
 from cli.runner.events import Summary
 from infra.addresses import private_parts
@@ -34,6 +33,8 @@ from infra.clouds.commands import ClusterRef
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import ClusterDesign
+from operations.aws.batch import __main__, shutdown
+from operations.aws.batch.service import BatchService
 from tests.support.aws_account import Account
 from tests.support.batch_account import (
     DESIGN,
@@ -87,9 +88,7 @@ def test_up_asks_before_a_file_system_is_replaced(
         wanted = dataclasses.replace(DESIGN, mounts=(mount,))
 
         def check() -> None:
-            change_check.check(
-                lambda service: fsx if service == "fsx" else batch_account(service), wanted, PLACE
-            )
+            changes.check(lambda service: fsx if service == "fsx" else batch_account(service), wanted, PLACE)
 
         if said is None:
             check()
@@ -104,27 +103,27 @@ def test_up_asks_before_a_queue_with_jobs_is_replaced(
     batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
-    change_check.check(batch_account, DESIGN, PLACE)
+    changes.check(batch_account, DESIGN, PLACE)
     for changed, why in {
         "queue": "",
         "compute_environment": ": batch.compute_environment tensorflow-gpu-fsx-ce → other",
         "placement_group": ": batch.placement_group tf-group → other",
     }.items():
         with pytest.raises(UserError) as caught:
-            change_check.check(batch_account, batch_design(**{changed: "other"}), PLACE)
+            changes.check(batch_account, batch_design(**{changed: "other"}), PLACE)
         (line,) = (line for line in str(caught.value).splitlines() if "tf-queue" in line)
         assert line == f"  queue tf-queue is deleted, and with it 1 job that go on{why}"
     with pytest.raises(UserError, match=r"batch\.placement_group tf-group → nothing"):
-        change_check.check(batch_account, batch_design(placement_group=None), PLACE)
+        changes.check(batch_account, batch_design(placement_group=None), PLACE)
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
-    change_check.check(batch_account, batch_design(queue="other"), PLACE)
+    changes.check(batch_account, batch_design(queue="other"), PLACE)
 
 
 def test_up_refuses_names_of_batch_that_another_cluster_has(batch_account: BatchAccount) -> None:
-    names.refuse_taken(batch_account, DESIGN)
-    names.refuse_taken(batch_account, batch_design(queue="free", compute_environment="free"))
+    changes.refuse_taken(batch_account, DESIGN)
+    changes.refuse_taken(batch_account, batch_design(queue="free", compute_environment="free"))
     with pytest.raises(UserError) as caught:
-        names.refuse_taken(batch_account, dataclasses.replace(DESIGN, name="second"))
+        changes.refuse_taken(batch_account, dataclasses.replace(DESIGN, name="second"))
     assert caught.value.exit_code == EXIT_REFUSED
     assert str(caught.value).splitlines() == [
         f"nothing was made: these names are taken in {REGION}",
@@ -181,7 +180,7 @@ def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_o
         stub.add_response("describe_file_systems", {"FileSystems": [there]}, {})
 
         def check() -> None:
-            change_check.check(lambda name: fsx if name == "fsx" else batch_account(name), wanted, PLACE)
+            changes.check(lambda name: fsx if name == "fsx" else batch_account(name), wanted, PLACE)
 
         if said is None:
             check()
@@ -223,7 +222,7 @@ def test_up_refuses_subnets_that_cannot_be_made_beside_the_old_ones(
         )
 
     def check() -> None:
-        change_check.refuse_shared_addresses(batch_account, wanted, PLACE)
+        changes.refuse_shared_addresses(batch_account, wanted, PLACE)
 
     if not refused:
         check()
@@ -250,11 +249,9 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
 ) -> None:
     """Its former file system has the former name."""
     asked: list[tuple[str, ClusterRef]] = []
-    monkeypatch.setattr(
-        change_check, "check", lambda _client, design, there: asked.append((design.name, there))
-    )
-    monkeypatch.setattr(names, "refuse_taken", lambda *_arguments: None)
-    monkeypatch.setattr(change_check, "refuse_shared_addresses", lambda *_arguments: None)
+    monkeypatch.setattr(changes, "check", lambda _client, design, there: asked.append((design.name, there)))
+    monkeypatch.setattr(changes, "refuse_taken", lambda *_arguments: None)
+    monkeypatch.setattr(changes, "refuse_shared_addresses", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
     up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
     for wanted in (
@@ -299,10 +296,10 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     request = ImageRequest(REGION, url, "1234", "layers-5678")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="`docker` is not on PATH") as caught:
-        images.provide(request, ecr, print, tmp_path)
+        __main__.provide(request, ecr, print, tmp_path)
     assert caught.value.exit_code == EXIT_REFUSED
     monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
-    digest = images.provide(request, ecr, print, tmp_path)
+    digest = __main__.provide(request, ecr, print, tmp_path)
     assert digest.startswith("sha256:")
     build, login, password, push = calls.read_text().splitlines()
     assert build.startswith("build --platform linux/amd64 --file")
@@ -310,7 +307,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     assert login.split()[2:6] == ["login", "--username", "AWS", "--password-stdin"]
     assert int(password.split()[1]) > 0, "on standard input, and in no process's arguments"
     assert push.endswith(f"push {url}:1234")
-    assert images.provide(request, ecr, print, tmp_path) == digest
+    assert __main__.provide(request, ecr, print, tmp_path) == digest
     assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
 
     def tagged(tag: str) -> str:
@@ -322,7 +319,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     kind = "application/vnd.docker.distribution.manifest.v2+json"
     other = {"mediaType": kind, "schemaVersion": 2, "layers": [{"digest": "sha256:2"}]}
     ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
-    later = images.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
+    later = __main__.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
     assert later == tagged("9") != digest
     assert tagged("layers-5678") == digest, "the first image with these layers keeps it"
 
@@ -490,7 +487,7 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     monkeypatch.setattr(runner, "select", lambda *_: engine)
     monkeypatch.setattr(operate, "check_program", lambda *_: None)
     config = load_file(STACK.file)
-    made = submit.submit(BatchService(DESIGN, batch_account))
+    made = jobs.submit(BatchService(DESIGN, batch_account))
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(stream, f"RESULT {json.dumps(RESULT)}")
     found = operate.bring_up(STACK, config, Console())

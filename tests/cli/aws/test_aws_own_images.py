@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.aws import diagnosis, own_images
+from cli.aws import diagnosis
 from cli.doctor.finding import Finding, Severity
 from node.model import ClusterDesign, Image
 from tests.support.aws_account import IMAGE, REGION, Account, account, moto, nobody
@@ -69,14 +69,14 @@ def test_without_credentials_nobody_is_asked() -> None:
     ],
 )
 def test_what_ec2_says_of_an_image(change: dict[str, Any], severity: Severity, words: str) -> None:
-    (told,) = own_images.findings(_Ec2({**UBUNTU, **change}), _sized(50))
+    (told,) = diagnosis.image_findings(_Ec2({**UBUNTU, **change}), _sized(50))
     assert (told.severity, words in told.found) == (severity, True), told
 
 
 def test_a_root_disk_that_is_too_small_names_every_machine() -> None:
     design = _sized(40)
     own = dataclasses.replace(GPU, image=IMAGE, disk_gib=45)
-    (told,) = own_images.findings(
+    (told,) = diagnosis.image_findings(
         _Ec2(UBUNTU), dataclasses.replace(design, partitions=(*design.partitions, own))
     )
     assert told.severity is Severity.STOPS

@@ -12,11 +12,11 @@ from moto.servicequotas import models
 from moto.servicequotas.exceptions import NoSuchResource
 
 from cli.aws import diagnosis, quotas
-from cli.clouds import keys
-from cli.clouds.quotas import Wanted
+from cli.clouds.diagnosis import Wanted
 from cli.doctor.finding import Finding, Severity
 from infra.aws.tags import CLUSTER
 from node.model import Access, ClusterDesign
+from operations.clouds import ssh_access
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design
 
@@ -199,7 +199,7 @@ def test_a_key_pair_has_to_be_there_and_in_the_agent(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[str] = []
-    monkeypatch.setattr(keys, "agent_keys", lambda: held)
+    monkeypatch.setattr(ssh_access, "agent_keys", lambda: held)
     design = dataclasses.replace(DESIGN, access=Access("ssh", ("203.0.113.0/24",), "mine"))
     missing = pair(design)
     assert missing in [finding for check in diagnosis.checks(design) for finding in check.look()]

@@ -10,7 +10,6 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws import account as aws_account
 from cli.aws import diagnosis, storage
 from cli.aws.provider import AwsProvider
 from cli.doctor.finding import Finding, Severity, fine
@@ -18,6 +17,7 @@ from infra.aws.tags import CLUSTER
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign, Mount, Network
+from operations.aws import account as aws_account
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from cli.doctor.finding import Check, Finding, fine, stops, warns
-from cli.ssh.openssh import SshError
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from node.model import ClusterDesign
+from operations.openssh import SshError
 from tests.support.cloud_up import (
     CPU,
     GPU,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from cli.clouds import known_clusters
-from cli.clouds.ssh_access import Login
 from cli.doctor.finding import Finding, Severity
-from cli.ssh.openssh import SshError
 from infra.config import load_file
 from infra.design import design as design_of
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from infra.ssh import Target
+from operations.clouds.ssh_access import Login
+from operations.openssh import SshError
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeProvider, Head, head
 from tests.support.stack_values import stack_file
@@ -60,7 +60,7 @@ def test_a_stack_that_was_never_up_from_here_is_not_asked(head: Head, provider: 
 
 
 def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakeProvider) -> None:
-    known_clusters.note(STACK, PLACE)
+    known_clusters.note_cluster(STACK, PLACE)
     head.answer = json.dumps(STATUS)
     found = {one.check: one for one in look(provider)}
     assert head.lines == ["slurm-stacks status"]
@@ -82,7 +82,7 @@ def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakePro
 def test_a_cluster_that_does_not_answer(
     head: Head, provider: FakeProvider, error: Exception, said: str | None
 ) -> None:
-    known_clusters.note(STACK, PLACE)
+    known_clusters.note_cluster(STACK, PLACE)
     head.answer = error
     found = look(provider)
     assert [one.found.rpartition(": ")[2] for one in found] == ([said] if said else [])

@@ -13,13 +13,13 @@ import pytest
 from cli.changes import decision
 from cli.changes.jobs import Job, hold_line, release_line, wait_line
 from cli.clouds import known_clusters, running
-from cli.clouds.kept_storage import KeptStorage
-from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
 from node.model import Mount
+from operations.clouds.cloud import KeptStorage
+from operations.openssh import SshError
 from tests.support.cloud_up import (
     ANSWERS,
     FILE,
@@ -317,18 +317,18 @@ def test_a_refused_up_has_begun_nothing(
     cloud.up(made())
     with pytest.raises(UserError, match="deletes files"):
         provider.check_changes(stack, made(name="d", mounts=()), outputs, print, replace=False)
-    assert known_clusters.read(stack) == []
+    assert known_clusters.known_places(stack) == []
 
 
 def test_a_note_that_is_damaged_is_none(stack: Stack) -> None:
-    known_clusters.note(stack, PLACE)
-    known_clusters.note(stack, PLACE)
-    assert known_clusters.read(stack) == [PLACE]
+    known_clusters.note_cluster(stack, PLACE)
+    known_clusters.note_cluster(stack, PLACE)
+    assert known_clusters.known_places(stack) == [PLACE]
     (record,) = clusters.recorded()
     assert (record.home, record.provider, record.id) == (stack, "aws", locations.cluster_id(stack))
     (file,) = (locations.state_root() / "clusters").iterdir()
     file.write_text(file.read_text().replace("region", "strange"))
-    assert known_clusters.read(stack) == []
+    assert known_clusters.known_places(stack) == []
 
 
 def test_without_outputs_it_is_the_stack_files(provider: FakeProvider, stack: Stack) -> None:

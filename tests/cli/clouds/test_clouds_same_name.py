@@ -60,7 +60,7 @@ def test_up_is_refused_where_another_stack_has_a_cluster_of_that_name(
     assert "secret 0, secret 1, secret 2, secret 3, secret 4, 2 things more. " in text
     assert "Write another `name` into Pulumi.mine.yaml" in text
     assert "`./cluster down --stack mine`" in text
-    assert known_clusters.read(stack) == [], "it is not taken for our own the next time"
+    assert known_clusters.known_places(stack) == [], "it is not taken for our own the next time"
     with pytest.raises(UserError, match="is the name of a cluster"):
         check(provider, stack)
 
@@ -126,7 +126,7 @@ def test_doctor_says_it_too(
     cloud.refuses = None
     engine.known = outputs()
     assert findings(provider, stack) == []
-    known_clusters.note(stack, PLACE)
+    known_clusters.note_cluster(stack, PLACE)
     cloud.refuses = UserError("no answer")
     assert findings(provider, stack) == [], "ours is not asked about"
 
@@ -141,7 +141,7 @@ def test_down_of_a_stack_that_has_made_nothing_ends_no_other_stacks_cluster(
     assert caught.value.exit_code == EXIT_REFUSED
     assert "nothing was ended: cluster renamed in eu-west-1 is of stack theirs" in str(caught.value)
     assert "`./cluster down --stack theirs`" in str(caught.value)
-    assert known_clusters.read(stack) == []
+    assert known_clusters.known_places(stack) == []
     assert head.lines == [], "no partition is held"
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from google.cloud import compute_v1 as gce
 
-from cli.clouds.quotas import Wanted
+from cli.clouds.diagnosis import Wanted
 from cli.doctor.finding import Finding, Severity
-from cli.gcp import account, diagnosis, quotas
+from cli.gcp import diagnosis
 from cli.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
 from node.model import Accelerator, ClusterDesign
+from operations.gcp import account
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import KEY, Project, project
 from tests.support.gcp_mocks import CPU, GPU, gcp_design, gcp_ssh_design
@@ -90,7 +91,7 @@ def test_without_a_stack_file_the_credentials_are_looked_at_alone(nobody: None) 
 
 def test_every_node_of_every_kind_is_counted() -> None:
     design = gcp_design()
-    assert quotas.wanted(design) == {
+    assert diagnosis.wanted_quotas(design) == {
         "CPUS": Wanted(2, 2 + 10 * 2 + 4 * 8),
         "SSD_TOTAL_GB": Wanted(50 + 50 + 60, 15 * 50 + 50 + 60),
         "NVIDIA_V100_GPUS": Wanted(0, 8),
@@ -98,13 +99,13 @@ def test_every_node_of_every_kind_is_counted() -> None:
         "GPUS_ALL_REGIONS": Wanted(0, 8),
     }
     spot = (dataclasses.replace(CPU, min=1), dataclasses.replace(GPU, spot=True, min=2))
-    counted = quotas.wanted(gcp_design(partitions=spot))
+    counted = diagnosis.wanted_quotas(gcp_design(partitions=spot))
     assert counted["PREEMPTIBLE_NVIDIA_V100_GPUS"] == Wanted(4, 8)
     assert counted["CPUS"].always == 2 + 2 + 2 * 8
     own = (dataclasses.replace(CPU, instance_type="n2-standard-4", cpus=4),)
-    assert quotas.wanted(gcp_design(partitions=own))["N2_CPUS"] == Wanted(0, 40)
+    assert diagnosis.wanted_quotas(gcp_design(partitions=own))["N2_CPUS"] == Wanted(0, 40)
     assert (
-        quotas.wanted(gcp_ssh_design())["STATIC_ADDRESSES"].always
+        diagnosis.wanted_quotas(gcp_ssh_design())["STATIC_ADDRESSES"].always
         == sum("public" in host.tags for host in gcp_ssh_design().hosts)
         > 0
     )
@@ -113,7 +114,7 @@ def test_every_node_of_every_kind_is_counted() -> None:
 def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> None:
     there.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 1, "CPUS": 54}
     there.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
-    said = list(quotas.findings(there.account, gcp_design(project="p-1")))
+    said = list(diagnosis.quota_findings(there.account, gcp_design(project="p-1")))
     assert [(one.check, one.severity) for one in said] == [
         ("quotas", Severity.WARNS),
         ("quotas", Severity.WARNS),
@@ -122,7 +123,7 @@ def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> N
     assert said[1].found == "NVIDIA_V100_GPUS in europe-west4: 1, 0 of them used; every node up needs 8"
     assert "8 of NVIDIA_V100_GPUS in the console under IAM & Admin, Quotas" in str(said[1].cure)
     static = (CPU, dataclasses.replace(GPU, min=1))
-    said = list(quotas.findings(there.account, gcp_design(project="p-1", partitions=static)))
+    said = list(diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=static)))
     assert [one.severity for one in said] == [Severity.STOPS, Severity.STOPS, Severity.FINE]
     assert (
         said[0].found
@@ -141,12 +142,12 @@ def test_what_the_cluster_uses_already_is_not_missing(
         lambda limits: [(metric, limit, 2 + 2 + 8) for metric, limit in limits.items()],
     )
     design = gcp_design(project="p-1")
-    (short,) = (one for one in quotas.findings(there.account, design) if one.group == "quotas")
+    (short,) = (one for one in diagnosis.quota_findings(there.account, design) if one.group == "quotas")
     assert short.found == "CPUS in europe-west4: 54, 12 of them used; every node up needs 54"
     there.head()
     there.node("cpu-0")
     there.node("gpu-3")
-    (enough,) = (one for one in quotas.findings(there.account, design) if one.group == "quotas")
+    (enough,) = (one for one in diagnosis.quota_findings(there.account, design) if one.group == "quotas")
     assert enough.severity is Severity.FINE
 
 
@@ -154,7 +155,7 @@ def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(the
     zones = (CPU, dataclasses.replace(GPU, zones=(ZONE, "europe-west4-b")))
     (wrong,) = (
         one
-        for one in quotas.findings(there.account, gcp_design(project="p-1", partitions=zones))
+        for one in diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=zones))
         if one.severity is Severity.STOPS
     )
     assert wrong.found == "partition gpu: zone europe-west4-b has no nvidia-tesla-v100"
@@ -189,4 +190,4 @@ def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: s
     assert built_in is not None
     own = Accelerator(type=built_in.type, count=built_in.count)
     partition = dataclasses.replace(gcp_design().partitions[0], instance_type=machine, accelerator=own)
-    assert quotas.gpu(partition) == name
+    assert diagnosis.gpu(partition) == name

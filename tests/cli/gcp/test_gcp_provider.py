@@ -18,13 +18,9 @@ from typer.testing import CliRunner
 
 from cli import login_machine as cluster_access
 from cli import main as cli
-from cli import providers
-from cli.clouds import termination
-from cli.gcp import account, changes, operations
-from cli.gcp.cloud import GcpCloud
-from cli.gcp.leftovers import KINDS, _belongs_to
+from cli import provider as providers
+from cli.gcp import changes
 from cli.gcp.provider import GcpProvider
-from cli.provider import StackUp
 from infra import bundle, ssh
 from infra.clouds.commands import ClusterRef
 from infra.clouds.shell import OpenSshShell
@@ -33,6 +29,11 @@ from infra.program.stack import Stack
 from infra.providers import create_cluster
 from node.elastic.drivers.gce.names import CLUSTER
 from node.model import ClusterDesign, Image, Settings, Site
+from operations.access import StackUp
+from operations.clouds import commands
+from operations.gcp import __main__, account
+from operations.gcp.cloud import GcpCloud
+from operations.gcp.leftovers import KINDS, _belongs_to
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_machines import Machines
@@ -136,8 +137,8 @@ def test_the_benchmark_goes_by_ssh_as_whoever_runs_it(design: ClusterDesign) -> 
     reached = ssh.parse(made.inputs("p")["environment"][ssh.VARIABLE])
     assert (reached.user, reached.proxy_command is None) == ("", design.access.mode == "ssh")
     python, flag, module, *words = shlex.split(str(reached.ask))
-    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
-    options = operations.parse(words)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    options = __main__.parse(words)
     assert (options.verb, options.project) == ("user", "acme-ml")
 
 
@@ -187,7 +188,7 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
 def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_names(
     there: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(termination, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
     there.account.project = "p-1"
     provider = GcpProvider()
     assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == []

@@ -12,11 +12,12 @@ from google.cloud import compute_v1 as gce
 from pulumi_gcp.filestore import outputs
 
 from cli.doctor.finding import Finding, Severity, fine
-from cli.gcp import account, diagnosis, leftovers, storage
+from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import Mount
+from operations.gcp import account, leftovers
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import EXISTING, NFS, ZONE, gcp_design
@@ -35,7 +36,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 def found(there: Project, mount: Mount, **changes: Any) -> list[Finding]:
     design = gcp_design(mounts=(mount,), project=there.account.project, **changes)
-    return list(storage.findings(there.account, design))
+    return list(diagnosis.storage_findings(there.account, design))
 
 
 def put_disk(there: Project, name: str, *users: str) -> None:

@@ -10,11 +10,11 @@ import yaml
 from google.cloud import compute_v1 as gce
 
 from cli import instance_type_lookup
-from cli.gcp import account
 from infra.config import ConfigError, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
+from operations.gcp import account
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import Project, project
 

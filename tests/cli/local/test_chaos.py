@@ -16,14 +16,14 @@ import pytest
 
 from cli import main as cli
 from cli.local import chaos
-from cli.local.agent_lifecycle import agent_process
-from cli.local.run_directory import RunDirectory
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import isolation
+from localcloud import containers
 from node.codec import to_json
-from node.local_cloud import LocalCloud
+from node.model import LocalCloud
 from node.processes import ProcessId
+from operations.local.agent import agent_process
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -92,7 +92,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def cloud(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     """The stack's cloud as `up` leaves it."""
     maker = Sleepers()
-    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
+    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
     made = ServedCloud(RunDirectory.make(Stack(project, "test")).path, maker)
     made.call("limits", boot_delay=0.5, **{"capacity.big": 1})
     yield made

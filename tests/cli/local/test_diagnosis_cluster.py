@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from cli.doctor.finding import Finding
-from cli.local import agent_lifecycle, machine_access
 from cli.local.diagnosis import cluster
-from cli.local.run_directory import RunDirectory
 from cli.runner import embedded
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
+from operations.local import agent, machine_access
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until
 from tests.support.fake_host import seen
 
@@ -220,7 +220,7 @@ def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.Monke
     runs = {name: folders.make_run_dir(Stack(tmp_path / name, "test")) for name in ("b", "c")}
     folders.make_run_dir(Stack(project, "test"))
     assert list(cluster.others(Stack(project, "test"))) == [], "folders that nothing runs in"
-    monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _: False)
+    monkeypatch.setattr(agent, "controller_is_dead", lambda _: False)
     (found,) = cluster.others(Stack(project, "test"))
     assert seen([found]) == {"others.clusters": "fine"}
     assert f"test of {tmp_path / 'b'}" in found.found

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.finding import examine
-from cli.local import diagnosis, host_checks, training
-from cli.local.diagnosis import local_folders
+from cli.local import diagnosis, host_checks
+from cli.local.diagnosis import cluster
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from node.bootstrap.vm.training import COMPLETE
 from node.model import BenchmarkDesign, Partition
+from operations.local import benchmark
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.fake_host import seen
@@ -36,20 +37,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os_errors, "noexec", lambda _: False)
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 50_000)
-    monkeypatch.setattr(local_folders, "_unsafe", lambda _: [])
+    monkeypatch.setattr(cluster, "_unsafe", lambda _: [])
     # A test's folder has a long name.
-    monkeypatch.setattr(local_folders, "_too_long", lambda *_: None)
+    monkeypatch.setattr(cluster, "_too_long", lambda *_: None)
     return tmp_path / "project"
 
 
 def of_run(project: Path) -> dict[str, str]:
-    return seen(local_folders.run_folder(Stack(project, "test"), DESIGN))
+    return seen(cluster.run_folder(Stack(project, "test"), DESIGN))
 
 
 def test_a_user_with_and_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(local_folders.user()) == {"user.name": "fine"}
+    assert seen(cluster.user()) == {"user.name": "fine"}
     monkeypatch.setattr(host_checks, "unnamed_user", lambda: "user 7 has no name. Have a line added.")
-    assert seen(local_folders.user()) == {"user.name": "stops"}
+    assert seen(cluster.user()) == {"user.name": "stops"}
 
 
 def test_a_run_directory_that_may_be(project: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_run_directory_where_nothing_can_be_executed(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
-    (found,) = local_folders.run_folder(Stack(project, "test"), DESIGN)
+    (found,) = cluster.run_folder(Stack(project, "test"), DESIGN)
     assert seen([found]) == {"run.folder": "stops"}
     assert "noexec" in found.found
     assert "remount,exec" in (found.cure or "")
@@ -102,9 +103,7 @@ def test_folders_above_in_which_others_could_exchange_the_cluster(
     def unsafe() -> dict[str, str]:
         # The folders of pytest itself are for their owner alone.
         above = {str(folder) for folder in tmp_path.parents}
-        return seen(
-            f for f in local_folders._unsafe(run) if f.found.split()[0] not in above | {str(tmp_path)}
-        )
+        return seen(f for f in cluster._unsafe(run) if f.found.split()[0] not in above | {str(tmp_path)})
 
     for mode, expected in (
         (0o1777, {}),
@@ -128,42 +127,42 @@ def test_folders_above_in_which_others_could_exchange_the_cluster(
 def test_sockets_whose_names_would_be_too_long(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     short = Path("/tmp/slurm-stacks-4294967295/0123456789")
-    assert local_folders._too_long(short, DESIGN) is None
+    assert cluster._too_long(short, DESIGN) is None
     long = design(Partition("p" * 40, "local.small", 1, 100, 0, 2))
-    assert "bytes too long" in (local_folders._too_long(short, long) or "")
+    assert "bytes too long" in (cluster._too_long(short, long) or "")
     monkeypatch.setattr(locations, "run_root", lambda: short.parent)
-    found = {f.check: f for f in local_folders.run_folder(Stack(project, "test"), long)}
+    found = {f.check: f for f in cluster.run_folder(Stack(project, "test"), long)}
     assert seen([found["run.path"]]) == {"run.path": "stops"}
     assert "p" * 40 in found["run.path"].found
 
 
 def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(local_folders.training_environment(project, None)) == {"training.environment": "fine"}
-    (found,) = local_folders.training_environment(project, TRAINED)
+    assert seen(cluster.training_environment(project, None)) == {"training.environment": "fine"}
+    (found,) = cluster.training_environment(project, TRAINED)
     assert seen([found]) == {"training.environment": "fine"}
     assert "`up` downloads" in found.found
 
     target = locations.cache_root() / "apps" / "envs" / lock_digest(project, "cpu")
     (target / "bin").mkdir(parents=True)
     (target / COMPLETE).touch()
-    (found,) = local_folders.training_environment(project, TRAINED)
+    (found,) = cluster.training_environment(project, TRAINED)
     assert "`up` downloads" in found.found, "its interpreter is gone"
     (target / "bin" / "python").touch()
-    (found,) = local_folders.training_environment(project, TRAINED)
+    (found,) = cluster.training_environment(project, TRAINED)
     assert found.found == f"built, in {target}"
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 1)
-    assert seen(local_folders.training_environment(project, TRAINED)) == {"training.environment": "fine"}
+    assert seen(cluster.training_environment(project, TRAINED)) == {"training.environment": "fine"}
 
 
 def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os_errors, "free_mib", lambda _: training.NEEDED_MIB - 1)
-    assert seen(local_folders.training_environment(project, TRAINED)) == {"training.space": "stops"}
-    monkeypatch.setattr(os_errors, "free_mib", lambda _: training.NEEDED_MIB)
-    assert "training.space" not in seen(local_folders.training_environment(project, TRAINED))
+    monkeypatch.setattr(os_errors, "free_mib", lambda _: benchmark.NEEDED_MIB - 1)
+    assert seen(cluster.training_environment(project, TRAINED)) == {"training.space": "stops"}
+    monkeypatch.setattr(os_errors, "free_mib", lambda _: benchmark.NEEDED_MIB)
+    assert "training.space" not in seen(cluster.training_environment(project, TRAINED))
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
-    assert seen(local_folders.training_environment(project, TRAINED)) == {"training.noexec": "stops"}
+    assert seen(cluster.training_environment(project, TRAINED)) == {"training.noexec": "stops"}
     (tmp_path / "cache").touch()
-    (found,) = local_folders.training_environment(project, TRAINED)
+    (found,) = cluster.training_environment(project, TRAINED)
     assert seen([found]) == {"training.cache": "stops"}
     assert "XDG_CACHE_HOME" in (found.cure or "")
 
@@ -171,12 +170,12 @@ def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: py
 def test_a_program_of_the_users_is_asked_for_its_own_environment(project: Path) -> None:
     (project / "requirements.txt").write_text("torch==2.9.1\n")
     program = dataclasses.replace(TRAINED, script="train.py", requirements="requirements.txt")
-    (found,) = local_folders.training_environment(project, program)
+    (found,) = cluster.training_environment(project, program)
     assert seen([found]) == {"training.environment": "fine"}
     assert found.found == "not built yet: `up` makes it once from requirements.txt"
     target = locations.cache_root() / "apps" / "envs" / digest("cpu", "requirements.txt", project)
     (target / "bin").mkdir(parents=True)
     (target / "bin" / "python").touch()
     (target / COMPLETE).touch()
-    (found,) = local_folders.training_environment(project, program)
+    (found,) = cluster.training_environment(project, program)
     assert found.found == f"built, in {target}"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import run_directory
-from cli.local.diagnosis import network
-from cli.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
+from cli.local.diagnosis import host as network
 from node import ports
 from node.model import Partition
 from node.slurm.addressing import ports_needed
+from operations.local import run_directory
+from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 from tests.support.doubles import design
 from tests.support.fake_host import host, seen
 

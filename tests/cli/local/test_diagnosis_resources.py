@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.local.diagnosis import resources
+from cli.local.diagnosis import host as resources
 from node.model import BenchmarkDesign, Partition, SlurmSettings
 from tests.support.doubles import design
 from tests.support.fake_host import host, process, seen

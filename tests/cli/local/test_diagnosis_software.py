@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cli.doctor.finding import Finding
-from cli.local import system_packages
 from cli.local.diagnosis import software
 from cli.local.diagnosis.host import Host
+from operations.local import system_packages
 from tests.support.fake_host import ANSWERS, host, seen
 
 STAT = {"/proc/self/stat": "1 (x) S 0"}

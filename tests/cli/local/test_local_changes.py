@@ -19,15 +19,15 @@ from cli.console import tables
 from cli.doctor import project
 from cli.doctor.finding import Finding, Severity
 from cli.local import running
-from cli.local.changes import RULES, TABLE, UNSEEN
 from cli.local.provider import LocalProvider
-from cli.local.run_directory import RunDirectory
+from cli.local.running import RULES, TABLE, UNSEEN
 from infra import bundle, config
 from infra.design import design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.model import Accelerator, ClusterDesign, Host
+from operations.local.run_directory import RunDirectory
 from tests.support.changes_table import check_fields, check_keys
 from tests.support.checkout import ROOT
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cli import shared_cores
-from cli.local import neighbours
-from cli.local.run_directory import RunDirectory
+from cli.local import host_checks
 from infra.config import parse
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from localcloud.cores import Cores, Use, uses
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT
 from tests.support.stack_values import values
 
@@ -31,7 +31,7 @@ def own_run() -> str:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
     """Who has which core, on a host of two."""
     made: list[Use] = []
-    monkeypatch.setattr(neighbours, "uses", lambda: made)
+    monkeypatch.setattr(host_checks, "uses", lambda: made)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     return made
 
@@ -39,7 +39,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
 def findings(**changes: Any) -> list[tuple[str, str, str]]:
     config = parse(values("local", changes), "local")
     cluster = design(config, catalog())
-    found = neighbours.found(STACK, cluster, benchmark_design(config, cluster))
+    found = host_checks.shared_cores(STACK, cluster, benchmark_design(config, cluster))
     return [(one.check, str(one.severity), one.found) for one in found]
 
 
@@ -51,7 +51,7 @@ def test_others_are_named_with_their_cores(seen: list[Use]) -> None:
         Use(1, 0, "roots", 1, "big"),
         Use(1, 4_000_000_001, "theirs", 1, "other"),
     ]
-    said = neighbours.by_others(STACK)
+    said = host_checks.neighbours(STACK)
     assert "cluster local of yours has nodes on cores 0,1" in said
     assert "cluster other of user 4000000001 has nodes on core 1" in said
     assert any(text.startswith("cluster big of ") for text in said)
@@ -120,6 +120,6 @@ def test_what_an_agent_claims_is_what_is_seen(tmp_path: Path) -> None:
     agent.take("m", 1, "other")
     try:
         mine = [use for use in uses() if use.core == core]
-        assert neighbours.by_others(STACK, mine) == [f"cluster other of yours has nodes on core {core}"]
+        assert host_checks.neighbours(STACK, mine) == [f"cluster other of yours has nodes on core {core}"]
     finally:
         agent.close()

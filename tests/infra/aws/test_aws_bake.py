@@ -18,7 +18,6 @@ import yaml
 from botocore.validate import ParamValidator
 from pulumi.runtime import mocks
 
-from cli.aws import operations
 from cli.operate import make_plan
 from infra.aws import bake, policies
 from infra.aws.bake import AwsImages
@@ -28,6 +27,7 @@ from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
 from node.model import Accelerator, ClusterDesign, Image, Partition
+from operations.aws import __main__
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, CPU, GPU, LOGIN, NFS, aws_design, declare
 from tests.support.aws_rules import weaknesses
@@ -390,19 +390,19 @@ def test_the_document_has_the_shape_that_image_builder_reads() -> None:
 def test_the_script_is_the_machines_first_code_and_ends_as_the_role_does(tmp_path: Any) -> None:
     text = script()
     assert "{{" not in text, "Image Builder would fill it in"
-    start = (ROOT / "node" / "aws" / "start.py").read_text()
+    start = (ROOT / "node" / "aws" / "run_loader.py").read_text()
     assert start in text
     last = text.strip().splitlines()[-1]
     assert last == (
-        "exec /usr/bin/python3 /opt/slurm-stacks/start.py --bucket bucket-1 --region eu-west-1 --cluster c "
-        "--role image --host image-compute"
+        "exec /usr/bin/python3 /opt/slurm-stacks/run_loader.py --bucket bucket-1 --region eu-west-1 "
+        "--cluster c --role image --host image-compute"
     )
     # The exit status is the step's. 194 asks for a restart.
     mine = text.replace("/opt/slurm-stacks", str(tmp_path)).replace(
         last.partition(" --")[0].replace("/opt/slurm-stacks", str(tmp_path)), "exec sh -c 'exit 194'"
     )
     assert subprocess.run(["bash", "-c", mine], check=False).returncode == 194
-    assert (tmp_path / "start.py").read_text() == start
+    assert (tmp_path / "run_loader.py").read_text() == start
 
 
 def test_the_role_reads_the_code_reports_and_has_no_secret() -> None:
@@ -439,8 +439,8 @@ def test_what_ends_an_image_is_a_command_that_there_is() -> None:
     made, _ = baked()
     line = made.inputs("b-compute-cleanup")["delete"]
     words = line.split()
-    assert words[:3] == [".venv/bin/python", "-m", "cli.aws.operations"]
-    options = operations.parse(words[3:])
+    assert words[:3] == [".venv/bin/python", "-m", "operations.aws"]
+    options = __main__.parse(words[3:])
     assert (options.verb, options.cluster, options.region) == ("unbake", "c", "eu-west-1")
     assert options.recipe == digests(made)["compute"]
 

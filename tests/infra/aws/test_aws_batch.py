@@ -31,8 +31,8 @@ from infra.aws.batch.definition import LARGE, ImageRequest, content_tag, layers_
 from infra.aws.batch.environment import USER_DATA_LIMIT, user_data
 from infra.config import load_file
 from infra.program.stack import Stack
-from node.batch import CACHING_GIB
 from node.bootstrap.vm import images
+from node.model import CACHING_GIB
 from tests.support.aws_machines import AMI
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.aws_rules import weaknesses
@@ -154,7 +154,7 @@ def test_a_destroy_ends_the_jobs_first() -> None:
     assert below >= jobs | {"c-storage-fsx", "c-environment-placement-group", "c-identity-machine-policy"}
     assert not [name for name in custom(made) if "c-termination" in needs(made)[name]]
     command = made.inputs("c-termination")["delete"]
-    assert "-m cli.aws.batch.operations end --stack aws-batch" in command
+    assert "-m operations.aws.batch end --stack aws-batch" in command
     assert "--queue tf-queue --environment tensorflow-gpu-fsx-ce" in command
 
 

@@ -12,7 +12,6 @@ import pulumi
 import pulumi_command as command
 import pytest
 
-from cli.aws import operations
 from infra import bundle
 from infra.aws.cluster import AwsAddresses, AwsCluster, AwsHead
 from infra.aws.network import Zones, with_zones
@@ -22,6 +21,7 @@ from infra.inventory import Inventory
 from node.model import Access, ClusterDesign, Settings
 from node.published import parse_settings
 from node.sites import AwsSite
+from operations.aws import __main__
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import (
     CONTROLLER,
@@ -145,8 +145,8 @@ def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_ca
     assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one terminates its nodes"
     assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
     python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
-    options = operations.parse(words)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    options = __main__.parse(words)
     assert (options.verb, options.region, options.cluster) == ("terminate-nodes", "eu-west-1", "c")
     assert options.seconds <= 1800, "bounded in time"
 
@@ -194,7 +194,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
     place = ClusterRef("c", "eu-west-1")
     assert wish == WaitRequest(place, "c-bucket-store-id", ["controller", "login-0"], "login-0", "ssh", "key")
     assert ready["update"] == ready["create"]
-    assert operations.parse(ready["create"].split()[3:]).verb == "wait"
+    assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
     assert ready["environment"] == {
         "PUBLISHED": made.inputs("c-bundle-current")["content"],
         "MACHINE_CONTROLLER": "c-head-controller-id",
@@ -206,7 +206,7 @@ def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
     twice = [declared(aws_design())[0] for _ in range(2)]
     texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
     assert texts[0] == texts[1]
-    assert str(operations.__file__).removesuffix("/cli/aws/operations.py") not in texts[0]
+    assert str(__main__.__file__).removesuffix("/operations/aws/__main__.py") not in texts[0]
 
 
 # --- the inventory ----------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from botocore.session import Session
 from infra.aws import policies
 from infra.aws.identity import AccessTargets, AwsIdentity, AwsSecrets, physical_name
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
-from node.containers.model import Package
-from node.model import ClusterDesign, Containers, Hook
+from node.model import ClusterDesign, Containers, Hook, Package
 from tests.support.aws_mocks import (
     ACCOUNT,
     CONTROLLER,

@@ -147,7 +147,7 @@ def test_a_termination_is_one_command_that_does_nothing_until_the_end(preview: b
     def program() -> None:
         parent = pulumi.ComponentResource("t:index:Parent", "p")
         dependency = pulumi.ComponentResource("t:index:Ground", "g")
-        terminate_on_destroy("s", "cli.aws.operations", aws_design(), [], [dependency], parent)
+        terminate_on_destroy("s", "operations.aws", aws_design(), [], [dependency], parent)
 
     made = declare(program, preview=preview)
     assert counts(made) == {"t:index:Parent": 1, "t:index:Ground": 1, COMMAND: 1}

@@ -26,7 +26,7 @@ from infra.aws.storage import (
     repositories,
 )
 from infra.clouds.publishing import Bundle
-from infra.config.checks.storage import THROUGHPUT
+from infra.config.rules.storage import THROUGHPUT
 from infra.program import mode
 from node.model import ClusterDesign, Mount, Settings, Site
 from node.published import parse_settings

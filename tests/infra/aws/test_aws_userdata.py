@@ -16,7 +16,7 @@ import pytest
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.userdata import UNIT
 from infra.gcp import instance_templates
-from node.aws import start
+from node.aws import run_loader
 from node.model import ClusterDesign
 from tests.support.aws_mocks import aws_design
 from tests.support.gcp_mocks import gcp_design
@@ -48,22 +48,22 @@ def test_it_says_nothing_that_changes(role: str, host: str | None) -> None:
     assert text(role, host, other) == first
     (line,) = re.findall(r"^ExecStart=(.*)$", first, re.MULTILINE)
     words = shlex.split(line)
-    assert words[:2] == ["/usr/bin/python3", "/opt/slurm-stacks/start.py"]
+    assert words[:2] == ["/usr/bin/python3", "/opt/slurm-stacks/run_loader.py"]
     options = dict(zip(words[2::2], words[3::2], strict=True))
     wanted = {"--bucket": BUCKET, "--region": "eu-west-1", "--cluster": "c", "--role": role}
     assert options == wanted | ({"--host": host} if host else {})
 
 
 def test_the_text_that_running_clusters_have_is_kept() -> None:
-    """Any change of it, even of a comment in `start.py`, replaces the templates of every running cluster.
+    """Any change, even of a comment in `run_loader.py`, replaces the templates of every running cluster.
 
     Whoever changes the text on purpose puts the new digest here, and a line into the CHANGELOG.
     """
     aws = BOOT_SCRIPT.render(aws_design(), BUCKET, "compute")
     google = instance_templates.BOOT_SCRIPT.render(gcp_design(), BUCKET, "compute")
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (aws, google)] == [
-        "694846bed897ca59",
-        "a4d9eee89728fc90",
+        "3984525ccffcd58e",
+        "c3ed265c83968291",
     ]
 
 
@@ -91,7 +91,7 @@ def test_running_it_writes_both_files_and_starts_the_unit_without_waiting(tmp_pa
     written = text("login", "login-0")
     moved = written.replace("/opt/", f"{root}/opt/").replace("/etc/", f"{root}/etc/")
     subprocess.run(["sh"], input=moved, text=True, check=True, env={"PATH": f"{tools}:/usr/bin:/bin"})
-    assert (root / "opt/slurm-stacks/start.py").read_text() == Path(start.__file__).read_text()
+    assert (root / "opt/slurm-stacks/run_loader.py").read_text() == Path(run_loader.__file__).read_text()
     unit = (root / f"etc/systemd/system/{UNIT}").read_text()
     assert "WantedBy=multi-user.target" in unit, "it comes again after a reboot"
     assert "Restart=on-failure" in unit
@@ -108,7 +108,7 @@ def test_running_it_writes_both_files_and_starts_the_unit_without_waiting(tmp_pa
 def test_the_first_code_needs_what_ubuntus_images_have() -> None:
     names = {
         name.partition(".")[0]
-        for node in ast.walk(ast.parse(Path(start.__file__).read_text()))
+        for node in ast.walk(ast.parse(Path(run_loader.__file__).read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
     }

@@ -11,14 +11,14 @@ from typing import Any
 import botocore.session
 import pytest
 
-from infra.config.checks.network import REGION
-from infra.config.checks.partitions import RESERVATION_GROUP
 from infra.config.fields import CLUSTER_NAME_LENGTH
+from infra.config.rules.network import REGION
+from infra.config.rules.partitions import RESERVATION_GROUP
 from infra.instance_types.catalog import catalog
-from node.bootstrap.vm import cloudwatch
+from node.bootstrap.vm.clouds import cloudwatch
 from node.elastic.drivers.ec2 import driver as ec2
+from node.elastic.drivers.ec2 import driver as ec2_notices
 from node.elastic.drivers.ec2 import names as ec2_names
-from node.elastic.drivers.ec2 import notices as ec2_notices
 from tests.support.aws_plans import LONGEST, SUBJECTS, planned
 from tests.support.aws_rules import Plan
 

@@ -10,12 +10,12 @@ from typing import Any
 import pulumi_command as command
 import pytest
 
-from cli.clouds.cloud import Machine
-from cli.gcp import builds, operations
 from infra.clouds import recipes
 from infra.errors import UserError
 from infra.gcp.bake import GcpImages, image_name
 from node.model import ClusterDesign, Image
+from operations.clouds.cloud import Machine
+from operations.gcp import __main__
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, CPU, GPU, LOGIN, declare, gcp_design
 from tests.support.gcp_rules import weaknesses
@@ -95,8 +95,8 @@ def test_equal_contents_are_one_image_and_others_are_others() -> None:
 def test_the_wait_is_a_command_that_the_program_has() -> None:
     made = bake(BAKED).inputs("b-compute-baked")
     python, flag, module, *words = made["create"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
-    options = operations.parse(words)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    options = __main__.parse(words)
     assert (options.verb, options.host, options.bucket) == ("baked", "image-compute", "bucket-1")
     assert (options.project, options.zone) == ("acme-ml", "europe-west4-a")
     assert options.instance.startswith("c-compute-")
@@ -150,7 +150,7 @@ def report(state: str, started: float = 101.0, step: str = "packages") -> dict[s
 def wait(*looks: tuple[str, dict[str, Any] | None], seconds: float = 60.0) -> tuple[str, list[str]]:
     said: list[str] = []
     cloud: Any = FakeCloud(list(looks))
-    found = builds.wait(
+    found = __main__.wait_until_baked(
         cloud, "c-compute-1", "image-compute", "bucket-1", said.append, seconds, lambda _: None
     )
     return found, said
@@ -195,12 +195,12 @@ def test_a_machine_that_an_earlier_up_left_stopped_is_started_again(left: dict[s
     cloud: Any = FakeCloud(looks, launched=[100.0, 200.0])
     said: list[str] = []
     args = ("c-compute-1", "image-compute", "bucket-1", said.append, 60.0, lambda _: None)
-    assert builds.wait(cloud, *args) == "c-compute-1"
+    assert __main__.wait_until_baked(cloud, *args) == "c-compute-1"
     assert cloud.started == ["c-compute-1"]
     assert said == ["image-compute: starting it again", "image-compute: clean"]
 
 
 def test_a_machine_that_is_done_is_not_started_again() -> None:
     cloud: Any = FakeCloud([("stopped", report("ready"))])
-    builds.wait(cloud, "c-compute-1", "image-compute", "bucket-1", print, 60.0, lambda _: None)
+    __main__.wait_until_baked(cloud, "c-compute-1", "image-compute", "bucket-1", print, 60.0, lambda _: None)
     assert cloud.started == []

@@ -13,13 +13,13 @@ import pytest
 from pulumi.runtime import rpc
 from pulumi_gcp import compute
 
-from cli.gcp import operations
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.gcp.cluster import GcpAddresses, GcpCluster, GcpHead
 from infra.inventory import Inventory
 from node.model import ClusterDesign, Image, Settings
 from node.published import parse_settings
 from node.sites import GcpSite
+from operations.gcp import __main__
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import (
     CONTROLLER,
@@ -151,8 +151,8 @@ def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_ca
     assert made["create"] == "true"
     assert "update" not in made
     python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
-    options = operations.parse(words)
+    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    options = __main__.parse(words)
     assert (options.verb, options.project, options.cluster) == ("terminate-nodes", "acme-ml", "c")
     assert (options.region, options.zone) == ("europe-west4", "europe-west4-a")
     assert options.seconds <= 1800, "bounded in time"
@@ -215,7 +215,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
     wish = WaitRequest(place, "c-bucket-store-name", ["controller", "login-0"], "login-0", "ssh")
     assert WaitRequest.parse(ready["stdin"]) == wish
     assert ready["update"] == ready["create"]
-    assert operations.parse(ready["create"].split()[3:]).verb == "wait"
+    assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
     assert ready["environment"] == {
         "PUBLISHED": content(made, "c-bundle-current"),
         "MACHINE_CONTROLLER": "c-head-controller-number",
@@ -227,7 +227,7 @@ def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
     twice = [declared(gcp_design())[0] for _ in range(2)]
     texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
     assert texts[0] == texts[1]
-    assert str(operations.__file__).removesuffix("/cli/gcp/operations.py") not in texts[0]
+    assert str(__main__.__file__).removesuffix("/operations/gcp/__main__.py") not in texts[0]
 
 
 # --- the inventory ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pulumi_gcp import filestore
 from infra import bundle
 from infra.clouds.publishing import Bundle
 from infra.config import ConfigError, parse
-from infra.config.checks.storage import FILESTORE as CAPACITIES
+from infra.config.rules.storage import FILESTORE as CAPACITIES
 from infra.config.storage import SharedStorage
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import REGIONAL, GcpBucket, GcpStorage, device, share

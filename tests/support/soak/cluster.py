@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cli.local.run_directory import RunDirectory
 from node import rpc
 from node.processes import ProcessId
 from node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 from tests.support.processes import command_line, parent
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from node import rpc
+from node.elastic.driver import ErrorClass, Failure
 from node.elastic.drivers.failures import ErrorTable, one_line
-from node.elastic.errors import ErrorClass, Failure
 
 _CODES = {
     ErrorClass.CAPACITY: """

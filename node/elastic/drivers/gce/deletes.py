@@ -14,11 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from node.elastic.drivers.gce.client import Clients, once, refusals
-from node.elastic.drivers.gce.errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
+from node.elastic.driver import API_FAILURES
+from node.elastic.drivers.gce.client import (
+    NOT_FOUND,
+    NOT_READY,
+    Clients,
+    code_of,
+    failure_of,
+    once,
+    operation_failure,
+    refusals,
+)
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
-from node.elastic.errors import API_FAILURES
 from node.elastic.view import log
 from node.waiting import retry
 
@@ -54,7 +62,7 @@ class _Delete:
 
 
 class RateLimit:
-    """Allows a burst of calls, and after that a number per second."""
+    """A limit that allows a burst of calls, and after that a number per second."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -77,7 +85,7 @@ class RateLimit:
 
 
 class Deletes:
-    """Deletes instances, and remembers which deletes are under way.
+    """The deletes of instances, with those that are under way.
 
     Args:
         project: The project.
@@ -129,7 +137,7 @@ class Deletes:
         """
         now = self._clock()
         with self._lock:
-            old = [identity for identity, one in self._under_way.items() if now - one.at > KEEP_SECONDS]
+            old = [identity for identity, delete in self._under_way.items() if now - delete.at > KEEP_SECONDS]
             for identity in old:
                 del self._under_way[identity]
                 self._attempts.pop(identity, None)
@@ -138,11 +146,13 @@ class Deletes:
             self._asked = now
             left = dict(self._under_way)
         for zone in sorted({identity.zone for identity in left}):
-            here = {identity: one for identity, one in left.items() if identity.zone == zone}
+            here = {identity: delete for identity, delete in left.items() if identity.zone == zone}
             # The list starts with the delete that was begun first, so it contains all others.
-            origin = min((one.origin for one in here.values()), key=lambda one: moment(one.since) or 0.0)
+            origin = min(
+                (delete.origin for delete in here.values()), key=lambda delete: moment(delete.since) or 0.0
+            )
             try:
-                self._look(zone, {one.operation: identity for identity, one in here.items()}, origin)
+                self._look(zone, {delete.operation: identity for identity, delete in here.items()}, origin)
             except refusals() as error:
                 log(f"deletes in {zone}: {failure_of(error).sentence()}")
 
@@ -190,7 +200,7 @@ class Deletes:
 
 
 def _is_ending(error: Exception) -> bool:
-    """Whether Compute Engine refuses a delete because the instance is gone, or is being deleted.
+    """Return whether Compute Engine refuses a delete because the instance is gone, or is being deleted.
 
     If it is not, the next listing shows the instance alive.
     """

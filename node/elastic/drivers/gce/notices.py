@@ -15,8 +15,7 @@ from typing import Any
 
 from node.elastic.driver import Machine, MachineState
 from node.elastic.drivers.failures import one_line
-from node.elastic.drivers.gce.client import Clients, refusals
-from node.elastic.drivers.gce.errors import failure_of
+from node.elastic.drivers.gce.client import Clients, failure_of, refusals
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import listed, moment
 from node.elastic.view import log
@@ -63,7 +62,7 @@ class _Ended:
 
 
 class EndReasons:
-    """Compares each listing with earlier ones and finds out why machines ended.
+    """The reasons why machines ended, found by comparing each listing with earlier ones.
 
     Args:
         project: The project.
@@ -89,14 +88,14 @@ class EndReasons:
         self._asked: dict[str, float] = {}
         self._read = time.time()
 
-    def launched(self, made: Mapping[str, str]) -> None:
+    def launched(self, instances: Mapping[str, str]) -> None:
         """Record machines that were launched just now: they may end before any listing shows them.
 
         Args:
             made: Node -> machine id.
         """
         with self._lock:
-            for node, identity in made.items():
+            for node, identity in instances.items():
                 machine = Machine(identity, node, MachineState.PENDING, time.time())
                 self._alive.setdefault(identity, replace(machine, zone=Identity.parse(identity).zone))
 
@@ -108,7 +107,7 @@ class EndReasons:
         with self._lock:
             now, before, self._read = self._clock(), self._read, time.time()
             shown = {machine.id: machine for machine in listed}
-            self._ended = {i: one for i, one in self._ended.items() if now - one.since < SHOW_SECONDS}
+            self._ended = {i: ended for i, ended in self._ended.items() if now - ended.since < SHOW_SECONDS}
             for machine in [*listed, *(m for i, m in self._alive.items() if i not in shown)]:
                 if machine.id in shown and machine.state.alive:
                     self._ended.pop(machine.id, None)
@@ -121,9 +120,9 @@ class EndReasons:
         with self._lock:
             found = [self._with_reason(machine) for machine in listed]
             return found + [
-                replace(one.machine, state=MachineState.TERMINATED, failure=one.reason, notice=None)
-                for identity, one in self._ended.items()
-                if identity not in shown and one.reason is not None
+                replace(ended.machine, state=MachineState.TERMINATED, failure=ended.reason, notice=None)
+                for identity, ended in self._ended.items()
+                if identity not in shown and ended.reason is not None
             ]
 
     def _with_reason(self, machine: Machine) -> Machine:
@@ -137,11 +136,11 @@ class EndReasons:
             Zone -> instance number -> the machine's id, and a time at which it was alive.
         """
         due: dict[str, dict[int, tuple[str, float]]] = {}
-        for text, one in self._ended.items():
+        for text, ended in self._ended.items():
             identity = Identity.parse(text)
-            recent = one.reason is None and now - one.since < MISS_SECONDS
+            recent = ended.reason is None and now - ended.since < MISS_SECONDS
             if recent and now - self._asked.get(identity.zone, -ASK_SECONDS) >= ASK_SECONDS:
-                due.setdefault(identity.zone, {})[identity.number] = text, one.after
+                due.setdefault(identity.zone, {})[identity.number] = text, ended.after
         self._asked |= dict.fromkeys(due, now)
         return due
 
@@ -155,8 +154,8 @@ class EndReasons:
             with self._lock:
                 for number, reason in reasons.items():
                     text, _ = wanted[number]
-                    if (one := self._ended.get(text)) is not None:
-                        self._ended[text] = replace(one, reason=reason)
+                    if (ended := self._ended.get(text)) is not None:
+                        self._ended[text] = replace(ended, reason=reason)
 
     def _reasons(self, zone: str, wanted: Mapping[int, tuple[str, float]]) -> dict[int, str]:
         """Return instance number -> why the system ended it.

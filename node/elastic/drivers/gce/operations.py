@@ -16,11 +16,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from node import plurals
+from node.elastic.driver import API_FAILURES, ErrorClass, Failure
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import READ_SECONDS, Clients, once, refusals
-from node.elastic.drivers.gce.errors import EXISTS, classify, failure_of, operation_failure
+from node.elastic.drivers.gce.client import (
+    EXISTS,
+    READ_SECONDS,
+    Clients,
+    classify,
+    failure_of,
+    once,
+    operation_failure,
+    refusals,
+)
 from node.elastic.drivers.gce.names import Identity
-from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 
 PAGE = 500
 """The largest number of operations of one page."""
@@ -113,7 +121,7 @@ class Outcome:
 
 
 class Operations:
-    """Reads the operations of a project's zones.
+    """The operations of a project's zones.
 
     Args:
         project: The project.
@@ -215,9 +223,9 @@ class Operations:
         found: dict[str, Any] = {}
         for operation in listed(self._clients(), self._project, bulk.zone, bulk.origin):
             name = gce_names.short(operation.target_link)
-            ours = operation.operation_group_id == bulk.group and name in bulk.nodes
+            is_of_bulk = operation.operation_group_id == bulk.group and name in bulk.nodes
             # A group also contains the deletes of instances that are undone.
-            if ours and operation.operation_type == "insert":
+            if is_of_bulk and operation.operation_type == "insert":
                 found.setdefault(name, operation)
         return found
 

@@ -1,0 +1,386 @@
+"""What `./cluster` does with a cluster on any cloud. The subclasses connect it to their cloud.
+
+No method looks for credentials before it has to do something on a real account.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.hints import hint
+from infra.clouds.commands import ClusterRef
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program.stack import Stack
+from node.model import BenchmarkDesign, ClusterDesign, Settings
+from operations.access import Command, Files, Outputs, StackUp
+from operations.clouds.cloud import Cloud
+
+if TYPE_CHECKING:
+    from cli.changes.decision import CheckedChanges
+    from cli.changes.jobs import Job
+    from cli.changes.table import Change, Rules
+    from cli.clouds.listing import Listed
+    from cli.doctor.finding import Check
+    from infra.benchmark import Layout
+    from infra.instance_types.catalog import Described
+    from infra.ssh import Target
+    from operations.clouds.ssh_access import Login
+
+STORAGE = "storage"
+"""The name of the check of existing storage, which every provider has."""
+SSH = "ssh"
+"""The name of the check of SSH access to the login machine, which every provider has."""
+
+
+class CloudProvider(abc.ABC):
+    """A provider whose machines are made by a cloud, for an account with credentials."""
+
+    @abc.abstractmethod
+    def require(self) -> None:
+        """Check that there are a client library and credentials, without a call.
+
+        Raises:
+            UserError: Exit 3; the message says what is missing and how to get it.
+        """
+
+    @abc.abstractmethod
+    def cloud(self, place: ClusterRef) -> Cloud:
+        """Return the cloud of a cluster, without a call and without a look for credentials."""
+
+    @abc.abstractmethod
+    def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
+        """Return what the cloud reports about instance types.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
+    def clusters(self, region: str, project: str | None) -> list[Listed]:
+        """Return the clusters that have machines in a region, by their tags.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
+    def rules(self) -> Rules:
+        """Return what becomes of a running cluster when its stack file changes."""
+
+    @abc.abstractmethod
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        """Return the checks for what would keep `up` from working; they make no call."""
+
+    # --- cli.provider.Provider --------------------------------------------------------------------------
+
+    def check_host(self) -> None:
+        self.require()
+
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:  # noqa: B027 - no override
+        """Do nothing: the machines are elsewhere."""
+
+    def layout(self, design: ClusterDesign) -> Layout:
+        from infra.clouds import shell
+
+        return shell.shell_paths(design)
+
+    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+        from operations.clouds import ssh_access
+
+        login = self._login(stack)
+        return Command(ssh_access.command(stack, login, argv, tty=tty), {})
+
+    def _login(self, stack: Stack) -> Login:
+        """Return the login machine of the cluster that is up, even if the stack file has a mistake by now.
+
+        Raises:
+            UserError: There is no login machine, or the cloud refuses.
+        """
+        from cli.clouds import known_clusters, running
+        from infra.config.mistakes import ConfigError
+        from operations.clouds import ssh_access
+
+        try:
+            design = file_design(stack)
+        except ConfigError:
+            noted = known_clusters.known_places(stack)
+            if not noted:
+                raise
+            cloud = self.cloud(noted[-1])
+            published = running.published(cloud)
+            if published is None:
+                raise
+            return ssh_access.find(stack, published, cloud)
+        return ssh_access.find(stack, design, self.cloud(ClusterRef.of(design)))
+
+    def ssh(self, stack: Stack) -> Target:
+        return self._login(stack).target
+
+    def files_here(self, stack: Stack) -> Files | None:
+        return None
+
+    def settings_here(self, up: StackUp) -> Settings | None:
+        return None
+
+    def make_environment(self, stack: Stack, requirements: Path) -> str:
+        raise UserError(
+            "on a cloud the controller makes environments, from the stack file: write "
+            f"`requirements: {requirements.name}` under slurm-stacks:benchmark, beside `script`, in "
+            f"{stack.file.name} and run `./cluster up --stack {stack.name}`. Or make one in your home "
+            f"folder, which every machine sees: `./cluster ssh --stack {stack.name}`, then `python3 -m venv`",
+            EXIT_REFUSED,
+        )
+
+    def diagnose(
+        self,
+        stack: Stack,
+        design: ClusterDesign | None,
+        training: BenchmarkDesign | None,
+    ) -> Sequence[Check]:
+        from cli.clouds import known_clusters, running
+        from cli.doctor.finding import Check
+
+        checks = [*self.checks(design)]
+        if design is not None:
+            checks.append(Check("name", functools.partial(known_clusters.name_findings, self, stack, design)))
+        if design is not None and design.batch is None:
+            look = functools.partial(running.condition, stack, functools.partial(self._login, stack))
+            checks.append(Check("condition", look))
+        return checks
+
+    def check_changes(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        from cli.clouds import known_clusters
+
+        self._check_account(design, say)
+        known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
+        known_clusters.refuse_taken(self, stack, design, known, say)
+        checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
+        # From here on, something of this cluster may exist.
+        known_clusters.note_cluster(stack, wanted)
+        return checked
+
+    def of_name(self, design: ClusterDesign) -> list[str]:
+        """One line for each thing in the cloud that is of a cluster with this design's name.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+        return self.cloud(ClusterRef.of(design)).leftovers()
+
+    def stacks_of(self, design: ClusterDesign) -> set[str]:
+        """Return the stacks that the labels of a cluster with this design's name say.
+
+        Raises:
+            UserError: As for `of_name`.
+        """
+        from cli.clouds import known_clusters
+
+        return known_clusters.stacks_of_name(self.cloud(ClusterRef.of(design)))
+
+    def changes(
+        self, stack: Stack, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
+        """Return nothing: a plan needs no credentials and asks no cloud."""
+        return None
+
+    def _check_account(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        """Refuse an `up` that the account or this machine could not carry out, with all reasons at once.
+
+        Nodes beyond a quota wait for it, so that is only said; so is a quota that may not be read.
+
+        Raises:
+            UserError: Each line says what is missing, and the cure. Exit 2 if the stack is larger than a
+                quota, otherwise 3.
+        """
+        from cli.clouds.diagnosis import QUOTAS
+        from cli.doctor.finding import Severity
+
+        headings = {
+            STORAGE: "this storage cannot be used",
+            QUOTAS: "the account's quotas are too small for what is up all the time",
+            SSH: "the login machine could not be reached from here",
+        }
+        if not design.trains:
+            del headings[SSH]
+        checks = [check for check in self.checks(design) if check.name in headings]
+        found = {check.name: list(check.look()) for check in checks}
+        lines: list[str] = []
+        for name, heading in headings.items():
+            stopping = [one for one in found.get(name, []) if one.severity is Severity.STOPS]
+            if name == QUOTAS:
+                stopping = [one for one in stopping if one.group == QUOTAS]
+            if stopping:
+                lines += [heading, *(f"  {one.found.rstrip('.')}. {one.cure}" for one in stopping)]
+        for one in found.get(QUOTAS, []):
+            if one.group == QUOTAS and one.severity is Severity.WARNS:
+                say(f"quotas: {one.found}. {one.cure}")
+        if lines:
+            code = EXIT_USAGE if headings[QUOTAS] in lines else EXIT_REFUSED
+            raise UserError("nothing was changed: " + "\n".join(lines), code)
+
+    def _compare(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        cloud: Cloud,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        from cli.changes import decision, table
+        from cli.clouds import running
+        from operations.clouds.cloud import kept_report
+
+        try:
+            design_up = running.published(cloud)
+        except UserError as error:
+            if error.exit_code == EXIT_REFUSED:
+                raise
+            say(f"what this changes cannot be told: {error}")
+            return decision.CheckedChanges()
+        if design_up is None:
+            if any(mount.keep for mount in design.mounts):
+                # Without `existing` the cluster gets new ones, and the old ones are paid for, too.
+                paths = {mount.name: mount.path for mount in design.mounts}
+                for line in kept_report(cloud.kept(paths), stack.file.name, paths):
+                    say(line)
+            return decision.CheckedChanges()
+        found = table.compare(design_up, design, self.rules())
+        names = [partition.name for partition in design_up.partitions]
+        way = running.reach(stack, design_up, cloud)
+        command = hint("up", stack.name, "--replace")
+        return decision.check_changes(found, names, way, say, replace=replace, command=command)
+
+    def drain(
+        self,
+        stack: Stack,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        from cli.changes import decision
+        from cli.clouds import known_clusters, running
+
+        known_clusters.refuse_foreign(self, stack, outputs, file_design)
+        try:
+            (place, *_) = self._known_clusters(stack, outputs)
+            known_clusters.note_cluster(stack, place)
+            cloud = self.cloud(place)
+            try:
+                design = running.published(cloud)
+            except UserError as error:
+                if error.exit_code == EXIT_REFUSED:
+                    raise
+                # Another release published the design; the stack file is the next best source.
+                design = file_design(stack)
+        except UserError as error:
+            say(decision.no_answer(error))
+            return
+        if design is not None:
+            decision.drain(
+                running.reach(stack, design, cloud),
+                [partition.name for partition in design.partitions],
+                hint("exec", stack.name),
+                say,
+                agree,
+            )
+
+    def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
+        """Start stopped hosts: the engine recreates missing ones, but does not look whether they run."""
+        design = file_design(stack)
+        cloud = self.cloud(ClusterRef.of(design))
+        hosts = {host.name for host in design.hosts}
+        stopped = [machine for machine in cloud.machines("stopped") if machine.name in hosts]
+        if stopped:
+            names = ", ".join(machine.name for machine in stopped)
+            say(f"{names} was stopped: it is started again, with its queue")
+            cloud.start(stopped)
+
+    def explain(self, design: ClusterDesign, since: float) -> str | None:
+        """Return `None`: `up` waits for the machines itself, and its message says everything."""
+        return None
+
+    def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
+        from operations.clouds import commands
+
+        for place in self._known_clusters(stack, outputs):
+            cloud = self.cloud(place)
+            # Machines first: images are what they start from.
+            commands.terminate_compute(cloud, commands.say)
+            cloud.end_images(commands.say)
+
+    def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from cli.clouds import known_clusters
+
+        places = self._known_clusters(stack, outputs)
+        for place in places:
+            known_clusters.note_cluster(stack, place)
+        left = [line for place in places for line in self.cloud(place).leftovers()]
+        if not left:
+            known_clusters.forget_cluster(stack)
+        return left
+
+    def neighbours(self, stack: Stack) -> list[str]:
+        """Return empty: each node is a machine of its own."""
+        return []
+
+    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from operations.clouds.cloud import kept_report
+
+        try:
+            paths = {mount.name: mount.path for mount in file_design(stack).mounts}
+        except UserError:
+            paths = {}
+        try:
+            found = [
+                one for place in self._known_clusters(stack, outputs) for one in self.cloud(place).kept(paths)
+            ]
+        except UserError as error:
+            return [f"what stays on purpose could not be listed: {error}"]
+        return kept_report(found, stack.file.name, paths)
+
+    def _known_clusters(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
+        """Return the clusters that this stack has made; without a record of any, the stack file's cluster.
+
+        Raises:
+            UserError: The stack file has mistakes.
+        """
+        from cli.clouds import known_clusters
+
+        known = ClusterRef.known(outputs())
+        found = dict.fromkeys([*([known] if known else []), *known_clusters.known_places(stack)])
+        if found:
+            return list(found)
+        try:
+            return [ClusterRef.of(file_design(stack))]
+        except UserError as error:
+            raise UserError(
+                f"the engine knows no cluster of stack {stack.name}, and its file does not say which one "
+                f"to look for:\n{error}",
+                error.exit_code,
+            ) from error
+
+
+def file_design(stack: Stack) -> ClusterDesign:
+    """Return the stack file's design.
+
+    Raises:
+        UserError: The stack file has mistakes.
+    """
+    from infra import config
+    from infra.design import design
+    from infra.instance_types.catalog import catalog
+
+    return design(config.load_file(stack.file), catalog())

@@ -1,1 +1,0 @@
-"""Calls of OpenSSH's programs, for the commands and for the stacks' resources."""

@@ -1,0 +1,412 @@
+"""Rules of AWS Batch: what its API and its jobs do not take, before any machine is up and paid for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+
+from infra.config.jobs import BatchConfig
+from infra.config.mistakes import Location
+from infra.config.rules.context import CLUSTER, MISSING, Context
+from infra.config.rules.partitions import check_instance_type
+from infra.instance_types.catalog import GRES, InstanceType
+from node import plurals
+from node.model import CACHING_GIB
+
+MOUNTED = ("fsx_lustre", "efs")
+"""The kinds of storage that machines without a controller can mount."""
+RESERVED_TAGS = ("aws:", "slurm-stacks:")
+WITHOUT_SLURM = {
+    "controller": "AWS Batch has no controller: remove it",
+    "login": "AWS Batch has no login machine: remove it",
+    "hooks": "what they do belongs into the container, or into an image of your own (image.id)",
+    "slurm": "Batch starts and ends the machines itself: remove it",
+}
+
+
+def check_batch(c: Context) -> None:
+    cluster, at = c.cluster, (*CLUSTER, "batch")
+    if cluster.scheduler == "slurm":
+        if cluster.batch is not None:
+            c.add(
+                "batch.needs-scheduler",
+                (*CLUSTER, "scheduler"),
+                "slurm",
+                "batch, where a section `batch` is given",
+                "or remove batch:",
+            )
+        return
+    if c.provider != "aws":
+        c.add(
+            "batch.needs-aws",
+            (*CLUSTER, "scheduler"),
+            "batch",
+            f"slurm on {c.provider}",
+            "batch is AWS Batch",
+        )
+        return
+    if cluster.partitions:
+        c.add(
+            "batch.no-partitions",
+            (*CLUSTER, "partitions"),
+            "nothing that applies",
+            "no partitions with scheduler batch",
+            "remove them",
+        )
+    if cluster.batch is None:
+        c.add(
+            "batch.section-missing",
+            at,
+            MISSING,
+            "the section `batch`",
+            "nodes, instance_types, vcpus and container are needed",
+        )
+        return
+    for key, instead in WITHOUT_SLURM.items():
+        if key in cluster.model_fields_set and getattr(cluster, key):
+            c.add(
+                "batch.no-slurm",
+                (*CLUSTER, key),
+                "nothing that applies",
+                f"no {key} with scheduler batch",
+                instead,
+            )
+    _batch(c, cluster.batch)
+    check_container(c, cluster.batch)
+    _storage(c, cluster.batch)
+
+
+def _batch(c: Context, batch: BatchConfig) -> None:
+    at = (*CLUSTER, "batch")
+    for index, name in enumerate(batch.instance_types):
+        check_instance_type(c, (*at, "instance_types", index), name)
+    low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
+    if not low <= desired <= high:
+        given = {"min": low, "desired": desired, "max": high}
+        c.add("batch.vcpus-order", (*at, "vcpus"), given, "min up to desired up to max")
+    for name in sorted(batch.tags):
+        if name.startswith(RESERVED_TAGS):
+            allowed = "names that do not start with aws: or slurm-stacks:, by which `down` finds machines"
+            c.add("batch.tag-reserved", (*at, "tags", name), batch.tags[name], allowed, "rename it")
+    machine = c.instance_type(batch.instance_types[0])
+    if machine is None:
+        return
+    name = batch.instance_types[0]
+    if batch.container.vcpus > machine.vcpus:
+        c.add(
+            "batch.container-vcpus",
+            (*at, "container", "vcpus"),
+            batch.container.vcpus,
+            f"at most {machine.vcpus} on {name}",
+        )
+    if batch.container.memory_mib >= machine.memory_mib:
+        given_mib = batch.container.memory_mib
+        allowed = f"less than the {machine.memory_mib} MiB of {name}: the system needs some"
+        c.add("batch.container-memory", (*at, "container", "memory_mib"), given_mib, allowed)
+    if batch.nodes * machine.vcpus > high:
+        needed = batch.nodes * machine.vcpus
+        c.add(
+            "batch.vcpus-too-few",
+            (*at, "vcpus", "max"),
+            high,
+            f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
+            "no job could start",
+        )
+    if machine.accelerator and machine.accelerator.type in GRES:
+        allowed = "machines with NVIDIA's GPUs, or without accelerators: containers here get no other devices"
+        c.add(
+            "batch.accelerator",
+            (*at, "instance_types", 0),
+            name,
+            allowed,
+            f"{machine.accelerator.type} is for Slurm's stacks",
+        )
+        return
+    _fabric(c, batch, machine)
+    own = c.cluster.image.id is not None or c.cluster.image.bake
+    if machine.accelerator and machine.accelerator.type == "v100" and not own:
+        # The GPU images of AWS Batch do not support P3, so V100 has no driver there (botocore, batch:
+        # Ec2Configuration).
+        c.add(
+            "batch.v100-needs-image",
+            (*CLUSTER, "image", "id"),
+            MISSING,
+            "an ECS image of your own with V100s: those of Batch have no driver for them",
+            "write image: {bake: true}, which builds one with driver 580, or image: {id: ami-…} with one of "
+            "yours",
+        )
+
+
+def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
+    """Check that EFA has machines with it, close together (Batch user guide, "Elastic Fabric Adapter")."""
+    at = (*CLUSTER, "batch", "efa")
+    if batch.efa and not machine.efa:
+        c.add(
+            "batch.no-efa",
+            at,
+            True,
+            f"false: {batch.instance_types[0]} has no Elastic Fabric Adapter",
+            "write efa: false",
+        )
+    elif batch.efa and batch.placement_group is None:
+        allowed = "true only with a placement group, which EFA asks for"
+        c.add("batch.efa-needs-placement-group", at, True, allowed, "write placement_group: NAME")
+
+
+def _storage(c: Context, batch: BatchConfig) -> None:
+    """Check storage: without a controller, Batch's machines mount file system services only."""
+    at, storage = (*CLUSTER, "storage"), c.cluster.storage
+    for name in ("home", "apps", "scratch"):
+        part = getattr(storage, name)
+        if part is not None and part.kind not in MOUNTED:
+            allowed = f"{' or '.join(MOUNTED)} with scheduler batch: no controller exports directories"
+            c.add("batch.storage-kind", (*at, name, "kind"), part.kind, allowed)
+    if storage.buckets:
+        allowed = "nothing with scheduler batch: FSx shows what is in a bucket (scratch.s3_import)"
+        c.add("batch.no-buckets", (*at, "buckets"), "nothing that applies", allowed, "remove it")
+    if storage.local_scratch is not None:
+        allowed = "nothing with scheduler batch: containers get folders of the root disk by `batch.volumes`"
+        c.add(
+            "batch.no-local-scratch",
+            (*at, "local_scratch"),
+            "nothing that applies",
+            allowed,
+            "remove it, and raise batch.disk_gib",
+        )
+    if batch.file_system != "job":
+        return
+    where, scratch = (*CLUSTER, "batch", "file_system"), storage.scratch
+    if scratch is None or scratch.kind != "fsx_lustre" or scratch.s3_import is None:
+        allowed = "job only where storage.scratch is fsx_lustre with s3_import"
+        c.add(
+            "batch.job-file-system-needs-import",
+            where,
+            "job",
+            allowed,
+            "a file system that begins empty and ends with its job keeps nothing",
+        )
+    elif not scratch.lustre_deployment().startswith("SCRATCH_"):
+        allowed = "SCRATCH_1 or SCRATCH_2 where each job has a file system of its own"
+        c.add(
+            "batch.job-file-system-deployment",
+            (*at, "scratch", "deployment"),
+            scratch.deployment,
+            allowed,
+            "it lives as long as its job",
+        )
+
+
+CONTAINER: Location = (*CLUSTER, "batch", "container")
+VARIABLES: Location = (*CONTAINER, "environment")
+MOST_DEFINITION = 24 * 1024
+"""The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
+MANIFEST = "manifest"
+"""The placeholder that a manifest's address takes."""
+LAUNCH, MPI = "SLURM_STACKS_LAUNCH", "mpi"
+LAUNCHES = ("processes", MPI)
+"""How our entry point starts a program (`workload.batch.settings`)."""
+FOLDERS = {"JOB_DIR": "/fsx/resized", "SCRATCH_DIR": "/scratch"}
+"""What our entry point needs, with an example of each."""
+
+
+def check_container(c: Context, batch: BatchConfig) -> None:
+    container = batch.container
+    if container.image is not None and container.repository is not None:
+        allowed = "nothing beside `image`: the stack makes a repository only for an image of its own"
+        c.add(
+            "batch.repository-and-image",
+            (*CONTAINER, "repository"),
+            container.repository,
+            allowed,
+            "remove one of the two",
+        )
+    if container.cached and not c.cluster.image.bake:
+        allowed = "true only with image: {bake: true}, the image of the machines that would hold it"
+        c.add(
+            "batch.cache-needs-bake",
+            (*CONTAINER, "cached"),
+            True,
+            allowed,
+            "remove it, or write image: {bake: true}",
+        )
+    elif container.cached and batch.disk_gib < CACHING_GIB:
+        allowed = f"{CACHING_GIB} or more with container.cached: the image of the machines has this size"
+        c.add("batch.cache-disk-size", (*CLUSTER, "batch", "disk_gib"), batch.disk_gib, allowed)
+    if (shared := container.shared_memory_mib or 0) > container.memory_mib:
+        allowed = f"at most {container.memory_mib}: /dev/shm is part of the container's memory"
+        c.add("batch.shared-memory", (*CONTAINER, "shared_memory_mib"), shared, allowed)
+    _command(c, batch)
+    _volumes(c, batch)
+    _variable_names(c, batch)
+    _gpus(c, batch)
+    if container.image is None:
+        _entry_point(c, batch)
+
+
+def _command(c: Context, batch: BatchConfig) -> None:
+    """Check placeholders: without a value, Batch would pass the word `Ref::lr` to the program."""
+    given, known = batch.container.command, {*batch.parameters, MANIFEST}
+    named = {name for word in given for name in re.findall(r"Ref::([\w.-]*)", word)}
+    if MANIFEST in named and not batch.start_on_manifest and MANIFEST not in batch.parameters:
+        allowed = "Ref::manifest only with start_on_manifest: true"
+        c.add(
+            "batch.manifest-needs-start",
+            (*CONTAINER, "command"),
+            given,
+            allowed,
+            "nothing else has a manifest",
+        )
+    for name in sorted(named - known):
+        allowed = f"placeholders with a value: {', '.join(f'Ref::{one}' for one in sorted(known))}"
+        c.add(
+            "batch.parameter-unknown",
+            (*CONTAINER, "command"),
+            f"Ref::{name}",
+            allowed,
+            f"write batch: {{parameters: {{{name or 'name'}: …}}}}",
+        )
+    for name in sorted(batch.parameters):
+        at = (*CLUSTER, "batch", "parameters", name)
+        if not re.fullmatch(r"[\w.-]+", name):
+            c.add("batch.parameter-name", at, name, "names of letters, digits, '.', '_' and '-'", "rename it")
+        elif name not in named:
+            c.add(
+                "batch.parameter-unused",
+                at,
+                name,
+                f"parameters that the command uses, as Ref::{name}",
+                "or leave it out",
+            )
+
+
+def _volumes(c: Context, batch: BatchConfig) -> None:
+    """Check that a folder is mounted once, and nothing over it."""
+    seen: set[tuple[str, str]] = set()
+    for index, volume in enumerate(batch.container.volumes):
+        for key, folder in (("source", volume.source), ("path", volume.path or volume.source)):
+            if (key, folder) in seen:
+                where = key if getattr(volume, key) else "source"
+                c.add(
+                    "batch.volume-twice",
+                    (*CONTAINER, "volumes", index, where),
+                    folder,
+                    "each folder once",
+                    "remove one of the two",
+                )
+                break
+            seen.add((key, folder))
+
+
+def _variable_names(c: Context, batch: BatchConfig) -> None:
+    given = batch.container.environment
+    for name in sorted(given):
+        if name.startswith("AWS_BATCH"):
+            # botocore, batch: ContainerProperties.
+            c.add(
+                "batch.variable-reserved",
+                (*VARIABLES, name),
+                given[name],
+                "names that do not start with AWS_BATCH",
+                "rename it",
+            )
+        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            allowed = "names of letters, digits and underscores, no digit first"
+            c.add("batch.variable-name", (*VARIABLES, name), given[name], allowed, "rename it")
+    definition = json.dumps([batch.container.command, dict(given)], ensure_ascii=False).encode()
+    if len(definition) > MOST_DEFINITION:
+        allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"
+        c.add(
+            "batch.definition-too-long",
+            VARIABLES,
+            f"{len(definition)} bytes",
+            allowed,
+            "put long values into a file on /fsx",
+        )
+
+
+def _gpus(c: Context, batch: BatchConfig) -> None:
+    """Check the GPUs of a node, and the published variable that has those of all nodes."""
+    name, container = batch.instance_types[0], batch.container
+    machine = c.instance_type(name)
+    if machine is None or not c.sound((*CLUSTER, "batch", "nodes")):
+        return
+    devices = machine.accelerator.count if machine.accelerator else 0
+    gpus = devices if container.gpus is None else container.gpus
+    if gpus > devices:
+        c.add("batch.gpus", (*CONTAINER, "gpus"), gpus, f"at most {devices} on {name}")
+        return
+    mpi_gpus, all_gpus = container.environment.get("MPI_GPUS"), batch.nodes * gpus
+    ranks = container.environment.get(LAUNCH) == MPI
+    if mpi_gpus is None or mpi_gpus == str(all_gpus) or (ranks and not gpus):
+        return
+    asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
+    if not gpus:
+        c.add(
+            "batch.mpi-gpus-without-gpus",
+            (*VARIABLES, "MPI_GPUS"),
+            mpi_gpus,
+            f"nothing: {name} has no GPU",
+            "remove it",
+        )
+    elif ranks and mpi_gpus.isascii() and mpi_gpus.isdigit() and 0 < int(mpi_gpus) < all_gpus:
+        return
+    else:
+        c.add(
+            "batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), mpi_gpus, f"{'at most ' * ranks}{all_gpus}: {asked}"
+        )
+
+
+def _entry_point(c: Context, batch: BatchConfig) -> None:
+    """Check what the entry point of our own image would refuse."""
+    given = batch.container.environment
+    for name, example in FOLDERS.items():
+        folder = given.get(name)
+        if folder is None:
+            c.add(
+                "batch.folder-missing",
+                (*VARIABLES, name),
+                MISSING,
+                f"a folder, like {example}",
+                "the entry point needs it",
+            )
+        elif not folder.startswith("/"):
+            c.add("batch.folder-relative", (*VARIABLES, name), folder, f"an absolute path, like {example}")
+        elif name == "JOB_DIR" and not _shared(c, batch, folder):
+            allowed = "a folder that all nodes see: below a volume of a file system under `storage`"
+            c.add(
+                "batch.folder-not-shared",
+                (*VARIABLES, name),
+                folder,
+                allowed,
+                "results and checkpoints would be lost with the machine",
+            )
+    batch_size = given.get("BATCH_SIZE", "1")
+    if not (batch_size.isascii() and batch_size.isdigit() and int(batch_size)):
+        c.add("batch.batch-size", (*VARIABLES, "BATCH_SIZE"), batch_size, "a whole number, 1 or more")
+    launch = given.get(LAUNCH, LAUNCHES[0])
+    if launch not in LAUNCHES:
+        c.add("batch.launch", (*VARIABLES, LAUNCH), launch, f"one of {', '.join(LAUNCHES)}")
+    elif launch == MPI and not batch.container.command:
+        allowed = "a program: the built-in training of ResNet-50 does not use MPI"
+        c.add(
+            "batch.mpi-needs-command",
+            (*CONTAINER, "command"),
+            "nothing: the list is empty",
+            allowed,
+            f"or remove {LAUNCH}",
+        )
+
+
+def _shared(c: Context, batch: BatchConfig, folder: str) -> bool:
+    """Return whether a folder of the container is on a file system that all nodes mount."""
+    storage = c.cluster.storage
+    parts = {name: getattr(storage, name) for name in ("home", "apps", "scratch")}
+    mounts = [part.mounted_at(name) for name, part in parts.items() if part is not None]
+    for volume in batch.container.volumes:
+        inside, outside = PurePosixPath(volume.path or volume.source), PurePosixPath(volume.source)
+        if PurePosixPath(folder).is_relative_to(inside):
+            here = outside / PurePosixPath(folder).relative_to(inside)
+            if any(here.is_relative_to(mount) for mount in mounts):
+                return True
+    return False

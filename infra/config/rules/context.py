@@ -1,0 +1,93 @@
+"""The input of every check, and the list of mistakes that it adds to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.config import placeholders
+from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.jobs import BenchmarkConfig
+from infra.config.mistakes import Location, Mistake, path_of, shown
+from infra.instance_types.catalog import Catalog, InstanceType
+
+CLUSTER: Location = ("slurm-stacks:cluster",)
+BENCHMARK: Location = ("slurm-stacks:benchmark",)
+
+MISSING = "nothing: the key is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudLocation:
+    """The region, zone and project from the settings of the clouds' providers."""
+
+    aws_region: str | None = None
+    gcp_region: str | None = None
+    zone: str | None = None
+    project: str | None = None
+
+    def region_of(self, provider: str) -> str | None:
+        if provider == "aws":
+            return self.aws_region
+        if provider == "gcp":
+            return self.gcp_region or (self.zone.rpartition("-")[0] if self.zone else None)
+        return None
+
+
+@dataclass(slots=True)
+class Context:
+    """A cluster whose configuration is checked.
+
+    Attributes:
+        broken: Locations whose values were found wrong and replaced by placeholders.
+        stack: The stack's name, for commands in messages.
+        project: The project's folder; `None` if files are not checked.
+        region: The stack's region; `None` if it is unknown or not valid.
+    """
+
+    cluster: ClusterConfig
+    benchmark: BenchmarkConfig | None
+    location: CloudLocation
+    facts: Catalog
+    broken: set[Location]
+    stack: str
+    project: Path | None = None
+    region: str | None = None
+    mistakes: list[Mistake] = field(default_factory=list)
+    _near: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def provider(self) -> str:
+        return self.cluster.provider
+
+    def add(self, code: str, location: Location, given: Any, allowed: str, advice: str = "") -> None:
+        """Report a mistake, unless its location is known to be wrong already, or has a placeholder.
+
+        Args:
+            code: The rule's name. It never changes, and another rule never gets it.
+            given: The value. A text that begins with "nothing" is shown without quotes.
+        """
+        if not self.sound(location) or placeholders.stands_at(location, given):
+            return
+        text = given if isinstance(given, str) and given.startswith("nothing") else shown(given)
+        self.mistakes.append(Mistake(code, path_of(location), text, allowed, advice))
+
+    def sound(self, location: Location) -> bool:
+        """Return whether the value is the file's: no mistake is at this location, above or below it."""
+        return all(wrong[: len(location)] != location[: len(wrong)] for wrong in self.broken)
+
+    def instance_type(self, name: str) -> InstanceType | None:
+        """Return the facts of an instance type, if it is this provider's."""
+        machine = self.facts.instance_type(name)
+        return machine if machine and machine.provider == self.provider else None
+
+    def near(self, name: str) -> list[str]:
+        """Return this provider's instance types with similar names, the most similar first; cached."""
+        if name not in self._near:
+            self._near[name] = self.facts.near(name, self.provider)
+        return self._near[name]
+
+    def default_partition(self) -> PartitionConfig | None:
+        partitions = self.cluster.partitions
+        return next((p for p in partitions if p.default), partitions[0] if partitions else None)

@@ -1,0 +1,118 @@
+"""Rules of the local stack: its ports, isolation, and the local cloud's quotas and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from infra.config.cluster import PartitionConfig
+from infra.config.mistakes import near
+from infra.config.rules.context import CLUSTER, Context
+from node.slurm.addressing import PORT_BLOCK
+
+# The most ports of slurmds on this machine. Each partition has blocks of them (see cli.local.run_directory).
+MOST_LOCAL_PORTS = 15_700
+"""The most bytes in the name of an object in Cloud Storage."""
+
+
+def check_local(c: Context) -> None:
+    cluster = c.cluster
+    if c.provider != "local":
+        if cluster.local is not None:
+            c.add(
+                "provider.other-settings",
+                (*CLUSTER, "local"),
+                "nothing that applies",
+                f"settings of {c.provider}",
+                "remove local:",
+            )
+        return
+    if cluster.local is not None and cluster.local.suite is not None and cluster.local.isolation == "process":
+        c.add(
+            "local.suite-needs-container",
+            (*CLUSTER, "local", "suite"),
+            cluster.local.suite,
+            "a release only for machines that boot: processes run this machine's",
+            "remove suite:, or write isolation: container",
+        )
+    if cluster.local is not None and cluster.local.isolation == "container":
+        # Each container machine has all ports of its own, and login machines are containers, too.
+        return
+    if cluster.login.count:
+        c.add(
+            "local.login-needs-container",
+            (*CLUSTER, "login", "count"),
+            cluster.login.count,
+            "0: where machines are processes, the login machine is this machine",
+            "remove login:, or write local: {isolation: container}",
+        )
+    wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
+    if wanted > MOST_LOCAL_PORTS:
+        c.add(
+            "local.too-many-ports",
+            (*CLUSTER, "partitions"),
+            wanted,
+            f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
+            "lower nodes.max",
+        )
+
+
+LOCAL = (*CLUSTER, "local")
+
+
+def check_local_cloud(c: Context) -> None:
+    local, partitions = c.cluster.local, c.cluster.partitions
+    if local is None or c.provider != "local":
+        return
+    static = sum(p.nodes.min for p in partitions)
+    if local.quota_nodes is not None and static > local.quota_nodes:
+        allowed = f"{static} or more: that many nodes are static (nodes.min)"
+        c.add("local.quota-nodes", (*LOCAL, "quota_nodes"), local.quota_nodes, allowed)
+    devices = sum(p.nodes.min * _devices(c, p) for p in partitions)
+    if local.quota_gpus is not None and devices > local.quota_gpus:
+        allowed = f"{devices} or more: the static nodes have that many devices (nodes.min)"
+        c.add("local.quota-gpus", (*LOCAL, "quota_gpus"), local.quota_gpus, allowed)
+    known = pools((p.name, p.zones or ()) for p in partitions)
+    named = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(partitions)))
+    for pool, count in local.capacity.items():
+        if named and pool not in known:
+            meant = near(pool, known)
+            advice = f"did you mean {meant}?" if meant else ""
+            c.add(
+                "local.pool-unknown",
+                (*LOCAL, "capacity", pool),
+                count,
+                f"the pools {', '.join(known)}",
+                advice,
+            )
+    for partition in partitions:
+        _capacity_for_static_nodes(c, partition, local.capacity)
+
+
+def _capacity_for_static_nodes(c: Context, partition: PartitionConfig, capacity: dict[str, int]) -> None:
+    static, name = partition.nodes.min, partition.name
+    if name in capacity and capacity[name] < static:
+        allowed = f"{static} or more: so many nodes of {name} are static (nodes.min)"
+        c.add("local.pool-capacity", (*LOCAL, "capacity", name), capacity[name], allowed)
+    zones = [f"{name}/{zone}" for zone in partition.zones or ()]
+    available = sum(capacity.get(zone, static) for zone in zones)
+    if zones and available < static:
+        allowed = f"{static} or more in its zones together: that many nodes are static (nodes.min)"
+        c.add("local.zones-capacity", (*LOCAL, "capacity"), {zone: capacity[zone] for zone in zones}, allowed)
+
+
+def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return the names of pools that `capacity` may have.
+
+    Args:
+        partitions: The name and the zones of each partition.
+    """
+    found = []
+    for name, zones in partitions:
+        found += [name, *(f"{name}/{zone}" for zone in zones)]
+    return found
+
+
+def _devices(c: Context, partition: PartitionConfig) -> int:
+    machine = c.instance_type(partition.instance_type)
+    accelerator = partition.accelerator or (machine.accelerator if machine else None)
+    return accelerator.count if accelerator else 0

@@ -1,0 +1,44 @@
+"""Chooses the cloud of a cluster's machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from node.bootstrap.vm.clouds.interface import Cloud
+from node.model import Settings
+
+if TYPE_CHECKING:
+    from node.bootstrap.vm.clouds.aws import Aws
+    from node.bootstrap.vm.clouds.gcp import Gcp
+    from node.bootstrap.vm.clouds.local import Local
+
+
+def kind(provider: str) -> type[Aws] | type[Gcp] | type[Local]:
+    """Return the class of a provider's cloud.
+
+    Raises:
+        ValueError: The provider is unknown.
+    """
+    # Imported late, because a machine has the code of its own cloud only.
+    if provider == "aws":
+        from node.bootstrap.vm.clouds.aws import Aws
+
+        return Aws
+    if provider == "gcp":
+        from node.bootstrap.vm.clouds.gcp import Gcp
+
+        return Gcp
+    if provider == "local":
+        from node.bootstrap.vm.clouds.local import Local
+
+        return Local
+    raise ValueError(f"provider {provider!r} has no machines of a cloud's; known: aws, gcp, local")
+
+
+def of(settings: Settings) -> Cloud:
+    """Return the cloud of a cluster's machines.
+
+    Raises:
+        ValueError: The provider is unknown.
+    """
+    return kind(settings.design.provider)(settings)

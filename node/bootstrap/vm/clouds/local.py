@@ -1,0 +1,123 @@
+"""The interface to the local stack, in which folders of the host take the place of a cloud's services.
+
+The bucket, the secret store and the driver's socket are below `HOME`. The machine has the host's clock.
+"""
+
+from __future__ import annotations
+
+import pwd
+import socket
+import time
+from pathlib import Path
+
+from node.bootstrap import files
+from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import users
+from node.bootstrap.vm.clouds.interface import Disk
+from node.bootstrap.vm.metadata_guard import Openings
+from node.cloud_api import Notice, Notices
+from node.model import Mount, Settings
+
+HOME = "/srv/slurm-stacks"
+BUCKET = f"{HOME}/bucket"
+"""The bucket's folder. Every machine reads it and writes its boot report there, `boot/<host>.json`."""
+SOCKET = f"{HOME}/cloud/agent.sock"
+SECRETS = f"{HOME}/secrets"
+"""The secret store's folder. It and the socket are on the controller only."""
+HOME_OF_ROOT = "/home/root"
+
+
+class Folder:
+    """A bucket in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, key: str) -> bytes:
+        return (self._path / key).read_bytes()
+
+    def put(self, key: str, content: bytes) -> None:
+        files.write(self._path / key, content)
+
+
+class File:
+    """A secret in a file that only root can read."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+
+    def get(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put(self, content: bytes) -> None:
+        files.write(self._path, content, 0o600)
+
+
+class _Silent:
+    """A source without notices, because the agent informs the controller when it takes a machine."""
+
+    def notice(self) -> Notice | None:
+        return None
+
+    def wait(self, seconds: float) -> Notice | None:
+        time.sleep(seconds)
+        return None
+
+
+class Local:
+    """A container on the engineer's machine."""
+
+    scheme = "local://"
+    # A container has the host's clock and cannot set it.
+    time = ("slurm-stacks.sources", "# None: this machine has its host's clock.\n")
+    packages: tuple[str, ...] = ()
+    storage: tuple[str, ...] = ("bind",)
+    write_seconds = 0.0
+    tells_controller = True
+    metadata_openings = Openings()
+
+    def __init__(self, settings: Settings) -> None:
+        """Ignore the settings."""
+
+    def notices(self, node: str) -> Notices:
+        return _Silent()
+
+    def node(self) -> str:
+        return socket.gethostname()
+
+    def bucket(self, url: str, *, attempts: int = 1, timeout: float = 0.0) -> Folder:
+        return Folder(Path(url))
+
+    def secret(self, name: str) -> File:
+        return File(Path(SECRETS) / name)
+
+    def keep_name(self, context: Context) -> None:
+        """Do nothing, because only cloud-init would change the name."""
+
+    def disk(self, context: Context, mount: Mount) -> Disk:
+        raise ValueError(f"{mount.path}: machines of the local stack have no disks to export")
+
+    def scratch(self, context: Context) -> list[str]:
+        return []
+
+    def prepare_users(self, context: Context) -> None:
+        """Give root a home on the shared disk, and a key for `ssh NODE`, because users log in as root."""
+        accounts = context.at("etc/passwd")
+        lines = accounts.read_text().replace(":root:/root:", f":root:{HOME_OF_ROOT}:")
+        files.write(accounts, lines.encode())
+        if context.role == "controller":
+            root = pwd.struct_passwd(("root", "x", 0, 0, "root", HOME_OF_ROOT, "/bin/sh"))
+            users.keys_if_possible(context, root)
+
+    def watched(self, context: Context) -> bool:
+        return False
+
+    def install_agent(self, context: Context) -> None:
+        raise SkipStep("logs stay on the machine")
+
+    def ship_logs(self, context: Context) -> str:
+        raise SkipStep("logs stay on the machine")

@@ -1,0 +1,121 @@
+"""Installs packages of the stack file that are on no package registry: each is known by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from node import http_client, plurals
+from node.bootstrap import files, hook_scripts
+from node.bootstrap.context import Context
+from node.bootstrap.vm import apt
+from node.cloud_api import ServiceError, UnreachableError
+from node.model import Package
+
+# Fetches files whose content is known by its hash.
+
+TIMEOUT_SECONDS = 60.0
+"""The time limit for a connection, and for each wait for data."""
+PIECE_BYTES = 1 << 20
+
+
+def download(context: Context, source: str, sha256: str, target: Path) -> None:
+    """Fetch a file, and keeps it only if it has the given hash.
+
+    Args:
+        source: `https://…`, an object of this machine's cloud (`s3://…`, `gs://…`), or a path in the archive.
+        sha256: The hash, in small hexadecimal digits.
+        target: The file to write; its folder exists.
+
+    Raises:
+        ServiceError: It cannot be fetched, or has another hash. Then there is no file.
+        FileNotFoundError: The node archive does not have it.
+    """
+    with files.replacing(target) as draft:
+        if source.startswith(("http://", "https://")):
+            _web(source, draft)
+        elif "://" in source:
+            draft.write(hook_scripts.fetch(context, source))
+        else:
+            draft.write(context.path(context.folders.code / source).read_bytes())
+        draft.seek(0)
+        found = hashlib.file_digest(draft, "sha256").hexdigest()  # type: ignore[arg-type]
+        if found != sha256:
+            raise ServiceError(
+                f"{source}: its SHA-256 is {found}, and should be {sha256}: it is not installed"
+            )
+
+
+def _web(url: str, target: BinaryIO) -> None:
+    """Fetch a URL. Redirects are followed, because the content is checked afterwards."""
+
+    def once() -> None:
+        target.seek(0)
+        target.truncate()
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            shutil.copyfileobj(response, target, PIECE_BYTES)
+            expected = response.headers.get("Content-Length")
+        # A connection that ends early is no error of http.client when a response is read in pieces.
+        if expected is not None and target.tell() != int(expected):
+            raise OSError(f"{target.tell()} of {expected} bytes came")
+
+    try:
+        http_client.retried(once, http_client.ATTEMPTS)
+    except urllib.error.HTTPError as error:
+        if error.code not in http_client.PASSING:
+            raise ServiceError(f"{url}: HTTP status {error.code}", status=error.code) from error
+        raise _unreachable(url, f"HTTP status {error.code}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(url, http_client.reason(error)) from error
+
+
+def _unreachable(url: str, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"{url} could not be fetched ({plurals.count(http_client.ATTEMPTS, 'attempt')}): {reason}"
+    )
+
+
+STAMPS = "usr/share/slurm-stacks/packages"
+"""A file for each installed package, named by the hash of its file. An image has the folder, too."""
+DRAFTS = "var/tmp/slurm-stacks"
+
+
+def install(context: Context, packages: Sequence[Package]) -> list[str]:
+    """Install the packages that this machine does not have, and return their names.
+
+    Raises:
+        ServiceError: A package cannot be fetched, or has another hash.
+        CommandError: apt cannot install one.
+    """
+    if not (missing := [package for package in packages if not _there(context, package)]):
+        return []
+    drafts = files.folder(context.at(DRAFTS), 0o700)
+    paths = {package.sha256: drafts / f"{package.sha256[:16]}.deb" for package in missing}
+    for package in missing:
+        download(context, package.archived(), package.sha256, paths[package.sha256])
+    names = [str(path) for path in paths.values()]
+    if not apt.simulate(context, names).possible:
+        apt.update(context)
+    apt.install_files(context, names)
+    stamps, installed = files.folder(context.at(STAMPS)), []
+    for digest, path in paths.items():
+        name = context.run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(path)).strip()
+        files.write(stamps / digest, f"{name}\n".encode())
+        path.unlink()
+        installed.append(name.split()[0])
+    return installed
+
+
+def _there(context: Context, package: Package) -> bool:
+    """Return whether this very package is installed."""
+    stamp = context.at(STAMPS) / package.sha256
+    if not stamp.exists():
+        return False
+    name, version = stamp.read_text().split()
+    return apt.installed(context, [name]) == {name: version}

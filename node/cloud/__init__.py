@@ -1,1 +1,0 @@
-"""The parts that all clouds' HTTP APIs share: a call with retries, and its errors."""

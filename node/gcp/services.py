@@ -1,0 +1,211 @@
+"""The two services of Google Cloud that machines call, Cloud Storage and Secret Manager."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from node import http_client as http
+from node.cloud_api import MissingError, ServiceError, checked
+from node.waiting import pauses_for, retry
+
+# Calls to Google's APIs with the machine's access token, and their errors as sentences.
+
+
+class Token(Protocol):
+    """A function that returns an access token; `fresh` requests another, as the last was refused."""
+
+    def __call__(self, *, fresh: bool = False) -> str: ...
+
+
+def request(
+    method: str,
+    url: str,
+    what: str,
+    token: Token,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    attempts: int = http.ATTEMPTS,
+    timeout: float = http.TIMEOUT_SECONDS,
+) -> http.Answer:
+    """Send a request and returns the response. If the token is refused, it tries once more with a new one.
+
+    Args:
+        what: The requested thing, for error messages.
+        token: Returns the access token. It is called before each attempt.
+
+    Raises:
+        MissingError: The requested thing does not exist.
+        UnreachableError: The service did not answer.
+        ServiceError: The service refused. `code` is Google's reason, such as `PERMISSION_DENIED` or
+            `notFound`.
+    """
+    for fresh in (False, True):
+        given: Callable[[], Mapping[str, str]] = _headers(token, headers or {}, fresh)
+        answer = http.call(method, url, given, body, attempts=attempts, timeout=timeout)
+        if answer.status != 401:
+            break
+    if answer.status == 200:
+        return answer
+    code, message = _parse_error(answer.body)
+    code = code or f"HTTP status {answer.status}"
+    meaning = HELP.get(answer.status)
+    answer_text = f"{code}: {message}" if message else code
+    kind = MissingError if answer.status == 404 else ServiceError
+    raise kind(f"{what}: {f'{meaning} ({answer_text})' if meaning else answer_text}", code, answer.status)
+
+
+def _headers(token: Token, more: Mapping[str, str], fresh: bool) -> Callable[[], Mapping[str, str]]:
+    return lambda: {**more, "authorization": f"Bearer {token(fresh=fresh)}"}
+
+
+HELP = {
+    401: "the token of the machine's service account was not accepted",
+    403: "the machine's service account may not do that",
+    404: "it does not exist",
+    429: "Google Cloud takes no more calls of this kind for now",
+}
+"""Explanations of the HTTP status for readers of a boot report."""
+
+
+def _parse_error(body: bytes) -> tuple[str, str]:
+    """Return the reason and the message of Google's error. Both are empty for any other content."""
+    try:
+        error: dict[str, Any] = json.loads(body)["error"]
+        reasons = [str(entry["reason"]) for entry in error.get("errors", []) if entry.get("reason")]
+        code = str(error.get("status") or (reasons[0] if reasons else ""))
+        return code, " ".join(str(error.get("message", "")).split())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
+
+
+# Reads and writes whole objects of the cluster's bucket in Cloud Storage, and checks digests.
+
+SCHEME = "gs://"
+STORAGE_ENDPOINT = "https://storage.googleapis.com"
+STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
+
+
+class Bucket:
+    """A client of one bucket.
+
+    Args:
+        url: `gs://name`.
+        attempts: The number of attempts per call. The boot report has no time for many.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: Token,
+        *,
+        attempts: int = http.ATTEMPTS,
+        timeout: float = http.TIMEOUT_SECONDS,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._name = urllib.parse.quote(self.url.removeprefix(SCHEME), safe="")
+        self._token = token
+        self._attempts, self._timeout = attempts, timeout
+
+    def get(self, key: str, sha256: str | None = None) -> bytes:
+        """Return an object's content.
+
+        Args:
+            sha256: The expected digest in hexadecimal. `None` means that any content is accepted.
+
+        Raises:
+            MissingError: The object does not exist.
+            UnreachableError: Cloud Storage did not answer.
+            ServiceError: Cloud Storage refused, or the digest is wrong.
+        """
+        name = urllib.parse.quote(key, safe="")
+        answer = self._call("GET", f"storage/v1/b/{self._name}/o/{name}?alt=media", key)
+        return checked(answer.body, sha256, f"{self.url}/{key}")
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, which may exist already.
+
+        Raises:
+            UnreachableError: Cloud Storage did not answer.
+            ServiceError: Cloud Storage refused. An object can be written once per second.
+        """
+        query = urllib.parse.urlencode({"uploadType": "media", "name": key})
+        self._call("POST", f"upload/storage/v1/b/{self._name}/o?{query}", key, content)
+
+    def _call(self, method: str, path: str, key: str, body: bytes | None = None) -> http.Answer:
+        base = os.environ.get(STORAGE_ENDPOINT_VARIABLE) or STORAGE_ENDPOINT
+        # Google's clients accept the variable with and without a scheme.
+        base = base if "://" in base else f"http://{base}"
+        headers = {} if body is None else {"content-type": "application/octet-stream"}
+        return request(
+            method, f"{base.rstrip('/')}/{path}", f"{self.url}/{key}", self._token, body, headers,
+            attempts=self._attempts, timeout=self._timeout,
+        )  # fmt: skip
+
+
+SECRETS_ENDPOINT = "https://secretmanager.googleapis.com"
+SECRETS_ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
+DENIED_SECONDS = 600.0
+"""How long a refusal may mean that a new permission is not active yet. That takes two minutes as a rule, and
+sometimes seven or more (https://cloud.google.com/iam/docs/access-change-propagation)."""
+PAUSE_SECONDS = 5.0
+
+
+class Secret:
+    """A client of one secret.
+
+    Args:
+        name: `projects/<project>/secrets/<name>`.
+    """
+
+    def __init__(self, name: str, token: Token) -> None:
+        self.name = name
+        self._token = token
+        self._pauses: Iterator[float] | None = None
+
+    def get(self) -> bytes | None:
+        """Return the newest value. `None` means that the secret has no value yet, or does not exist.
+
+        Google's response is the same in both cases.
+
+        Raises:
+            UnreachableError: The service did not answer.
+            ServiceError: The service refused.
+        """
+        try:
+            answer = self._call("GET", f"{self.name}/versions/latest:access")
+        except MissingError:
+            return None
+        return base64.b64decode(answer["payload"]["data"])
+
+    def put(self, content: bytes) -> None:
+        """Set the value. A repeated attempt may make a second version with the same value.
+
+        Raises:
+            MissingError: The secret does not exist.
+            UnreachableError: The service did not answer.
+            ServiceError: The service refused.
+        """
+        payload = {"payload": {"data": base64.b64encode(content).decode()}}
+        self._call("POST", f"{self.name}:addVersion", json.dumps(payload).encode())
+
+    def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        base = os.environ.get(SECRETS_ENDPOINT_VARIABLE) or SECRETS_ENDPOINT
+        headers = {} if body is None else {"content-type": "application/json"}
+        url, what = f"{base.rstrip('/')}/v1/{path}", f"secret {self.name}"
+        # All calls share one deadline, because the permissions to read and to write are given together.
+        if self._pauses is None:
+            self._pauses = pauses_for(DENIED_SECONDS, PAUSE_SECONDS)
+        answer = retry(
+            lambda: request(method, url, what, self._token, body, headers),
+            ServiceError,
+            self._pauses,
+            lambda error: error.status == 403,
+        )
+        content: dict[str, Any] = json.loads(answer.body)
+        return content

@@ -1,0 +1,76 @@
+"""The commands of AWS stacks' resources on the engineer's machine: `python -m operations.aws VERB …`.
+
+They are the verbs of every cloud, `unbake`, and `proxy`, which OpenSSH runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from infra.aws import access
+from infra.program import locations
+from operations import pages
+from operations.aws import account, images
+from operations.aws.account import explained
+from operations.aws.cloud import AwsCloud
+from operations.clouds import commands
+from operations.clouds.ssh_access import own_key
+
+# The user's SSH key on EC2 instances, by EC2 Instance Connect.
+
+
+def bring_key(client: Any, instance: str, user: str, home: Path) -> None:
+    """Make a machine accept one of the user's own keys for a minute (EC2 Instance Connect).
+
+    Args:
+        client: The boto3 client of `ec2-instance-connect`.
+
+    Raises:
+        UserError: The user has no such key, or AWS refuses.
+    """
+    with explained():
+        client.send_ssh_public_key(
+            InstanceId=instance, InstanceOSUser=user, SSHPublicKey=own_key(home / ".ssh")
+        )
+
+
+NO_CLI = (
+    "Session Manager needs the AWS CLI and its plugin, and `aws` is not on PATH: install both "
+    f"({pages.AWS_CLI} and {pages.SESSION_MANAGER}), or use access.mode: ssh"
+)
+
+
+def proxy(options: argparse.Namespace) -> dict[str, Any]:
+    """Make an instance accept one of the user's keys, and connect to its port (OpenSSH's ProxyCommand)."""
+    client = account.client("ec2-instance-connect", options.region)
+    bring_key(client, options.instance, options.user, locations.home())
+    commands.replace_process(access.session(options.region, options.instance, options.port), NO_CLI)
+
+
+def unbake(options: argparse.Namespace) -> dict[str, Any]:
+    """Remove the images that a recipe has made, from which no machine starts any more."""
+    ec2, builder = account.clients(options.region, "ec2", "imagebuilder")
+    return {"removed": images.remove(ec2, builder, options.cluster, options.recipe, commands.say)}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser, verb = commands.parser()
+    proxying = verb("proxy")
+    for name in ("region", "instance", "user"):
+        proxying.add_argument(f"--{name}", required=True)
+    proxying.add_argument("--port", default="22")
+    unbaking = verb("unbake")
+    for name in ("stack", "region", "cluster", "recipe"):
+        unbaking.add_argument(f"--{name}", required=True)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    return commands.run({**commands.verbs(AwsCloud), "proxy": proxy, "unbake": unbake}, parse())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The engineer's own access to AWS: clients with credentials, and AWS's errors in one sentence.
+
+Only code that acts on a real account uses this module; plans and tests of components never do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from infra.errors import EXIT_REFUSED, UserError
+from operations import packages
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+INVALID = {"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"}
+DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
+GET_SOME = (
+    "Log in (`aws sso login`, or `aws configure` with an access key), or set AWS_PROFILE to a profile that "
+    "has them, and run the command again. `./cluster plan` needs none."
+)
+
+
+def require() -> None:
+    """Check that there are a client library and credentials, without asking AWS whether it accepts them.
+
+    Raises:
+        UserError: Exit 3; the message says what is missing and how to get it.
+    """
+    session()
+
+
+def session() -> Any:
+    """Return a boto3 session that has credentials.
+
+    Raises:
+        UserError: Exit 3; there is no boto3, or there are no credentials.
+    """
+    packages.provide("aws")
+    try:
+        import boto3
+        import botocore.exceptions
+    except ModuleNotFoundError:
+        raise UserError(
+            f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Add it "
+            "there (pyproject.toml has it in the group aws), then run the command again",
+            EXIT_REFUSED,
+        ) from None
+    try:
+        boto_session = boto3.Session()
+        found = boto_session.get_credentials()
+    except botocore.exceptions.BotoCoreError as error:
+        why = f"the credentials for AWS cannot be used: {error}. {GET_SOME}"
+        raise UserError(why, EXIT_REFUSED) from error
+    if found is None:
+        raise UserError(f"there are no credentials for AWS here. {GET_SOME}", EXIT_REFUSED)
+    return boto_session
+
+
+def client(service: str, region: str) -> Any:
+    """Return a boto3 client of one service.
+
+    Raises:
+        UserError: As for `session`.
+    """
+    (service_client,) = clients(region, service)
+    return service_client
+
+
+def clients(region: str, *services: str, patient: bool = True) -> list[Any]:
+    """Several boto3 clients of one session, which shares what each of them loads.
+
+    They are cached, because making them takes half a second and a wait asks for them every second.
+
+    Args:
+        patient: Whether to wait for an AWS that is slow or busy; the doctor does not.
+
+    Raises:
+        UserError: As for `session`.
+    """
+    return list(_clients(region, services, frozenset(os.environ.items()), patient))
+
+
+@functools.lru_cache(maxsize=8)
+def _clients(
+    region: str, services: Sequence[str], _environment: frozenset[tuple[str, str]], patient: bool
+) -> tuple[Any, ...]:
+    """Return the cached clients.
+
+    Args:
+        _environment: The environment variables. boto3 takes the credentials and AWS's addresses from them, so
+            a changed environment needs new clients.
+    """
+    boto_session = session()
+    from botocore.config import Config
+
+    settings = Config(
+        connect_timeout=CONNECT_SECONDS if patient else 4.0,
+        read_timeout=READ_SECONDS if patient else 8.0,
+        retries={"mode": "standard", "max_attempts": 8 if patient else 2},
+    )
+    return tuple(boto_session.client(service, region_name=region, config=settings) for service in services)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn AWS's errors in the body into one message.
+
+    Raises:
+        UserError: Exit 3 if the credentials are the cause.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        message = f"{code}: {error.response.get('Error', {}).get('Message', '')}".strip()
+        if code in EXPIRED:
+            raise UserError(f"the credentials for AWS have expired. {GET_SOME}", EXIT_REFUSED) from error
+        if code in INVALID:
+            why = f"AWS does not accept these credentials ({message}). {GET_SOME}"
+            raise UserError(why, EXIT_REFUSED) from error
+        if code in DENIED:
+            raise UserError(
+                f"your user or role on AWS may not call {error.operation_name} ({message}): have it allowed, "
+                "and run the command again",
+                EXIT_REFUSED,
+            ) from error
+        raise UserError(f"AWS refused {error.operation_name}: {message}") from error
+    except BotoCoreError as error:
+        raise UserError(f"AWS does not answer: {error}") from error

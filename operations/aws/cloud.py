@@ -1,0 +1,144 @@
+"""A cluster on AWS behind the shared interface `Cloud`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from infra.aws.access import USER, ssh_proxy
+from infra.clouds.commands import ClusterRef
+from node.bootstrap.vm.images import kinds
+from node.model import Access, ClusterDesign
+from operations.aws import account, images, leftovers, machines
+from operations.aws.account import explained
+from operations.clouds import commands, ssh_access
+from operations.clouds.cloud import KeptStorage, Machine
+
+
+class AwsCloud:
+    """The `operations.clouds.cloud.Cloud` of a cluster in an account and region.
+
+    Args:
+        clients: The boto3 clients of EC2 and S3; by default they are made when they are needed.
+    """
+
+    label = "EC2"
+
+    def __init__(self, place: ClusterRef, clients: Sequence[Any] = ()) -> None:
+        self.place = place
+        self._given = clients
+
+    @functools.cached_property
+    def _clients(self) -> Sequence[Any]:
+        return self._given or account.clients(self.place.region, "ec2", "s3")
+
+    @property
+    def _ec2(self) -> Any:
+        return self._clients[0]
+
+    @property
+    def _s3(self) -> Any:
+        return self._clients[1]
+
+    def label_of(self, text: str) -> str:
+        return text
+
+    def machines(self, *states: str, **labels: str) -> list[Machine]:
+        return machines.instances(self._ec2, self.place.cluster, *states, **labels)
+
+    def start(self, there: Sequence[Machine]) -> None:
+        with explained():
+            self._ec2.start_instances(InstanceIds=[machine.id for machine in there])
+
+    def end(self, there: Sequence[Machine]) -> None:
+        machines.terminate(self._ec2, [machine.id for machine in there])
+
+    def remove_loose(self) -> None:
+        machines.remove_loose(self._ec2, self.place.cluster)
+
+    def leftovers(self) -> list[str]:
+        cluster = self.place.cluster
+        return [
+            *machines.leftovers(self._ec2, cluster),
+            *images.leftovers(self._ec2, cluster),
+            *leftovers.leftovers(
+                lambda service: account.client(service, self.place.region), cluster, commands.say
+            ),
+        ]
+
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
+        from operations.aws import leftovers
+
+        region = self.place.region
+        return list(leftovers.kept(lambda service: account.client(service, region), self.place.cluster))
+
+    def end_images(self, say: Callable[[str], None]) -> None:
+        def builder() -> Any:
+            return account.client("imagebuilder", self.place.region)
+
+        images.remove_unused(self._ec2, builder, self.place.cluster, say)
+
+    def bucket(self) -> str | None:
+        """Return the cluster's bucket, also before it has a machine; `None` if it has no bucket."""
+        with explained():
+            return next(leftovers.buckets(lambda _: self._s3, self.place.cluster), None)
+
+    def read(self, bucket: str, key: str) -> bytes | None:
+        s3 = self._s3
+        with explained():
+            try:
+                content: bytes = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+            except (s3.exceptions.NoSuchKey, s3.exceptions.NoSuchBucket):
+                return None
+        return content
+
+    def changed(self, bucket: str, key: str) -> float:
+        with explained():
+            head = self._s3.head_object(Bucket=bucket, Key=key)
+        seconds: float = head["LastModified"].timestamp()
+        return seconds
+
+    def user(self) -> str:
+        return USER
+
+    def proxy(self, access: Access, python: str) -> str | None:
+        return ssh_proxy(self.place.region, access.mode, access.key, python)
+
+    def console_line(self, machine: Machine) -> str:
+        region, identity = self.place.region, machine.id
+        return f"aws ec2 get-console-output --latest --region {region} --instance-id {identity} --output text"
+
+    def start_line(self, machine: Machine) -> str:
+        return f"aws ec2 start-instances --region {self.place.region} --instance-ids {machine.id}"
+
+
+# The boot reports of failed image builds, for the message of an `up` that failed.
+#
+# Image Builder's own reason is a step's exit status only. The machine is gone, but its boot report is in the
+# bucket.
+
+
+def build_failure(cloud: AwsCloud, design: ClusterDesign, since: float) -> str | None:
+    """Return the step at which each image's build failed, with its last lines; `None` if no build failed.
+
+    Args:
+        since: When this `up` began, in seconds since the epoch. Earlier failures were reported before.
+
+    Raises:
+        UserError: AWS refuses, or does not answer.
+    """
+    bucket = cloud.bucket() if design.image.bake else None
+    if bucket is None:
+        return None
+    found = []
+    for host in (kind.host for kind in kinds(design)):
+        report = ssh_access.boot_report(cloud, bucket, host)
+        failed = report is not None and report["state"] == "failed"
+        if report is not None and failed and cloud.changed(bucket, f"boot/{host}.json") > since:
+            found.append(commands.boot_failure(host, report))
+    if not found:
+        return None
+    return "\n".join(
+        [*found, "Fix the cause and run `up` again: that image is built anew, from the first step."]
+    )

@@ -1,0 +1,210 @@
+"""The interface of a cloud: a cluster's machines, its bucket, and SSH access to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from infra.clouds.commands import ClusterRef
+from infra.cost import HOURS_A_MONTH
+from node.model import Access
+
+# What a destroyed cluster leaves on purpose: what it costs, and how a later cluster takes it back.
+
+Value = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStorage:
+    """A disk, a file system, a snapshot or a backup that outlives its cluster.
+
+    Attributes:
+        name: Its key below `storage` in the stack file.
+        what: The kind and the id, with which the cloud's console finds it.
+        size_gib: The size that is paid for; `None` if it is not known.
+        made: When it was made, as text that sorts by time.
+        keys: The keys of the stack file with which a cluster has it again.
+        rate: USD for each GiB and month; `None` if it is not known.
+    """
+
+    name: str
+    what: str
+    size_gib: float | None
+    made: str
+    keys: Mapping[str, Value] = field(hash=False)
+    rate: float | None = None
+
+    def line(self) -> str:
+        """Return the line of the report: what it is, and what it costs."""
+        size = "" if self.size_gib is None else f", {self.size_gib:g} GiB"
+        if self.rate is None or self.size_gib is None:
+            return f"{self.what} ({self.name}{size}): price unknown"
+        month = self.rate * self.size_gib
+        hour = month / HOURS_A_MONTH
+        return f"{self.what} ({self.name}{size}): {hour:.4f} USD an hour, {month:.2f} USD a month"
+
+
+def kept_report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str]) -> list[str]:
+    """Return the lines that name what is kept, its cost, and the lines of the stack file that take it back.
+
+    Args:
+        file: The name of the stack file.
+        paths: Name -> where the stack file mounts it; empty where that is not known.
+    """
+    if not found:
+        return []
+    order = sorted(found, key=lambda one: (one.name, one.made))
+    newest = {one.name: one for one in order}
+    lines = ["kept, and paid for until you delete it:", *(f"  {one.line()}" for one in order)]
+    lines.append(f"with these lines below slurm-stacks:cluster in {file} a later `up` has the files again:")
+    lines.append("    storage:")
+    for name, one in newest.items():
+        path = paths.get(name)
+        usual = "/fsx" if one.keys.get("kind") == "fsx_lustre" else f"/{name}"
+        keys = {**one.keys, **({"path": path} if path not in (None, usual) else {})}
+        settings = ", ".join(f"{key}: {_text(value)}" for key, value in keys.items())
+        lines.append(f"      {name}: {{{settings}}}")
+    return lines
+
+
+def _text(value: Value | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+ALIVE = ("pending", "running", "stopping", "stopped")
+ENDING = ("ending",)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of a cluster, as its cloud lists it.
+
+    Attributes:
+        id: The identifier that the cloud's own commands take.
+        name: The host's or node's name; the id where the machine has no name label.
+        state: pending | running | stopping | stopped (it can be started again) | ending.
+        launched: When it last started, in seconds since the epoch (UTC).
+        private: The private address.
+        public: The public address; `None` means that it has none.
+        bucket: The bucket in which it publishes its boot report; `None` for nodes.
+        stack: The label with the name of its stack; `None` if it has none.
+    """
+
+    id: str
+    name: str
+    role: str
+    state: str
+    launched: float
+    private: str | None
+    public: str | None
+    bucket: str | None
+    zone: str | None = None
+    stack: str | None = None
+
+    def ssh_host(self, access: Access) -> str:
+        """Return the host name for `ssh`: an address, or the id, which other modes' ProxyCommand takes."""
+        return (self.public or self.private or self.id) if access.mode == "ssh" else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedMachine:
+    """A machine with the tag of a cluster.
+
+    Attributes:
+        running: Whether it runs and costs; a stopped machine is False.
+        launched: When it last started, in seconds since the epoch.
+    """
+
+    cluster: str
+    stack: str | None
+    node: bool
+    running: bool
+    instance_type: str
+    launched: float
+    accelerator: tuple[str, int] | None = None
+
+
+class Cloud(Protocol):
+    """One cluster of a cloud, asked with the engineer's own credentials.
+
+    No method looks for credentials before it needs them. Every method raises UserError with one message if
+    there are no credentials (exit 3), if the cloud refuses (exit 3), or if it does not answer.
+    """
+
+    @property
+    def place(self) -> ClusterRef: ...
+
+    @property
+    def label(self) -> str:
+        """The name of the cloud's machine service for sentences, such as EC2."""
+        ...
+
+    def label_of(self, text: str) -> str:
+        """Return a text in the form in which the cloud's labels hold it."""
+        ...
+
+    def machines(self, *states: str, **labels: str) -> list[Machine]:
+        """Return the cluster's machines, from every page of the list.
+
+        Args:
+            states: Values of `Machine.state`; without any, machines in every state, also terminated ones.
+            labels: Values of further labels: `role`, `host`.
+        """
+        ...
+
+    def start(self, machines: Sequence[Machine]) -> None:
+        """Start stopped machines, without waiting."""
+        ...
+
+    def end(self, machines: Sequence[Machine]) -> None:
+        """Terminate machines in as few calls as possible, without waiting."""
+        ...
+
+    def remove_loose(self) -> None:
+        """Remove disks and network interfaces that nodes left behind: they block the network's deletion."""
+        ...
+
+    def end_images(self, say: Callable[[str], None]) -> None:
+        """Delete the cluster's own images and their builds; the engine's state no longer has them."""
+        ...
+
+    def leftovers(self) -> list[str]:
+        """One line for each thing of the cluster that still exists and costs; empty after a clean destroy."""
+        ...
+
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
+        """Return what stays of the cluster's storage on purpose, also from an earlier destroy.
+
+        Args:
+            paths: Name in the stack file -> path of each directory, as far as they are known.
+        """
+        ...
+
+    def read(self, bucket: str, key: str) -> bytes | None:
+        """Return an object's content; `None` if there is no such object or no such bucket."""
+        ...
+
+    def changed(self, bucket: str, key: str) -> float:
+        """When an object was last written, in seconds since the epoch (UTC)."""
+        ...
+
+    def user(self) -> str:
+        """Return the user name for `ssh`."""
+        ...
+
+    def proxy(self, access: Access, python: str) -> str | None:
+        """OpenSSH's ProxyCommand for this access mode; `None` if the mode needs none.
+
+        Args:
+            python: The command that starts this project's Python with this project in its path.
+        """
+        ...
+
+    def console_line(self, machine: Machine) -> str:
+        """Return the command by which a user sees the console of a machine that does not report."""
+        ...
+
+    def start_line(self, machine: Machine) -> str:
+        """Return the command by which a user starts a machine that is stopped."""
+        ...

@@ -1,0 +1,148 @@
+"""SSH access to a cluster's login machine: which machine it is, its host keys, and the `ssh` command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.clouds.commands import PYTHON
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.program import folders
+from infra.program.stack import Stack
+from infra.ssh import Target
+from node.bootstrap import report
+from node.model import Access, ClusterDesign
+from operations import openssh, programs
+from operations.clouds.cloud import ALIVE, Cloud, Machine
+
+# The user's own SSH keys; a cloud can make machines accept one of them.
+
+KEY_FILES = ("id_ed25519.pub", "id_rsa.pub")
+PRIVATE = ("id_ed25519", "id_rsa", "id_ecdsa")
+"""The names of private keys in `~/.ssh` that `ssh` offers by itself."""
+KEY_KINDS = ("ssh-ed25519 ", "ssh-rsa ")
+"""The kinds of keys that both EC2 Instance Connect and OS Login take."""
+
+
+def own_key(folder: Path) -> str:
+    """Return a public key whose private half `ssh` will offer: the agent's first, else a usual file's.
+
+    Args:
+        folder: The folder `~/.ssh`.
+
+    Raises:
+        UserError: Exit 3; there is no such key.
+    """
+    lines = agent_keys()
+    lines += [file.read_text().strip() for name in KEY_FILES if (file := folder / name).is_file()]
+    for line in lines:
+        if line.startswith(KEY_KINDS):
+            return line
+    raise UserError(
+        "you have no SSH key that the login machine could accept. Make one with `ssh-keygen -t ed25519` and "
+        "run the command again: its public half is sent for each connection, nothing else is needed.",
+        EXIT_REFUSED,
+    )
+
+
+def any_key(folder: Path) -> bool:
+    """Whether `ssh` has a key to offer: one of the agent, or of a file with a usual name in `~/.ssh`."""
+    return bool(agent_keys()) or any((folder / name).is_file() for name in PRIVATE)
+
+
+def agent_keys() -> list[str]:
+    """Return the public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
+    listed = programs.capture(["ssh-add", "-L"], seconds=10)
+    return [] if listed.failed else listed.out.splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login machine that is up, and how `ssh` reaches it."""
+
+    host: str
+    target: Target
+
+
+def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
+    """Find the login machine from its cloud and its boot report, without Pulumi or its state.
+
+    Args:
+        design: The design of the cluster that is up.
+
+    Raises:
+        NotUpError: There is no login machine, or it has not published its host keys yet.
+        UserError: There are no credentials, or the cloud refuses.
+    """
+    host = design.login_hosts()[0].name
+    machines = cloud.machines(*ALIVE, host=host)
+    if not machines:
+        raise NotUpError(
+            f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
+        )
+    (machine, *_) = machines
+    if machine.state != "running":
+        raise UserError(
+            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
+            f"`{cloud.start_line(machine)}`, and try again in a minute"
+        )
+    found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if found is None or not found["host_keys"]:
+        raise NotUpError(
+            f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
+            f"host keys: `./cluster up --stack {stack.name}` shows how far it is"
+        )
+    return Login(
+        host, target(cloud, design.access, machine, found["host_keys"], python_command(stack.project))
+    )
+
+
+def target(
+    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], python: str = PYTHON
+) -> Target:
+    """How `ssh` reaches a machine of the cluster.
+
+    Args:
+        host_keys: The host keys from the machine's boot report.
+    """
+    return Target(
+        host=machine.ssh_host(access),
+        user=cloud.user(),
+        host_keys=tuple(host_keys),
+        proxy_command=cloud.proxy(access, python),
+    )
+
+
+def python_command(project: Path) -> str:
+    """Return the argument `python` of `Cloud.proxy` for a command that is started from any folder."""
+    words = ["env", f"PYTHONPATH={project}", str(project / PYTHON)]
+    return shlex.join(words).replace("%", "%%")
+
+
+def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
+    """Return a machine's boot report; `None` if there is none yet.
+
+    Every process of a machine may be able to write its report, so it is checked (`report.displayable`).
+
+    Raises:
+        UserError: The cloud refuses, or does not answer.
+    """
+    body = cloud.read(bucket, f"boot/{host}.json")
+    return None if body is None else report.displayable(body)
+
+
+def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:
+    """Return the `ssh` command for `argv`, or for a shell.
+
+    Args:
+        tty: Whether the command gets a terminal.
+    """
+    known = openssh.keep_host_keys(folders.make_state_dir(stack), login.target.host_keys)
+    words = openssh.arguments(login.target, known)
+    # ssh takes options only before the host, which is the last word.
+    place = words.index("--")
+    words[place:place] = ["-t"] if tty else []
+    return [*words, *([shlex.join(argv)] if argv else [])]

@@ -1,0 +1,302 @@
+"""The local stack's commands for the benchmark: stage the workload, build the environment, call the tool."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra import environments, os_errors, workload_files
+from infra.environments import lock_digest
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program.stack import Stack
+from localcloud.machines import base_python
+from node import foreign
+from node.bootstrap import files
+from node.bootstrap.vm.training import COMPLETE
+from node.locks import locked
+from node.slurm.environment import without_slurm
+from operations.access import TOOL
+from operations.local import machine_access
+from operations.local.run_directory import RunDirectory
+
+# The training environment on this machine: built once for each lock file, and kept between clusters.
+
+HEARTBEAT_SECONDS = 10.0
+NEEDED_MIB = 2000
+"""The size of an environment, most of it TensorFlow."""
+OWN_MIB = 300
+"""The least space for a user's environment, whose size is not known beforehand."""
+UNSOLVABLE = 1
+"""uv's exit status when it has reached the index and no choice of packages fits; 2 is anything else."""
+
+
+def build_environment(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:
+    """Build the environment `<envs>/<lock digest>` if it is missing, and return its path.
+
+    Args:
+        kind: cpu | gpu, a project below workload/envs.
+        groups: Further dependency groups, for the tests.
+
+    Raises:
+        UserError: There is not enough space, or uv failed; uv's output is on standard error.
+    """
+    wanted = {"", *groups}
+
+    def make(target: Path, have: set[str]) -> None:
+        print(f"building the training environment {target} (TensorFlow, about 1.8 GB; once)", file=sys.stderr)
+        _sync(project / "workload" / "envs" / kind, target, uv, sorted((wanted | have) - {""}))
+
+    return _once(envs / lock_digest(project, kind), wanted, NEEDED_MIB, make)
+
+
+def build_own_environment(project: Path, requirements: str, envs: Path, uv: Path) -> Path:
+    """Build the environment of a user's requirements file if it is missing, and return its path.
+
+    Args:
+        requirements: The file's path, relative to the project.
+
+    Raises:
+        UserError: The file cannot be used, or uv failed; uv's output is on standard error.
+    """
+    environments.read(project, requirements)
+
+    def make(target: Path, _have: set[str]) -> None:
+        print(f"building the environment {target} from {requirements}", file=sys.stderr)
+        _install(project / requirements, target, uv)
+
+    return _once(envs / environments.digest("cpu", requirements, project), {""}, OWN_MIB, make)
+
+
+def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path, set[str]], None]) -> Path:
+    """Make an environment unless it is there, while no other process makes it, and return its path.
+
+    Args:
+        wanted: What it must have: the names of dependency groups, and "" for itself.
+        needed_mib: The space that it needs.
+        make: Makes it, from what is wanted and what is there already.
+
+    Raises:
+        UserError: It does not fit there, would not run there, or was not made.
+    """
+    envs, complete = target.parent, target / COMPLETE
+    try:
+        envs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise os_errors.explain(error, envs) from error
+    if problem := os_errors.unwritable(envs):
+        raise UserError(problem, EXIT_REFUSED)
+    waiting = "waiting for another build of the same training environment"
+    lock = envs / f".{target.name}.lock"
+    with locked(lock, busy=lambda: print(waiting, file=sys.stderr, flush=True)):
+        have = set(complete.read_text().split("\n")) if complete.exists() else set()
+        # The environment links to the machine's interpreter, which an upgrade may have removed.
+        if wanted <= have and (target / "bin" / "python").exists():
+            return target
+        _check_folder(target, needed_mib)
+        make(target, have)
+        complete.write_text("\n".join(sorted(wanted | have)))
+    return target
+
+
+def _check_folder(target: Path, needed_mib: int) -> None:
+    """Check the folder of an environment before minutes of downloads.
+
+    Raises:
+        UserError: The environment would not fit there, or not run.
+    """
+    if problem := noexec_problem(target):
+        raise UserError(problem, EXIT_REFUSED)
+    if problem := space_problem(target, needed_mib):
+        raise UserError(problem)
+
+
+def noexec_problem(target: Path) -> str | None:
+    """Return why programs cannot run in an environment's folder; `None` if they can."""
+    if not os_errors.noexec(target):
+        return None
+    return (
+        f"{target.parent} is on a file system that is mounted noexec, and TensorFlow's libraries are "
+        "executed. Set XDG_CACHE_HOME to a folder elsewhere and run the command again."
+    )
+
+
+def space_problem(target: Path, needed_mib: int = NEEDED_MIB) -> str | None:
+    """Return why an environment does not fit into its folder; `None` if it does."""
+    # An interrupted build has left files, which need no further space.
+    present_mib = sum(file.lstat().st_size for file in target.rglob("*")) // os_errors.MIB
+    free, needed = os_errors.free_mib(target), needed_mib - present_mib
+    if free >= needed:
+        return None
+    return (
+        f"the training environment needs {needed} MiB in {target.parent}, and {free} MiB are free there. "
+        "Make room, or set XDG_CACHE_HOME to a folder on a larger disk, and run the command again. "
+        "A stack with `slurm-stacks:benchmark: {enabled: false}` comes up without it."
+    )
+
+
+def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
+    command = [str(uv), "sync", "--quiet", "--frozen", "--no-default-groups", "--project", str(folder)]
+    command += [f"--group={group}" for group in groups]
+    _uv(command, target, folder / "uv.lock")
+
+
+def _install(requirements: Path, target: Path, uv: Path) -> None:
+    """Make a virtual environment, and install what a requirements file names."""
+    _uv([str(uv), "venv", "--quiet", "--allow-existing", str(target)], target, requirements)
+    command = [str(uv), "pip", "install", "--quiet", "--python", str(target / "bin" / "python")]
+    _uv([*command, "--requirement", str(requirements)], target, requirements)
+
+
+def _uv(command: list[str], target: Path, source: Path) -> None:
+    """Run uv, and say every ten seconds that it goes on.
+
+    Args:
+        source: The lock file, or a user's requirements file.
+
+    Raises:
+        UserError: It failed; its output is on standard error.
+    """
+    env = {
+        **os.environ,
+        "UV_PROJECT_ENVIRONMENT": str(target),
+        "UV_COMPILE_BYTECODE": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_NO_PROGRESS": "1",
+        # Machines that boot see this interpreter, and perhaps not the first one on PATH.
+        "UV_PYTHON": base_python(),
+    }
+    env.pop("VIRTUAL_ENV", None)
+    done = threading.Event()
+    threading.Thread(target=_heartbeat, args=(done, target), daemon=True).start()
+    try:
+        status = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+    finally:
+        done.set()
+    locked = source.name == "uv.lock"
+    what = "uv could not build the training environment" if locked else "uv could not build the environment"
+    look_at = "" if locked else "what the file names, "
+    if not locked and status == UNSOLVABLE:
+        raise UserError(
+            f"{what} from {source}: its packages are not there, or exclude each other (uv's words are "
+            f"above). Correct the file, {os_errors.AGAIN}."
+        )
+    if status:
+        raise UserError(
+            f"{what} from {source} (its output is above). Check {look_at}the connection "
+            f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
+            f"free), {os_errors.AGAIN}."
+        )
+
+
+def _heartbeat(done: threading.Event, target: Path) -> None:
+    waited = 0.0
+    while not done.wait(HEARTBEAT_SECONDS):
+        waited += HEARTBEAT_SECONDS
+        print(f"still installing into {target} ({waited:.0f} s)", file=sys.stderr, flush=True)
+
+
+CANCEL_SECONDS = 15.0
+
+
+def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
+    """Copy the workload to the shared folder, under its digest.
+
+    Args:
+        own: The paths of a user's program, its script first. Empty means the built-in training.
+    """
+    run = RunDirectory.of(stack)
+    workload = workload_files.read(stack.project, own)
+    target = run.shared / "bench" / workload.digest[:16]
+    bench = files.folder(run.shared / "bench", 0o1777 if run.containers else 0o755)
+    if foreign.is_trusted(foreign.owner(target)) and target.is_dir() and not target.is_symlink():
+        return {"folder": str(target), "digest": workload.digest}
+    # Users of container machines may make folders there, and know the digest. So the draft has a name and a
+    # mode by which nobody else can have put anything into it.
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=bench))
+    try:
+        new = draft / "new"
+        for file in workload.files:
+            path = new / "workload" / file.name
+            write_file(path, file.content)
+            if file.executable:
+                path.chmod(0o755)
+        new.chmod(0o755)
+        _put(new, target, draft / "former")
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return {"folder": str(target), "digest": workload.digest}
+
+
+def _put(new: Path, target: Path, former: Path) -> None:
+    """Move a folder to its place. Jobs run what is there as their own user, so another user's is not used.
+
+    Args:
+        former: Where root puts what another user has made there.
+
+    Raises:
+        UserError: Another user has made something there, and this user may not move it.
+    """
+    if target.is_symlink() or not foreign.is_trusted(foreign.owner(target)):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            target.rename(former)
+    with contextlib.suppress(OSError):
+        new.rename(target)
+    # Somebody may have made it a moment ago, or another `up` has staged the same.
+    if target.is_symlink() or not target.is_dir() or not foreign.is_trusted(foreign.owner(target)):
+        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
+
+
+def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]:
+    """Build the training environment if this machine does not have it yet.
+
+    Args:
+        requirements: The path of a user's requirements file, relative to the project.
+    """
+    run = RunDirectory.make(stack)
+    uv = Path(sys.executable).with_name("uv")
+    envs = (run.apps / "envs").resolve()
+    if requirements is None:
+        path = build_environment(stack.project, "cpu", envs, uv)
+    else:
+        path = build_own_environment(stack.project, requirements, envs, uv)
+    return {"environment": path.name}
+
+
+def tool(stack: Stack, arguments: list[str]) -> int:
+    """Run the cluster's own command, as the login machine would."""
+    run = RunDirectory.of(stack)
+    return _run_tool(run, *arguments)
+
+
+def cancel(stack: Stack, arguments: list[str]) -> int:
+    """Call the tool's `cancel`. A failure must not stop a destroy."""
+    run = RunDirectory.of(stack)
+    try:
+        _run_tool(run, "cancel", *arguments, seconds=CANCEL_SECONDS)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        print(f"the job was not cancelled ({error}); it ends with the cluster", file=sys.stderr)
+    return 0
+
+
+def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> int:
+    if not run.containers:
+        env = without_slurm(os.environ)
+        return subprocess.run([str(run.tool), *arguments], env=env, check=False, timeout=seconds).returncode
+    if machine_access.controller(run) is None:
+        raise FileNotFoundError("the controller does not run")
+    command = machine_access.command(run, [TOOL, *arguments])
+    env = without_slurm(os.environ) | command.env
+    return subprocess.run(command.argv, env=env, check=False, timeout=seconds).returncode
+
+
+def write_file(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, content)

@@ -1,0 +1,300 @@
+"""A local cluster: its cloud, what is published to it, its head, and the repair of all.
+
+Every function is idempotent, because an interrupted `up` runs it again. Progress is on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infra import bundle
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program.stack import Stack
+from localcloud.containers import read_isolation, write_isolation
+from localcloud.limits import COMPUTE
+from node.codec import from_json
+from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
+from node.published import read_settings
+from operations.local import containers, names, system_packages
+from operations.local.agent import (
+    agent_answers,
+    controller_is_dead,
+    end_cluster,
+    end_removed_machines,
+    explain_wait,
+    is_this_cluster,
+    machines,
+    say,
+    start_agent,
+    tail,
+    terminate,
+)
+from operations.local.benchmark import write_file
+from operations.local.run_directory import RunDirectory, user
+from operations.waiting import attempts
+
+HEAD_START_SECONDS = 120.0
+LOOK_SECONDS = 1.0
+ENDED = ("ready", "failed")
+"""The states of a boot that has come to its end."""
+
+
+def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> dict[str, Any]:
+    """Start the local cloud's agent and set its limits (a JSON object on standard input).
+
+    Args:
+        cluster: The cluster's name.
+
+    Raises:
+        UserError: Such machines cannot be made here, or the running cluster has other machines or another
+            name.
+    """
+    limits = json.loads(sys.stdin.read() or "{}")
+    containers.check_support(kind)
+    run = RunDirectory.make(stack)
+    if cluster is not None and (other := run.cluster) not in (None, cluster):
+        raise UserError(
+            f"cluster {other} of stack {stack.name} is up, and the stack file says {cluster}: that is "
+            f"another cluster. `./cluster up --stack {stack.name} --replace` destroys {other}, its files "
+            f"and its jobs, and makes {cluster}; with the old name in the stack file {other} goes on",
+            EXIT_REFUSED,
+        )
+    if cluster is not None:
+        run.cluster_file.write_text(cluster)
+    if controller_is_dead(run):
+        write_isolation(run.path, kind)
+    elif (isolation := read_isolation(run.path)) != kind:
+        raise UserError(
+            f"the cluster's machines are of kind {isolation}, and the stack file says "
+            f"{kind}: run `./cluster down --stack {stack.name}` first, then "
+            f"`./cluster up --stack {stack.name}`"
+        )
+    if kind == CONTAINER:
+        (run.shared / user()).mkdir(exist_ok=True)
+    start_agent(stack.project, run)
+    _update_name_support(run, say)
+    run.call("limits", **limits)
+    return {"run": str(run.path)}
+
+
+def look(stack: Stack) -> dict[str, Any]:
+    """Return why a cluster cannot come up on this machine; the design is a JSON object on standard input."""
+    return {"warnings": containers.support_warnings(from_json(ClusterDesign, json.loads(sys.stdin.read())))}
+
+
+def _update_name_support(run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Find out whether machines that start from now on know each other by name. Containers always do."""
+    if not run.containers:
+        names.update(run, say)
+
+
+def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End every machine and the agent, and remove the run directory. This works without an agent, too.
+
+    Args:
+        cluster: The name of the cluster to end; a running cluster of another name stays.
+    """
+    if is_this_cluster(run := RunDirectory.of(stack), cluster):
+        end_cluster(run)
+    return {}
+
+
+def publish(stack: Stack) -> dict[str, Any]:
+    """Write code and settings into the cluster's bucket; the design is a JSON object on standard input."""
+    design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
+    if design.slurm.accounting and design.isolation == PROCESS:
+        # `./cluster up` has installed them before; a direct `pulumi up` has not.
+        system_packages.ensure(say, accounting=True)
+    run = RunDirectory.make(stack)
+    if run.containers:
+        layers = containers.ensure_image(design, say)
+        containers.image_plan(layers).write(run.path)
+    write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
+    content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
+    return {name: content[name]["sha256"] for name in ("code", "settings")}
+
+
+def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
+    """Write both objects, and then the file that names them."""
+    text = bundle.settings_object(settings)
+    content = bundle.current(code, text)
+    for entry, blob in ((content["code"], code), (content["settings"], text)):
+        write_file(run.bucket / entry["key"], blob)
+    write_file(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+    return content
+
+
+def head_up(stack: Stack) -> dict[str, Any]:
+    """Start a controller with the published code and settings. A change restarts it; its jobs go on."""
+    run = RunDirectory.of(stack)
+    settings, revision = _published(run)
+    start_agent(stack.project, run)
+    head = settings.design.controller()
+    end_removed_machines(run, settings, revision)
+    settings, revision = _ensure_machine(run, head, settings, revision)
+    # Login machines boot at the same time as the controller, and wait for its key.
+    login = [host for host in settings.design.hosts if host.role == "login"]
+    for host in login:
+        _ensure_machine(run, host, settings, revision)
+    for host in (head, *login):
+        _wait_for_boot(run, host)
+    site = settings.site
+    return {
+        "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
+        "controller": f"{site.controller_address}:{site.slurmctld_port}",
+        "scheduler_version": run.report(head.name)["facts"]["slurm"],
+        "shared": site.shared,
+    }
+
+
+def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:
+    """Launch a machine of the head with this revision, unless it runs already. It may still boot.
+
+    Returns:
+        The settings and the revision that it runs: if another program has taken the controller's port, these
+        are new ones.
+    """
+    tags = {"cluster": settings.design.name, "role": host.role}
+    every = machines(run, tags, "pending", "running", "stopping")
+    present = [m for m in every if m["node"] == host.name]
+    keep = [m for m in present if m["tags"].get("revision") == revision and m["state"] != "stopping"]
+    if not keep or run.report(host.name).get("state") == "failed":
+        if present:
+            jobs = "; jobs go on" if host.role == "controller" else ""
+            print(f"restarting {host.name} with the new settings{jobs}", file=sys.stderr)
+            with explain_wait(f"the daemons of {host.name} are ending"):
+                run.call("terminate", 60.0, ids=[m["id"] for m in present])
+        if host.role == "controller":
+            settings, revision = _with_free_ports(run)
+        run.boot_report(host.name).unlink(missing_ok=True)
+        run.call(
+            "launch",
+            60.0,
+            token=f"{host.name}-{secrets.token_hex(8)}",
+            names={host.name: f"{settings.design.name}-{host.name}"},
+            min_count=1,
+            machine=host.instance_type,
+            tags={**tags, "revision": revision},
+        )
+    return settings, revision
+
+
+def repair(stack: Stack, say: Callable[[str], None]) -> None:
+    """Restart the dead parts of a cluster. The engine would not notice them.
+
+    Raises:
+        UserError: That is not possible; the message says what to do.
+    """
+    run = RunDirectory.of(stack)
+    needed = ["bucket/current.json", "bucket/loader.py"]
+    if not run.containers:
+        needed += ["code/current/bin/slurm-stacks", "etc/slurm.conf"]
+    if gone := [str(run.path / file) for file in needed if not (run.path / file).exists()]:
+        raise UserError(
+            f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
+            f"`./cluster down --stack {stack.name}` and then `./cluster up --stack {stack.name}` make a new "
+            "cluster."
+        )
+    if not agent_answers(run):
+        say("the local cloud's agent has ended: it is started again")
+        start_agent(stack.project, run)
+    _update_name_support(run, say)
+    if controller_is_dead(run):
+        say("the controller has ended: it is started again, with its queue")
+        head_up(stack)
+    elif gone := _gone_login(run):
+        say(f"{', '.join(gone)} has ended: it is started again")
+        head_up(stack)
+
+
+def _gone_login(run: RunDirectory) -> list[str]:
+    """Return the names of login machines that the cluster should have but that do not run."""
+    settings, _ = _published(run)
+    wanted = [host.name for host in settings.design.hosts if host.role == "login"]
+    present = {m["node"] for m in machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
+    return [name for name in wanted if name not in present]
+
+
+def _published(run: RunDirectory) -> tuple[Settings, str]:
+    """Return the published settings, and the name of this pair of code and settings."""
+    current = run.current()
+    settings = read_settings(run.bucket / current["settings"]["key"])
+    return settings, f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
+
+
+def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
+    """Return what is published, with new ports and addresses if another program has taken some."""
+    settings, revision = _published(run)
+    if run.containers:
+        return settings, revision
+    old, moved = settings.site, run.settings(settings.design)
+    # A cluster without addresses of its own has none that another could have taken.
+    keeps_addresses = old.first_address in (None, moved.site.first_address)
+    if not keeps_addresses or moved.site.slurmctld_port != old.slurmctld_port:
+        print(
+            f"another program has taken a port of the cluster ({old.slurmctld_port} and following), or "
+            f"another cluster its addresses: it moves to {moved.site.slurmctld_port} and following; jobs on "
+            "nodes that are up are queued again",
+            file=sys.stderr,
+        )
+        terminate(run, "compute")
+    elif (old.slurmdbd_port, old.cloud) == (moved.site.slurmdbd_port, moved.site.cloud):
+        return settings, revision
+    current = run.current()
+    _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
+    return _published(run)
+
+
+def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End the controller, so that nobody launches machines any more, and the login machines."""
+    if is_this_cluster(run := RunDirectory.of(stack), cluster):
+        terminate(run, "controller")
+        terminate(run, "login")
+    return {}
+
+
+def terminate_nodes(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End every compute machine by its tags, without the controller."""
+    run = RunDirectory.of(stack)
+    return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
+
+
+def _wait_for_boot(run: RunDirectory, host: Host) -> None:
+    """Wait until a machine of the head has booted, and print its steps meanwhile.
+
+    Raises:
+        UserError: The boot failed or takes too long, or the machine has ended.
+    """
+    log, tags = run.boot_log(host.name), {"role": host.role, "node": host.name}
+    shown = ""
+    looked = time.monotonic()
+    for _ in attempts(HEAD_START_SECONDS, 0.02):
+        report = run.report(host.name)
+        step = report["steps"][-1]["name"] if report.get("steps") else ""
+        if step != shown:
+            shown = step
+            say(f"{host.name}: {step}")
+        if report.get("state") in ENDED:
+            break
+        if time.monotonic() - looked > LOOK_SECONDS:
+            looked = time.monotonic()
+            present = machines(run, tags, "pending", "running")
+            # Its last report may be newer than `report`.
+            if not present and run.report(host.name).get("state") not in ENDED:
+                raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
+    else:
+        raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
+    if report["state"] == "failed":
+        step = report["steps"][-1]
+        raise UserError(
+            f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
+            + "\n".join(f"  {line}" for line in step.get("tail", []))
+            + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
+        )
+    if waits := report["facts"].get("waits"):
+        say(f"{host.name}: {waits}")

@@ -1,0 +1,119 @@
+"""Runs commands on a local cluster's machines: on this host in the head's namespace, or in a container."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from infra.errors import UserError
+from localcloud.machines import has_hosts_namespace, namespace_command
+from localcloud.nspawn import enter, leader
+from node.bootstrap.report import was_ready
+from node.model import SHARED
+from node.processes import ProcessId
+from operations.access import TOOL, Command, Files, Inside
+from operations.local.run_directory import RunDirectory, user
+
+HEAD = "controller"
+MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+OWN_PATH = f"/opt/slurm-stacks/current/bin:/usr/local/bin:/usr/bin:/bin:{MACHINE_COMMAND_PATH}"
+PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
+"""Variables of the caller that are passed on, as ssh does; the others belong to another machine."""
+
+
+def is_up(run: RunDirectory) -> bool:
+    """Whether the controller's boot has installed the cluster's own command; a later boot changes nothing."""
+    return was_ready(run.boot_report("controller")) if run.containers else run.tool.exists()
+
+
+def slurm_conf(run: RunDirectory) -> str:
+    """Return the path of slurm.conf on the login machine."""
+    return "/etc/slurm/slurm.conf" if run.containers else str(run.path / "etc" / "slurm.conf")
+
+
+def command(run: RunDirectory, argv: Sequence[str]) -> Command:
+    """Return the process to start so that `argv` runs on the login machine; an empty `argv` means a shell.
+
+    The cluster's own command runs on the controller, where the queue and its daemon are.
+    """
+    shell = os.environ.get("SHELL", "/bin/sh")
+    is_tool = bool(argv) and argv[0] == TOOL
+    if not run.containers:
+        env = {
+            "SLURM_CONF": slurm_conf(run),
+            "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
+        }
+        # In the head's hosts namespace programs find nodes by name. The cluster's own command needs no names.
+        named = has_hosts_namespace(run.path) and not is_tool
+        prefix = namespace_command(run.path, HEAD, "--exec") if named else []
+        return Command([*prefix, *(argv or [shell])], env)
+    machine = _machine(run, HEAD) if is_tool else login(run)
+    name = user()
+    environment = {
+        "PATH": OWN_PATH,
+        "SLURM_CONF": slurm_conf(run),
+        "HOME": f"{SHARED}/{name}",
+        "USER": name,
+        "LOGNAME": name,
+        "SHELL": shell,
+    } | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    prefix = enter(
+        machine[1] if machine else 0,
+        environment=[f"{name}={value}" for name, value in environment.items()],
+        folder=environment["HOME"],
+    )
+    return Command([*prefix, *(argv or [shell])], {})
+
+
+def login(run: RunDirectory) -> tuple[str, int] | None:
+    """Return host name and first process of the machine that users log in to; `None` if none runs."""
+    return _machine(run, "login", HEAD)
+
+
+def files(run: RunDirectory) -> Files | Inside:
+    """Return where the login machine's files are: in folders of this host, or below a root of its own.
+
+    Raises:
+        UserError: No login machine runs.
+    """
+    if not run.containers:
+        return lambda path: run.shared / path
+    machine = login(run)
+    if machine is None:
+        raise UserError("no login machine of the cluster runs")
+    environment = [f"PATH={MACHINE_COMMAND_PATH}:/usr/bin:/bin", "LC_ALL=C.UTF-8"]
+    return Inside(tuple(enter(machine[1], environment, folder=f"{SHARED}/{user()}")))
+
+
+def controller(run: RunDirectory) -> int | None:
+    """Return the pid of the controller's first process; `None` if the controller does not run."""
+    machine = _machine(run, HEAD)
+    return None if machine is None else machine[1]
+
+
+def daemon_socket(run: RunDirectory) -> str:
+    """Return the path of the elastic daemon's socket on this host."""
+    if not run.containers:
+        return str(run.path / "run" / "elastic.sock")
+    return f"/proc/{controller(run) or 0}/root/run/slurm-stacks/elastic.sock"
+
+
+def _machine(run: RunDirectory, *roles: str) -> tuple[str, int] | None:
+    """Return host name and first process of a running machine with the first role that any machine has.
+
+    They come from the local cloud's file, so that its agent need not answer.
+    """
+    try:
+        records = json.loads((run.cloud / "machines.json").read_text())["machines"]
+    except (OSError, ValueError, KeyError):
+        return None
+    for role in roles:
+        for record in sorted(records, key=lambda r: str(r["node"])):
+            if record["tags"]["role"] != role or record["state"] != "running" or not record["process"]:
+                continue
+            process = ProcessId(**record["process"])
+            first = leader(process) if run.containers else process.pid
+            if process.alive() and first is not None:
+                return str(record["node"]), first
+    return None

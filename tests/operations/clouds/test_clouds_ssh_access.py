@@ -1,0 +1,103 @@
+"""SSH access on any cloud: the login machine, its host keys, the command, and what a program is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.clouds import shell
+from infra.clouds.cluster import parse_boot_facts
+from infra.errors import NotUpError, UserError
+from infra.program.stack import Stack
+from node.model import Access, ClusterDesign
+from operations.clouds import ssh_access
+from tests.support.doubles import design
+from tests.support.fake_cloud import KEY, FakeCloud, FakeProvider
+
+PUBLIC = design(name="c", region="region-1", access=Access("ssh"))
+BEHIND = design(name="c", region="region-1", access=Access("iap"))
+
+
+@pytest.fixture
+def cloud() -> FakeCloud:
+    made = FakeCloud()
+    made.run("controller", public="198.51.100.7")
+    made.report("controller", "ready")
+    return made
+
+
+def find(cloud: FakeCloud, wanted: ClusterDesign = PUBLIC, project: Path = Path("/x")) -> ssh_access.Login:
+    return ssh_access.find(Stack(project, "test"), wanted, cloud)
+
+
+def test_a_public_machine_is_reached_by_its_address_as_the_clouds_user(cloud: FakeCloud) -> None:
+    target = find(cloud).target
+    assert (target.host, target.user, target.host_keys) == ("198.51.100.7", "ann", (KEY,))
+    assert target.proxy_command is None
+
+
+def test_one_behind_a_proxy_is_reached_from_any_folder(cloud: FakeCloud) -> None:
+    target = find(cloud, BEHIND, Path("/a 100% path")).target
+    assert target.host == "id-controller"
+    assert target.proxy_command == (
+        "env 'PYTHONPATH=/a 100%% path' '/a 100%% path/.venv/bin/python' -m tunnel %h %p"
+    )
+
+
+def test_what_is_not_up_is_told_from_what_is_half_up_and_from_what_was_stopped(cloud: FakeCloud) -> None:
+    with pytest.raises(NotUpError, match=r"^stack test is not up: bring it up with"):
+        find(FakeCloud())
+    cloud.report("controller", "booting", host_keys=[])
+    with pytest.raises(NotUpError, match="id-controller, is booting and has not published its SSH host keys"):
+        find(cloud)
+    cloud.set_state("controller", "stopped")
+    with pytest.raises(UserError, match="is stopped: start it with `cloud start id-controller`") as caught:
+        find(cloud)
+    assert not isinstance(caught.value, NotUpError)
+
+
+def test_a_report_that_is_half_written_is_none(cloud: FakeCloud) -> None:
+    cloud.write("boot/controller.json", b'{"host": ')
+    assert ssh_access.boot_report(cloud, "bucket-1", "controller") is None
+
+
+def test_the_command_pins_the_published_keys_and_quotes_what_it_runs(
+    cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    words = ssh_access.command(Stack(tmp_path, "test"), find(cloud), ["echo", "a b", "$HOME"], tty=True)
+    assert (words[0], words[-2:]) == ("ssh", ["198.51.100.7", "echo 'a b' '$HOME'"])
+    assert words.index("-t") < words.index("--")
+    (known,) = [word.split("=", 1)[1].strip('"') for word in words if "-oUserKnownHostsFile" in word]
+    assert Path(known).read_text() == f"slurm-stacks {KEY}\n"
+
+
+def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> None:
+    file = "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    name: c\n    provider: aws\n"
+    file += "    partitions: [{name: cpu, instance_type: m5.large, nodes: {max: 2}}]\n"
+    (tmp_path / "Pulumi.test.yaml").write_text(file)
+    said: list[str] = []
+    provider = FakeProvider()
+    provider.repair(Stack(tmp_path, "test"), said.append)
+    (cloud,) = provider.clouds.values()
+    cloud.run("controller", state="stopped")
+    cloud.run("cpu-0", "compute", "stopped")
+    provider.repair(Stack(tmp_path, "test"), said.append)
+    assert cloud.did == ["start controller"]
+    assert said == ["controller was stopped: it is started again, with its queue"]
+
+
+def test_the_commands_know_where_things_lie_as_the_program_does() -> None:
+    known = FakeProvider().layout(PUBLIC)
+    assert (known.apps, known.shared) == ("/apps", "/home")
+    assert known.environment == shell.shell_paths(PUBLIC).environment
+
+
+def test_a_plan_has_a_placeholder_for_each_fact() -> None:
+    facts = parse_boot_facts("<c-ready.stdout>")
+    assert set(facts) == {"host_keys", "login_user", "scheduler_version"}
+    assert facts["host_keys"] == ["<c-ready.stdout.host_keys[0]>"]
+    assert parse_boot_facts('{"login_user": "ann"}') == {"login_user": "ann"}
+    with pytest.raises(ValueError, match="Expecting value"):
+        parse_boot_facts("Traceback")

@@ -1,0 +1,384 @@
+"""A cluster in its project: machines by label, termination and leftovers, within a time limit, no other's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1 as gce
+
+from infra.clouds.commands import ClusterRef
+from infra.errors import UserError
+from node.bootstrap.vm.images import ROLE as IMAGE
+from node.elastic.drivers.gce.names import CLUSTER, ROLE, STACK, value
+from node.model import Access
+from operations.clouds import commands
+from operations.gcp import machines
+from operations.gcp.cloud import GcpCloud
+from operations.gcp.leftovers import KINDS, leftovers
+from tests.support.fake_gce import Fault
+from tests.support.fake_gce_cloud import Failing
+from tests.support.fake_google import BUCKET, Project, project
+
+A, B = "europe-west4-a", "europe-west4-b"
+PLACE = ClusterRef("c", "europe-west4", A, "p-1")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Project]:
+    """One for the whole module: making it takes a second, because the library reads its messages."""
+    with project() as made:
+        yield made
+
+
+@pytest.fixture
+def there(shared: Project) -> Project:
+    shared.empty()
+    return shared
+
+
+def cloud(there: Project, cluster: str = "c") -> GcpCloud:
+    return GcpCloud(ClusterRef(cluster, PLACE.region, A, "p-1"), lambda _: there.account)
+
+
+class Clock:
+    """Pauses that take no longer than the fake needs, and that may change its state."""
+
+    def __init__(self, there: Project, *then: Any) -> None:
+        self.there = there
+        self.then = list(then)
+        self.pauses = 0
+
+    def __call__(self, _seconds: float) -> None:
+        import time
+
+        self.pauses += 1
+        time.sleep(0.05)
+        if self.then:
+            self.then.pop(0)()
+
+
+def terminate(there: Project, *then: Any, **options: Any) -> tuple[int, list[str]]:
+    said: list[str] = []
+    ended = commands.terminate_compute(cloud(there), said.append, sleep=Clock(there, *then), **options)
+    return ended, said
+
+
+def names(there: Project) -> set[str]:
+    return {str(one.name) for one in there.gce.cloud.instances()}
+
+
+# --- machines ---------------------------------------------------------------------------------------------
+
+
+def test_machines_are_those_of_the_cluster_in_every_zone(there: Project) -> None:
+    there.bucket()
+    there.head()
+    there.node("cpu-1", zone=B, status="STAGING")
+    there.node("cpu-2", status="TERMINATED")
+    there.node("cpu-3", cluster="c-2")
+    found = {one.name: one for one in cloud(there).machines()}
+    assert {name: (one.role, one.state, one.zone, one.bucket) for name, one in found.items()} == {
+        "controller": ("controller", "running", A, BUCKET),
+        "cpu-1": ("compute", "pending", B, None),
+        "cpu-2": ("compute", "stopped", A, None),
+    }
+    assert found["controller"].id == "c-controller"
+    assert found["controller"].private == "10.0.0.2"
+    assert found["controller"].public is None
+    assert [one.name for one in cloud(there).machines("stopped", role="compute")] == ["cpu-2"]
+    assert [one.name for one in cloud(there).machines(host="controller")] == ["controller"]
+
+
+def test_when_a_machine_started_is_when_it_last_started(there: Project) -> None:
+    there.head()
+    (machine,) = there.gce.cloud.instances()
+    machine.last_start_timestamp = "2026-11-21T12:00:00.000-08:00"
+    assert cloud(there).machines()[0].launched == 1795291200.0
+    machine.last_start_timestamp = ""
+    assert cloud(there).machines()[0].launched < 1795291200.0 or machine.creation_timestamp
+
+
+def test_a_stopped_machine_is_started_and_why_it_cannot_is_said(there: Project) -> None:
+    there.head(status="TERMINATED")
+    one = cloud(there)
+    one.start(one.machines())
+    assert one.machines()[0].state == "running"
+    there.gce.status("c-controller", "TERMINATED")
+    there.gce.faults = [Fault("instances.start", "quotaExceeded", 403)]
+    with pytest.raises(UserError, match="a quota of project p-1"):
+        one.start(one.machines())
+
+
+def test_a_start_that_fails_at_its_end_is_said_too() -> None:
+    """Compute Engine reports missing capacity only on the operation."""
+    from operations.gcp.machines import finish
+
+    wrong = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "try another zone"}
+    over = {"name": "o", "zone": f"https://x/zones/{A}", "status": "DONE", "error": {"errors": [wrong]}}
+    with pytest.raises(
+        UserError, match=r"^x cannot be started: ZONE_RESOURCE_POOL_EXHAUSTED: try another zone$"
+    ):
+        finish(None, over, "x cannot be started")  # type: ignore[arg-type]
+
+
+def test_a_project_that_is_not_said_is_asked_for() -> None:
+    with pytest.raises(UserError, match="gcp:project is missing"):
+        GcpCloud(ClusterRef("c", "r", "r-a")).machines()
+
+
+# --- the bucket -------------------------------------------------------------------------------------------
+
+
+def test_objects_are_read_and_what_is_not_there_is_nothing(there: Project) -> None:
+    there.bucket("another", "c-zz")
+    there.bucket()
+    there.report("login-0", "ready")
+    one = cloud(there)
+    assert json.loads(one.read(BUCKET, "boot/login-0.json") or b"")["state"] == "ready"
+    assert one.read(BUCKET, "boot/controller.json") is None
+    assert one.read("none", "current.json") is None
+    assert one.changed(BUCKET, "current.json") == pytest.approx(there.objects["current.json"][1], abs=1.0)
+
+
+# --- SSH access -------------------------------------------------------------------------------------------
+
+
+def test_the_address_is_the_instances_name_behind_the_proxy_and_a_public_one_else(there: Project) -> None:
+    there.head()
+    (instance,) = there.gce.cloud.instances()
+    config = gce.AccessConfig(nat_i_p="192.0.2.7")
+    instance.network_interfaces = [gce.NetworkInterface(network_i_p="10.0.0.2", access_configs=[config])]
+    one = cloud(there)
+    (machine,) = one.machines()
+    assert machine.ssh_host(Access("iap")) == "c-controller"
+    assert machine.ssh_host(Access("ssh")) == "192.0.2.7"
+    assert one.start_line(machine) == f"gcloud compute instances start c-controller --project p-1 --zone {A}"
+    assert "get-serial-port-output c-controller" in one.console_line(machine)
+
+
+# --- termination --------------------------------------------------------------------------------------------
+
+
+def test_it_ends_every_node_and_nothing_else(there: Project) -> None:
+    for number in range(3):
+        there.node(f"cpu-{number}", zone=(A, B)[number % 2])
+    there.node("gpu-0", status="TERMINATED")
+    there.head()
+    there.head("login-0")
+    there.node("cpu-0", cluster="c-2")
+    ended, said = terminate(there)
+    assert ended == 4
+    assert said[0] == "ending 4 machines of cluster c"
+    assert names(there) == {"c-controller", "c-login-0", "c-2-cpu-0"}
+
+
+def test_a_launch_that_the_list_shows_late_is_ended_too(there: Project) -> None:
+    there.node("cpu-0")
+    ended, _ = terminate(there, lambda: there.node("cpu-1"))
+    assert ended == 2
+    assert names(there) == set()
+
+
+def test_a_deletion_is_asked_for_once_while_it_goes_on(there: Project) -> None:
+    there.gce.cloud.seconds = 0.15
+    try:
+        there.node("cpu-0")
+        assert terminate(there)[0] == 1
+    finally:
+        there.gce.cloud.seconds = 0.01
+    assert there.gce.counts()["instances.delete"] == 1
+
+
+def test_what_does_not_end_is_named_after_the_time_is_up(there: Project) -> None:
+    there.node("cpu-5")
+    there.gce.cloud.failing = [Failing("delete", "RESOURCE_OPERATION_RATE_EXCEEDED")]
+    with pytest.raises(
+        UserError, match=r"1 machine .* within 0 s: cpu-5 \(c-cpu-5\)\. Run the command again"
+    ):
+        terminate(there, seconds=0)
+
+
+def test_what_google_refuses_is_said_in_its_words(there: Project) -> None:
+    there.node("cpu-0")
+    there.gce.faults = [Fault("instances.delete", "forbidden", message="Required 'compute.instances.delete'")]
+    with pytest.raises(UserError, match=r"may not do that in project p-1 \(forbidden: Required 'compute"):
+        terminate(there)
+
+
+def test_one_that_google_refuses_keeps_no_other_from_its_end(
+    there: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are many more than are deleted at once, so later ones have not begun when one is refused."""
+    monkeypatch.setattr(machines, "WORKERS", 2)
+    for number in range(40):
+        there.node(f"cpu-{number}")
+    there.gce.faults = [Fault("instances.delete", "forbidden", message="it is protected", times=1)]
+    with pytest.raises(UserError, match="it is protected"):
+        terminate(there)
+    there.gce.cloud.advance(1)
+    assert len(names(there)) == 1
+
+
+def test_one_that_somebody_else_deletes_is_no_error(there: Project) -> None:
+    there.node("cpu-0")
+    there.gce.faults = [Fault("instances.delete", "notFound", 404, done=True, times=1)]
+    assert terminate(there)[0] == 1
+
+
+def disk(there: Project, name: str, user: str | None = None, **labels: str) -> None:
+    users = [f"https://x/zones/{A}/instances/{user}"] if user else []
+    zone = f"https://x/zones/{A}"
+    made = gce.Disk(
+        name=name, size_gb=50, status="READY", zone=zone, users=users, labels={CLUSTER: "c", **labels}
+    )
+    there.gce.cloud.put(f"zones/{A}", "disks", made)
+
+
+def test_disks_that_nodes_left_are_removed_and_the_heads_are_not(there: Project) -> None:
+    there.head()
+    disk(there, "c-cpu-0", **{ROLE: "compute"})
+    disk(there, "c-home", "c-controller")
+    # The disk of a machine that is being deleted is deleted with it.
+    disk(there, "c-cpu-1", "c-cpu-1", **{ROLE: "compute"})
+    disk(there, "c-apps")
+    terminate(there)
+    there.gce.cloud.advance(1.0)
+    assert set(there.gce.cloud.at(f"zones/{A}", "disks")) == {"c-home", "c-apps", "c-cpu-1"}
+
+
+def test_images_go_with_the_machines_that_became_them_and_nothing_else_does(there: Project) -> None:
+    marks = {CLUSTER: "c", ROLE: IMAGE}
+    there.head()
+    there.gce.cloud.put("global", "images", gce.Image(name="c-image-compute-1", labels={CLUSTER: "c"}))
+    there.gce.cloud.put("global", "images", gce.Image(name="d-image-compute-1", labels={CLUSTER: "d"}))
+    there.machine("c-image-compute-1", status="TERMINATED", **marks)
+    disk(there, "c-image-compute-1", **marks)
+    disk(there, "c-home", "c-controller")
+    said: list[str] = []
+    cloud(there).end_images(said.append)
+    there.gce.cloud.advance(1.0)
+    assert names(there) == {"c-controller"}
+    assert set(there.gce.cloud.at("global", "images")) == {"d-image-compute-1"}
+    assert set(there.gce.cloud.at(f"zones/{A}", "disks")) == {"c-home"}
+    assert said == ["deleting 1 image of cluster c"]
+    cloud(there).end_images(said.append)
+    assert len(said) == 1, "where there are none nothing is said"
+
+
+def test_a_builder_that_is_just_gone_keeps_no_image_here(there: Project) -> None:
+    there.gce.cloud.put("global", "images", gce.Image(name="c-image-compute-1", labels={CLUSTER: "c"}))
+    there.machine("c-image-compute-1", status="TERMINATED", **{CLUSTER: "c", ROLE: IMAGE})
+    there.gce.faults = [Fault("instances.delete", "notFound", 404, done=True, times=1)]
+    cloud(there).end_images(lambda text: None)
+    there.gce.cloud.advance(1.0)
+    assert names(there) == set()
+    assert there.gce.cloud.at("global", "images") == {}
+
+
+def test_several_pages_of_them_are_ended_each_once(there: Project) -> None:
+    there.gce.page = 50
+    for number in range(101):
+        there.node(f"cpu-{number}")
+    assert terminate(there)[0] == 101
+    assert names(there) == set()
+    assert there.gce.counts()["instances.delete"] == 101
+
+
+# --- leftovers --------------------------------------------------------------------------------------------
+
+
+def fill(there: Project, cluster: str) -> None:
+    """One resource of each kind, named as the components name them."""
+    marks = {CLUSTER: cluster}
+    of = f"of cluster {cluster}"
+    put = there.gce.cloud.put
+    there.head(cluster=cluster)
+    put(f"zones/{A}", "disks", gce.Disk(name=f"{cluster}-home", size_gb=50, status="READY", labels=marks))
+    put(
+        "regions/europe-west4",
+        "addresses",
+        gce.Address(name=f"{cluster}-controller", labels=marks, status="RESERVED"),
+    )
+    put("global", "images", gce.Image(name=f"{cluster}-image", labels=marks, status="READY"))
+    put("global", "snapshots", gce.Snapshot(name=f"{cluster}-snapshot", labels=marks, status="READY"))
+    put(
+        "regions/europe-west4",
+        "instanceTemplates",
+        gce.InstanceTemplate(name=f"{cluster}-cpu-1", description=of),
+    )
+    put("regions/europe-west4", "resourcePolicies", gce.ResourcePolicy(name=f"{cluster}-cpu", description=of))
+    put(
+        "global",
+        "firewalls",
+        gce.Firewall(name=f"{cluster}-ssh", description=f"users to the nodes, cluster {cluster}"),
+    )
+    put(
+        "regions/europe-west4", "routers", gce.Router(name=cluster if cluster == "c" else f"{cluster}-router")
+    )
+    put("regions/europe-west4", "subnetworks", gce.Subnetwork(name=cluster, description=of))
+    put("global", "networks", gce.Network(name=cluster, description=f"the cluster network {of}"))
+    there.buckets.append({"name": f"{cluster}-9z", "labels": marks})
+    there.secrets.append({"name": f"projects/123/secrets/{cluster}-munge", "labels": marks})
+    files = f"projects/p-1/locations/{A}/instances/{cluster}-home"
+    there.filestores.append({"name": files, "labels": marks, "state": "READY"})
+
+
+def test_the_report_of_leftovers_names_one_of_everything_and_nobody_elses(there: Project) -> None:
+    fill(there, "c")
+    fill(there, "c-2")
+    fill(there, "other")
+    assert leftovers(there.account, "c") == [
+        "instance c-controller (RUNNING)",
+        "disk c-home (50 GiB, READY)",
+        "address c-controller (?, RESERVED)",
+        "image c-image (READY)",
+        "snapshot c-snapshot (READY)",
+        "instance template c-cpu-1",
+        "resource policy c-cpu",
+        "firewall rule c-ssh",
+        # A name alone cannot tell more: a resource of c-2 without a description would be listed as well.
+        "router c",
+        "router c-2-router",
+        "subnetwork c",
+        "network c",
+        "bucket c-9z",
+        "secret c-munge",
+        "Filestore instance c-home (READY)",
+    ]
+    assert {re.split(r" c\b", line)[0] for line in leftovers(there.account, "c")} == {k.name for k in KINDS}
+
+
+def test_after_a_clean_destroy_the_report_of_leftovers_is_empty(there: Project) -> None:
+    fill(there, "other")
+    assert cloud(there).leftovers() == []
+
+
+def test_what_belongs_to_a_machine_that_is_there_is_not_named_again(there: Project) -> None:
+    there.head()
+    disk(there, "c-controller", "c-controller")
+    assert cloud(there).leftovers() == ["instance c-controller (RUNNING)"]
+
+
+def test_an_api_that_nobody_has_enabled_has_nothing(there: Project) -> None:
+    there.disabled = {"file", "secretmanager"}
+    assert cloud(there).leftovers() == []
+    there.disabled = {"storage"}
+    with pytest.raises(UserError, match=r"gcloud services enable storage\.googleapis\.com --project p-1"):
+        cloud(there).leftovers()
+
+
+def test_a_machine_says_of_which_stack_it_is() -> None:
+    """A label holds small letters only, so the stack's own name is compared in that form."""
+    found = {
+        "name": "c-controller",
+        "status": "RUNNING",
+        "zone": A,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    labels = {STACK: value("Mine.1")}
+    assert machines.machine({**found, "labels": labels}, "c").stack == GcpCloud(PLACE).label_of("Mine.1")
+    assert machines.machine(found, "c").stack is None

@@ -1,0 +1,215 @@
+"""SSH access on Google Cloud: the machine by its label, its published host keys, and OS Login's user."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.clouds.commands import ClusterRef, WaitRequest
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.gcp import access
+from infra.program.stack import Stack
+from node.model import ClusterDesign
+from operations.clouds import commands, ssh_access
+from operations.gcp.cloud import KEY_SECONDS, GcpCloud, bring_key
+from tests.support.checkout import ROOT
+from tests.support.fake_google import BUCKET, KEY, USER, Project, project
+from tests.support.gcp_mocks import gcp_design, gcp_ssh_design
+
+ZONE = "europe-west4-a"
+NOW = 1_800_000_000.0
+PROXY = f".venv/bin/python -m operations.gcp proxy --project p-1 --zone {ZONE} --instance %h --port %p"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a key and without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_ed25519.pub").write_text(f"{KEY} ada@laptop\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Project]:
+    """One for the whole module: making it takes a second, because the library reads its messages."""
+    with project() as made:
+        yield made
+
+
+@pytest.fixture
+def there(shared: Project, home: Path) -> Project:
+    shared.empty()
+    return shared
+
+
+def cloud(there: Project) -> GcpCloud:
+    return GcpCloud(ClusterRef("c", "europe-west4", ZONE, "p-1"), lambda _: there.account)
+
+
+def find(there: Project, design: ClusterDesign) -> ssh_access.Login:
+    return ssh_access.find(Stack(ROOT, "test"), design, cloud(there))
+
+
+# --- OS Login ---------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_brought_with_an_expiry_and_the_users_name_comes_back(there: Project, home: Path) -> None:
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
+    (key,) = there.keys.values()
+    assert key == {"key": f"{KEY} ada@laptop", "expirationTimeUsec": str(round((NOW + KEY_SECONDS) * 1e6))}
+
+
+@pytest.mark.parametrize(
+    ("expires", "brought"),
+    [
+        (None, False),
+        (str(int((NOW + KEY_SECONDS * 0.6) * 1e6)), False),
+        (str(int((NOW + KEY_SECONDS * 0.4) * 1e6)), True),
+        (str(int((NOW - 60) * 1e6)), True),
+    ],
+    ids=["for ever", "long enough", "soon over", "over"],
+)
+def test_a_key_that_is_there_is_left_as_long_as_it_lasts(
+    there: Project, home: Path, expires: str | None, brought: bool
+) -> None:
+    """A key that a user has stored without an end must not get one."""
+    there.accounts.append({"username": USER})
+    there.keys["old"] = {"key": KEY, **({"expirationTimeUsec": expires} if expires else {})}
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
+    assert any(call.startswith("PATCH") for call in there.calls) is brought
+    (key,) = there.keys.values()
+    wanted = str(round((NOW + KEY_SECONDS) * 1e6)) if brought else expires
+    assert key.get("expirationTimeUsec") == wanted, "an import changes no key that is there"
+
+
+def test_a_key_that_went_as_it_was_looked_at_is_brought_anew(
+    there: Project, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.accounts.append({"username": USER})
+    there.keys["old"] = {"key": KEY, "expirationTimeUsec": str(int((NOW - 60) * 1e6))}
+    profile = there._profile
+
+    def gone() -> dict[str, object]:
+        said = {**profile(), "sshPublicKeys": dict(there.keys)}
+        there.keys.pop("old", None)
+        return said
+
+    monkeypatch.setattr(there, "_profile", gone)
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
+    (key,) = there.keys.values()
+    assert key["expirationTimeUsec"] == str(round((NOW + KEY_SECONDS) * 1e6))
+
+
+def test_of_several_names_the_marked_one_is_taken(there: Project, home: Path) -> None:
+    there.accounts += [{"username": "old"}, {"username": "new", "primary": True}, {"uid": "7"}]
+    assert bring_key(there.account, home / ".ssh", NOW) == "new"
+
+
+def test_a_user_without_a_name_on_machines_gets_one(there: Project, home: Path) -> None:
+    there.keys["old"] = {"key": KEY}
+    assert bring_key(there.account, home / ".ssh", NOW) == USER
+    assert there.keys == {"old": {"key": KEY}}
+
+
+def test_an_organisation_that_takes_no_keys_is_said(there: Project, home: Path) -> None:
+    there.managed = False
+    with pytest.raises(UserError, match=r"OS Login does not take a key for ada@example\.com") as caught:
+        bring_key(there.account, home / ".ssh", NOW)
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_without_a_key_of_ones_own_nothing_is_asked(there: Project, home: Path) -> None:
+    (home / ".ssh" / "id_ed25519.pub").unlink()
+    with pytest.raises(UserError, match="you have no SSH key"):
+        bring_key(there.account, home / ".ssh", NOW)
+    assert there.calls == []
+
+
+# --- which machine ----------------------------------------------------------------------------------------
+
+
+def test_the_login_machine_is_reached_through_the_proxy_by_its_name(there: Project) -> None:
+    there.bucket()
+    there.head()
+    there.report("controller", "ready")
+    target = find(there, gcp_design()).target
+    assert (target.host, target.user, target.host_keys) == ("c-controller", USER, (KEY,))
+    assert target.proxy_command is not None
+    assert target.proxy_command.endswith(PROXY.removeprefix(".venv/bin/python"))
+    assert shlex.split(target.proxy_command)[:2] == ["env", f"PYTHONPATH={ROOT}"]
+
+
+def test_a_machine_with_a_public_address_needs_no_proxy(there: Project) -> None:
+    there.bucket()
+    there.head("login-0")
+    there.report("login-0", "ready")
+    target = find(there, gcp_ssh_design(login=True)).target
+    assert (target.host, target.proxy_command) == ("10.0.0.2", None)
+    assert len(there.keys) == 1, "the key is there before ssh is"
+
+
+def test_no_machine_is_not_up_and_a_booting_one_half(there: Project) -> None:
+    with pytest.raises(NotUpError, match=r"^stack test is not up: bring it up"):
+        find(there, gcp_design())
+    there.bucket()
+    there.head()
+    with pytest.raises(NotUpError, match="is booting and has not published its SSH host keys"):
+        find(there, gcp_design())
+
+
+def test_a_machine_that_somebody_stopped_is_told_how_to_start(there: Project) -> None:
+    there.head(status="TERMINATED")
+    line = f"gcloud compute instances start c-controller --project p-1 --zone {ZONE}"
+    with pytest.raises(UserError, match=line):
+        find(there, gcp_design())
+
+
+def test_the_proxy_is_for_iap_alone() -> None:
+    place = ClusterRef("c", "europe-west4", ZONE, "p-1")
+    assert access.proxy(place, "iap") == PROXY
+    assert access.proxy(place, "ssh") is None
+
+
+# --- the wait ---------------------------------------------------------------------------------------------
+
+
+def test_the_wait_has_the_users_name_among_its_facts(there: Project) -> None:
+    there.bucket()
+    there.head()
+    there.report("controller", "ready")
+    wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
+    facts = commands.Waiter(wish, cloud(there), print).facts()
+    assert facts == {"host_keys": [KEY], "login_user": USER, "scheduler_version": "slurm 23.11.4"}
+
+
+def test_a_machine_that_boots_anew_is_asked_for_its_new_report(there: Project) -> None:
+    """A report from before the machine's last start belongs to another boot."""
+    there.bucket()
+    there.head()
+    there.report("controller", "ready", started=time.time() - 3600)
+    there.objects["current.json"] = (b"{}", time.time() - 7200)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        there.report("controller", "ready")
+
+    wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
+    commands.Waiter(wish, cloud(there), print, sleep=pause).facts()
+    assert len(pauses) == 1
+
+
+def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(there: Project) -> None:
+    there.bucket()
+    there.head()
+    wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
+    line = f"gcloud compute instances get-serial-port-output c-controller --project p-1 --zone {ZONE}"
+    with pytest.raises(UserError, match=rf"has not reported within 0 s.*{line}"):
+        commands.Waiter(wish, cloud(there), print, seconds=0).facts()

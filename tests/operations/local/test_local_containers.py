@@ -1,0 +1,161 @@
+"""Whether machines can be containers here, and the messages if they cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.doctor.finding import Severity
+from cli.local.diagnosis.cluster import containers
+from cli.local.diagnosis.cluster import images as cached_images
+from infra.errors import UserError
+from localcloud import cgroups, images, layers
+from localcloud.containers import read_isolation
+from node.model import CONTAINER, PROCESS, ClusterDesign
+from operations.local import containers as container_machines
+from operations.local import system_packages
+from operations.local.agent import end_cluster
+from tests.support.checkout import ROOT
+from tests.support.containers import need_containers
+from tests.support.doubles import design
+from tests.support.fake_machines import FakeMachines
+
+WANTED = design(isolation="container")
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host on which machines can boot: this user is root, all programs exist, the image is missing."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
+    monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
+    monkeypatch.setattr(container_machines, "image_exists", lambda _design: False)
+
+
+@pytest.mark.usefixtures("able")
+def test_where_all_is_there_nothing_stands_against_it() -> None:
+    assert container_machines.unsupported_reason(WANTED, lambda: "") is None
+
+
+@pytest.mark.usefixtures("able")
+def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str:
+        return container_machines.unsupported_reason(WANTED, lambda: "") or ""
+
+    reason = container_machines.unsupported_reason(WANTED, lambda: "mount: permission denied")
+    assert "--privileged" in (reason or "")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _path: _Full())
+        assert "100 MiB are free there: make room" in said()
+    with monkeypatch.context() as patch:
+        patch.setattr(cgroups, "hierarchies", list)
+        assert "mount -t cgroup2" in said()
+    with monkeypatch.context() as patch:
+
+        def none(_suite: str | None) -> images.Recipe:
+            raise layers.ImageError("apt on this machine has no source of it")
+
+        patch.setattr(images, "recipe", none)
+        assert "apt on this machine has no source" in said()
+    with monkeypatch.context() as patch:
+        patch.setattr(system_packages, "missing", lambda _purpose: ["debootstrap"])
+        assert "need debootstrap: as root, apt-get install" in said()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1000)
+        assert "run as root (sudo)" in said()
+
+
+class _Full:
+    free = 100 << 20
+
+
+def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_machines, "image_exists", lambda _design: True)
+    (wanted,) = containers(WANTED, lambda _design: None)
+    (other,) = containers(design(isolation=PROCESS), lambda _design: None)
+    assert [f.severity for f in (wanted, other)] == [Severity.FINE] * 2
+    assert "a container that boots; its image is there" in wanted.found
+    assert "is possible, too" in other.found
+
+
+def test_what_is_not_possible_stops_only_those_who_want_it() -> None:
+    def why_not(_design: ClusterDesign | None) -> str:
+        return "machines that boot need debootstrap: as root, apt-get install debootstrap."
+
+    (wanted,) = containers(WANTED, why_not)
+    (other,) = containers(design(isolation=PROCESS), why_not)
+    assert wanted.severity is Severity.STOPS
+    assert "apt-get install debootstrap" in f"{wanted.found} {wanted.cure}"
+    assert other.severity is Severity.FINE
+    assert "need debootstrap" in other.found
+
+
+def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = FakeMachines(tmp_path, monkeypatch)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UserError, match="machines are processes then") as raised:
+        machines.do("cloud-up", "{}", kind=CONTAINER)
+    assert raised.value.exit_code == 3
+    assert not machines.run.path.exists()
+
+
+def test_the_doctor_says_how_much_the_cached_images_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_machines, "image_folder", lambda: tmp_path / "images")
+    assert list(cached_images()) == [], "there are none yet"
+    (tmp_path / "images" / "trixie-1").mkdir(parents=True)
+    (tmp_path / "images" / "trixie-1" / "disk").write_bytes(b"x" * (3 << 20))
+    (found,) = cached_images()
+    assert found.severity is Severity.FINE
+    assert re.search(r"^images take [34] MiB in .*/images; `up` removes", found.found)
+
+
+def test_a_cluster_that_is_up_keeps_its_kind_of_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_containers()
+    machines = FakeMachines(tmp_path, monkeypatch)
+    try:
+        machines.do("cloud-up", "{}")
+        assert read_isolation(machines.run.path) == PROCESS
+        (machines.run.bucket / "loader.py").write_text("import time; time.sleep(300)")
+        machines.launch("controller", role="controller")
+        with pytest.raises(UserError, match="down --stack test"):
+            machines.do("cloud-up", "{}", kind=CONTAINER)
+    finally:
+        end_cluster(machines.run)
+
+
+def test_hierarchies_of_both_versions_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, unified = tmp_path / "mountinfo", tmp_path / "unified"
+    unified.mkdir()
+    (unified / "cgroup.controllers").write_text("")
+    file.write_text(
+        "30 24 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        "31 24 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd,release_agent=/x\n"
+        f"32 24 0:28 / {unified} rw - cgroup2 cgroup2 rw,nsdelegate\n"
+        "33 24 0:28 / /proc rw - proc proc rw\n"
+    )
+    monkeypatch.setattr(cgroups, "MOUNTS", file)
+    assert cgroups.hierarchies() == [unified, Path("/sys/fs/cgroup/systemd")]
+    assert cgroups.old_controllers() == {"memory": Path("/sys/fs/cgroup/memory")}
+    # Where version 2 has them, systemd hands them on.
+    (unified / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    assert cgroups.old_controllers() == {}
+
+
+def test_the_stack_file_of_the_repository_is_such_a_cluster() -> None:
+    from infra.config import load_file
+    from infra.design import design as designed
+    from infra.instance_types.catalog import catalog
+
+    made = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
+    assert made.isolation == CONTAINER
+    assert [host.name for host in made.hosts] == ["controller", "login-0"]
+    assert {(mount.path, mount.kind) for mount in made.mounts} == {("/home", "bind"), ("/apps", "bind")}
