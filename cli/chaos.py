@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 import typer
 
@@ -30,9 +31,7 @@ def show(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     if json_output:
         print(json.dumps(found, indent=1))
         return
-    from cli.console.chaos import show_chaos
-
-    show_chaos(found)
+    _show(found)
 
 
 @app.command("set", no_args_is_help=True)
@@ -105,3 +104,35 @@ def _act(action: str, node: str, stack: Stack, notice: float | None = None) -> N
     from cli.local import chaos
 
     print(chaos.act(stack, load(stack), action, node, notice))
+
+
+def _show(found: dict[str, Any]) -> None:
+    """Show the local cloud's settings, and the machines that have a fault."""
+    from cli.console.tables import cell, new_table, put
+
+    keys = new_table("Settings", "key", "now", "stack file", "meaning")
+    for row in found["keys"]:
+        now, file = cell(_value(row["value"])), cell(_value(row["stack_file"]))
+        keys.add_row(cell(row["key"]), now, file if now != file else "the same", cell(row["meaning"]))
+    put(keys)
+    if not found["machines"]:
+        put("\nNothing is wrong with any machine")
+        return
+    machines = new_table("\nMachines", "node", "state", "what is wrong")
+    for machine in found["machines"]:
+        machines.add_row(cell(machine["node"]), cell(machine["state"]), cell(_wrong(machine)))
+    put(machines)
+
+
+def _value(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _wrong(machine: dict[str, Any]) -> str:
+    faults = []
+    if machine["notice"] is not None:
+        faults.append(f"the cloud takes it in {max(0, round(machine['notice'] - time.time()))} s")
+    faults += [word for key, word in (("frozen", "frozen"), ("cut", "no network")) if machine[key]]
+    if not machine["registers"]:
+        faults.append("never registers")
+    return ", ".join(faults)

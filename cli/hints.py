@@ -1,4 +1,4 @@
-"""Command lines for messages that tell the user what to type."""
+"""Command lines and official installation pages, for messages that tell the user what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH
 
 
 def hint(command: str, stack: str, rest: str = "") -> str:
-    """A command line of this program that acts on a stack: `./cluster exec --stack team-b -- squeue`.
+    """Return a command line of this program that acts on a stack: `./cluster exec --stack team-b -- squeue`.
 
     `--stack local` is omitted if a command without it means that stack. Any other stack is always named,
     because a message may be read later and in another shell.
@@ -27,7 +27,7 @@ def hint(command: str, stack: str, rest: str = "") -> str:
 
 
 def left_over(stack: str, left: Sequence[str], command: str) -> str:
-    """The message about what is left of a stack that was taken down, with the command to run again."""
+    """Return the message about what is left of a stack that was taken down, with the command to run again."""
     lines = "\n".join(f"  {line}" for line in left)
     return f"these are left of stack {stack}:\n{lines}\nRun `{command}` again."
 

@@ -67,29 +67,31 @@ def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
     try:
         chosen = providers.load(provider)
         assert isinstance(chosen, CloudProvider)
-        said = chosen.describe(place, names)
+        answer = chosen.describe(place, names)
     except UserError as error:
         return Answer(unknown=(f"{label} could not be asked about {types}: {error}",))
     try:
-        _keep(said, catalog())
+        _keep(answer, catalog())
     except OSError as error:
         return Answer(unknown=(f"the facts of {types} could not be kept: {error}",))
     where = place.zone or place.region
     return Answer(
-        known=tuple(f"{label} says of {name}: {_in_words(one)}" for name, one in said.machines.items()),
+        known=tuple(
+            f"{label} says of {name}: {_in_words(machine)}" for name, machine in answer.machines.items()
+        ),
         unknown=tuple(
-            [f"{name} cannot be used: {one.why}" for name, one in said.unusable.items()]
+            [f"{name} cannot be used: {machine.why}" for name, machine in answer.unusable.items()]
             + [
                 f"{label} has no instance type {name} in {where}"
                 for name in names
-                if name not in said.machines and name not in said.unusable
+                if name not in answer.machines and name not in answer.unusable
             ]
         ),
     )
 
 
 def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
-    """The section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
+    """Return the section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
     try:
         content, _ = stack_file.read(stack.file)
         values = content["config"]
@@ -98,34 +100,38 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
         zone = values.get("gcp:zone")
         region = values["aws:region"] if provider == "aws" else str(zone).rpartition("-")[0]
         more = {"zone": zone, "project": values["gcp:project"]} if provider == "gcp" else {}
-        said = [region, *more.values()]
+        location = [region, *more.values()]
     except (ConfigError, AttributeError, KeyError, TypeError):
         return {}, None, ""
-    if provider not in LABELS or not all(isinstance(one, str) and one for one in said):
+    if provider not in LABELS or not all(isinstance(value, str) and value for value in location):
         return {}, None, ""
     return cluster, ClusterRef(str(cluster.get("name") or stack.name), region, **more), provider
 
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The instance types that a file names but does not describe, each with its partition's first zone."""
+    """Yield the instance types that a file names and does not describe, with their partitions' zones."""
     described = cluster.get("instance_types")
-    own = described if isinstance(described, dict) else {}
+    own_types = described if isinstance(described, dict) else {}
     batch = cluster.get("batch")
     types = batch.get("instance_types") if isinstance(batch, dict) else None
     partitions = cluster.get("partitions")
     sections = [cluster.get("controller"), cluster.get("login")]
     sections += partitions if isinstance(partitions, list) else []
-    said = [(one.get("instance_type"), one.get("zones")) for one in sections if isinstance(one, dict)]
-    said += [(name, None) for name in (types if isinstance(types, list) else [])]
-    for name, zones in said:
-        facts = own.get(name) if isinstance(name, str) else None
+    named = [
+        (section.get("instance_type"), section.get("zones"))
+        for section in sections
+        if isinstance(section, dict)
+    ]
+    named += [(name, None) for name in (types if isinstance(types, list) else [])]
+    for name, zones in named:
+        facts = own_types.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and name and not (isinstance(facts, dict) and "vcpus" in facts):
             first = zones[0] if isinstance(zones, list) and zones else None
             yield name, first if isinstance(first, str) else None
 
 
 def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, again: bool) -> bool:
-    """Whether to ask about a type: it is unknown, or its facts are from another region or are asked again."""
+    """Return whether to ask about a type: it is unknown, or its facts are of another region or old."""
     if name in facts.retired or is_arm(name, provider):
         return False
     machine = facts.instance_type(name)
@@ -136,23 +142,23 @@ def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, agai
     return machine.asked and machine.provider == provider and (again or not facts.offered(name, place.region))
 
 
-def _keep(said: Described, facts: Catalog) -> None:
+def _keep(answer: Described, facts: Catalog) -> None:
     machines: dict[str, Any] = {}
-    for name, one in said.machines.items():
+    for name, machine in answer.machines.items():
         before = facts.instance_type(name)
-        regions = {*(one.regions or ()), *((before.regions or ()) if before else ())}
-        machines[name] = one.model_dump(mode="json", exclude_defaults=True) | {"regions": sorted(regions)}
-    unusable = {name: one.model_dump(mode="json") for name, one in said.unusable.items()}
+        regions = {*(machine.regions or ()), *((before.regions or ()) if before else ())}
+        machines[name] = machine.model_dump(mode="json", exclude_defaults=True) | {"regions": sorted(regions)}
+    unusable = {name: machine.model_dump(mode="json") for name, machine in answer.unusable.items()}
     cache.keep({"machines": machines, "unusable": unusable})
 
 
 def _in_words(machine: InstanceType) -> str:
-    said = [f"{machine.vcpus} vCPUs", f"{machine.memory_mib} MiB"]
+    parts = [f"{machine.vcpus} vCPUs", f"{machine.memory_mib} MiB"]
     if machine.accelerator:
-        said.append(f"{machine.accelerator.count} × {machine.accelerator.type}")
+        parts.append(f"{machine.accelerator.count} × {machine.accelerator.type}")
     if machine.efa:
         cards = plurals.count(machine.network_cards, "network card")
-        said.append(f"{plurals.count(machine.efa, 'EFA interface')} on {cards}")
+        parts.append(f"{plurals.count(machine.efa, 'EFA interface')} on {cards}")
     if machine.nvme_gib:
-        said.append(f"{machine.nvme_gib} GiB of NVMe")
-    return f"{', '.join(said)}; its price is not known"
+        parts.append(f"{machine.nvme_gib} GiB of NVMe")
+    return f"{', '.join(parts)}; its price is not known"

@@ -43,7 +43,7 @@ def replace_process(up: StackUp, argv: Sequence[str]) -> None:
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """The environment of a program that is started for a user: the user's own, and what the command needs.
+    """Return the environment of a program that a user starts: the user's own, and what the command needs.
 
     What this program set for itself is left out, because sbatch would pass Pulumi's secrets on to the job. So
     is what Slurm, of whichever cluster, has set for a job in which this shell may be: the command runs on
@@ -92,23 +92,23 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     found = cluster_status(up)
     if as_json:
         print(json.dumps(found, indent=1))
-    elif (own := provider.scheduler(up.stack, up.config)) is not None:
-        own.show_status(found)
+    elif (scheduler := provider.scheduler(up.stack, up.config)) is not None:
+        scheduler.show_status(found)
     else:
-        from cli.console.tables import show_status
+        from cli.console.status import show_status
 
         show_status(found, up.stack.name, here=up.provider == "local")
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:
-    """The status contract (`./cluster status --json`) from the cluster itself.
+    """Return the status contract (`./cluster status --json`) from the cluster itself.
 
     Raises:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.
             If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
     """
-    if (own := provider.scheduler(up.stack, up.config)) is not None:
-        return own.status()
+    if (scheduler := provider.scheduler(up.stack, up.config)) is not None:
+        return scheduler.status()
     look = f"`./cluster logs --stack {up.stack.name}`"
     try:
         found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))

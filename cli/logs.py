@@ -37,8 +37,8 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     Raises:
         UserError: The cluster is not up.
     """
-    if (own := provider.scheduler(up.stack, up.config)) is not None:
-        return own.logs(what, lines=lines, follow=follow)
+    if (scheduler := provider.scheduler(up.stack, up.config)) is not None:
+        return scheduler.logs(what, lines=lines, follow=follow)
     chosen = provider.load(up.provider)
     what = what or CONTROLLER
     arguments = [TOOL, "logs", what, f"--lines={lines}", *(["--follow"] if follow else [])]

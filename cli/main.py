@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import chaos, environments
+from cli import chaos, env
 from cli import init as new_stack
 from cli.options import (
     UNNAMED,
@@ -65,7 +65,7 @@ def main_options(
 
 
 def version() -> str:
-    """This checkout's version, as pyproject.toml has it."""
+    """Return this checkout's version, as pyproject.toml has it."""
     import tomllib
 
     found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def up(
     answer = instance_type_lookup.look_up_missing(stack)
     for line in (*answer.known, *answer.unknown):
         Console().say(line)
-    made = bring_up(
+    summary = bring_up(
         stack,
         load_to_make(stack),
         Console(),
@@ -106,7 +106,7 @@ def up(
         quiet=json_output,
     )
     if json_output:
-        print(json.dumps(made, indent=1))
+        print(json.dumps(summary, indent=1))
 
 
 @app.command()
@@ -126,9 +126,9 @@ def down(
 
     console = Console()
     if cluster is not None:
-        from cli import user_clusters
+        from cli import list_clusters
 
-        user_clusters.take_down(cluster, console, lambda name, jobs: agree(name, console, yes, jobs))
+        list_clusters.take_down(cluster, console, lambda name, jobs: agree(name, console, yes, jobs))
         return
     try:
         name: str = load(stack).cluster.provider
@@ -164,15 +164,15 @@ def list_clusters(
     Without --clouds no cloud is asked: the answer comes from this machine's records, and from the local
     clusters themselves.
     """
-    from cli import user_clusters
+    from cli import list_clusters
 
-    found, problems = user_clusters.find(project(), clouds=clouds)
+    found, problems = list_clusters.find(project(), clouds=clouds)
     for problem in problems:
         print(problem, file=sys.stderr)
     if json_output:
         print(json.dumps([cluster.as_json() for cluster in found], indent=1))
     else:
-        user_clusters.show(found, clouds=clouds)
+        list_clusters.show(found, clouds=clouds)
 
 
 @app.command()
@@ -180,13 +180,13 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Show what `up` would make, and its cost. Needs no network and no credentials."""
     from cli.operate import make_plan
 
-    made = make_plan(stack, load(stack, scripts=True))
+    result = make_plan(stack, load(stack, scripts=True))
     if json_output:
-        print(json.dumps(made, indent=1))
+        print(json.dumps(result, indent=1))
         return
-    from cli.console.tables import show_plan
+    from cli.console.plan import show_plan
 
-    show_plan(made)
+    show_plan(result)
 
 
 @app.command()
@@ -255,9 +255,9 @@ def copy(
     folder that all machines of the cluster share. Folders are copied whole. As with scp and cp, what is
     copied goes into DST where that is a folder, and gets its name where not.
     """
-    from cli import transfer
+    from cli import cp
 
-    transfer.copy(load_up(stack), sources, goal)
+    cp.copy(load_up(stack), sources, goal)
 
 
 @app.command("ssh-config", short_help="Print an OpenSSH configuration for scp, rsync and editors.")
@@ -267,9 +267,9 @@ def ssh_config(stack: StackOption = UNNAMED) -> None:
     It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
     machines are processes of this machine: those have no SSH server.
     """
-    from cli import transfer
+    from cli import cp
 
-    print(transfer.stanza(load_up(stack)), end="")
+    print(cp.stanza(load_up(stack)), end="")
 
 
 @app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")
@@ -287,8 +287,8 @@ def run_sweep(
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
     sweep that is under way. The cluster must be up.
     """
-    from cli import sweep
     from cli.console.progress import Console
+    from cli.sweep import command as sweep
     from operations import packages
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
@@ -312,9 +312,9 @@ def report(
     from operations import packages
 
     packages.provide("report")
-    made = reports.make(stack, output, project=project())
-    print(made.page)
-    print(made.table)
+    files = reports.make(stack, output, project=project())
+    print(files.page)
+    print(files.table)
 
 
 @app.command(short_help="Find what would stop `up` here, and its cure.")
@@ -390,7 +390,7 @@ def _let_go() -> None:
 def _run() -> None:
     if not app.registered_groups:
         app.add_typer(chaos.app, name="chaos")
-        app.add_typer(environments.app, name="env")
+        app.add_typer(env.app, name="env")
     try:
         with interrupt.as_keyboard_interrupt():
             try:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import benchmark_changes, login_machine, preview, provider, results, shared_cores
+from cli import login_machine, preview, provider, results, shared_cores
+from cli.changes import runs
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -182,8 +183,8 @@ def _checked(request: Request, console: Console) -> Change:
         console.say(advice, "dim")
     outputs = runner.outputs_of(engine)
     if request.benchmark:
-        former = benchmark_changes.find(request.up, cluster, request.training, outputs)
-        benchmark_changes.keep(stack.name, former, console.say, replace=request.replace)
+        former = runs.find(request.up, cluster, request.training, outputs)
+        runs.keep(stack.name, former, console.say, replace=request.replace)
     checked = request.provider.check_changes(stack, cluster, outputs, console.say, replace=request.replace)
     return Change(request, engine, outputs, checked)
 
@@ -278,13 +279,13 @@ def _benchmark_result(
 
 def _compare(request: Request, result: dict[str, Any] | None, console: Console) -> None:
     """Say how a result compares with kept ones, and whether its nodes shared their cores."""
-    from cli.report import one_node, programs
+    from cli.report import programs, words
 
     if result is None:
         return
     stack = request.stack
     kept, _ = results.load(stack.name)
-    compare = programs.compared if results.is_program(result) else one_node.compared
+    compare = programs.compared if results.is_program(result) else words.compared_with_one_node
     if (comparison := compare(result, kept, stack.name)) is not None:
         console.say(comparison)
     if (shared := shared_cores.after(stack, request.cluster.provider, [result])) is not None:
@@ -518,5 +519,5 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     changes = provider.load(cluster.provider).changes(stack, cluster)
     result["changes"] = None if changes is None else table.described(*changes)
     if result["changes"] is not None:
-        result["changes"] += benchmark_changes.described(stack, cluster, training)
+        result["changes"] += runs.described(stack, cluster, training)
     return result

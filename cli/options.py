@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def project() -> Path:
-    """The checkout that `./cluster` lies in."""
+    """Return the checkout that `./cluster` lies in."""
     return Path(os.environ["SLURM_STACKS_PROJECT"])
 
 
 def stack_named(name: str) -> Stack:
-    """A stack of this checkout."""
+    """Return a stack of this checkout."""
     return Stack(project(), name)
 
 
 def default_stack() -> str:
-    """The stack of a command without `--stack`. If a setting chose it, standard error names that."""
+    """Return the stack of a command without `--stack`. If a setting chose it, standard error names that."""
     from cli.runner import selection
 
     chosen = selection.default(project())
@@ -38,7 +38,7 @@ def default_stack() -> str:
 
 
 def checked(context: typer.Context, stack: Stack | None) -> Stack | None:
-    """The stack that a command names, or the default stack.
+    """Return the stack that a command names, or the default stack.
 
     Raises:
         UserError: Exit 2; a stack cannot have that name.
@@ -63,7 +63,7 @@ def _checked(name: str) -> Stack:
 
 
 def known_stacks(incomplete: str) -> list[str]:
-    """The stacks of this checkout whose names begin like this, for the shell's completion."""
+    """Return the stacks of this checkout whose names begin like this, for the shell's completion."""
     files = project().glob("Pulumi.?*.yaml")
     names = sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
     return [name for name in names if name.startswith(incomplete)]
@@ -157,7 +157,7 @@ def load_to_make(stack: Stack) -> StackConfig:
 
 
 def load_up(stack: Stack) -> StackUp:
-    """What a command needs to act on a cluster that is up, even if its stack file has a mistake by now.
+    """Return what a command needs to act on a cluster that is up, even if its stack file has a mistake.
 
     A mistake is reported in one line, and the cluster is then found by this machine's records.
 
@@ -181,7 +181,7 @@ def load_up(stack: Stack) -> StackUp:
 
 
 def _in_short(error: UserError) -> str:
-    """The first of a stack file's mistakes, in one sentence."""
+    """Return the first of a stack file's mistakes, in one sentence."""
     from infra.config.mistakes import ConfigError
 
     mistakes = error.mistakes if isinstance(error, ConfigError) else ()

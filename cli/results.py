@@ -82,7 +82,7 @@ class Shown(NamedTuple):
 
 
 def shown(seen: Mapping[str, Any]) -> Shown:
-    """The result in what the cluster says of a run (`node.benchmark.Run.show`).
+    """Return the result in what the cluster says of a run (`node.benchmark.Run.show`).
 
     Raises:
         UserError: It is not valid. It comes from a job, which may write anything.
@@ -92,12 +92,12 @@ def shown(seen: Mapping[str, Any]) -> Shown:
 
 
 def is_program(record: Mapping[str, Any]) -> bool:
-    """Whether a result record is that of a user's program."""
+    """Return whether a result record is that of a user's program."""
     return record.get("apiVersion") == result.PROGRAM_API_VERSION
 
 
 def mistakes(record: Any) -> list[str]:
-    """What is wrong with a record of either kind; empty for a valid one."""
+    """Return what is wrong with a record of either kind; empty for a valid one."""
     if isinstance(record, dict) and is_program(record):
         return result.program_mistakes(record)
     return result.mistakes(record)
@@ -115,7 +115,7 @@ def check(record: Any) -> None:
 
 
 def folder(stack: str) -> Path:
-    """The folder of a stack's results; it is not created here."""
+    """Return the folder of a stack's results; it is not created here."""
     return locations.state_root() / "results" / stack
 
 
@@ -172,7 +172,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def load(stack: str) -> tuple[list[Kept], list[str]]:
-    """A stack's results, oldest first, and one sentence for each invalid file."""
+    """Return a stack's results, oldest first, and one sentence for each invalid file."""
     kept: list[Kept] = []
     wrong: list[str] = []
     # A name that begins with a dot is a draft of `keep`.
@@ -190,7 +190,7 @@ def load(stack: str) -> tuple[list[Kept], list[str]]:
 
 
 def _parse(text: str) -> tuple[Path | None, Any]:
-    """The checkout and the result record of a kept file.
+    """Return the checkout and the result record of a kept file.
 
     Raises:
         ValueError: It is not a kept file.
@@ -205,7 +205,7 @@ def _parse(text: str) -> tuple[Path | None, Any]:
 
 
 def short_names(checkouts: Iterable[Path | None]) -> dict[Path | None, str | None]:
-    """For each checkout the shortest end of its path that no other checkout has; None stays None.
+    """Return for each checkout the shortest end of its path that no other checkout has; None stays None.
 
     A report may go to other people, who need not see the whole path.
     """

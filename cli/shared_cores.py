@@ -30,7 +30,7 @@ def of_runs(stack: Stack, cluster: ClusterDesign, runs: Iterable[tuple[str, int]
     """Return a sentence for whatever makes nodes of runs share cores: too few of them, or other clusters.
 
     Args:
-        runs: the partition and the number of nodes of each run.
+        runs: The partition and the number of nodes of each run.
     """
     have = own_cores()
     if cluster.provider != "local" or have is None:
@@ -46,16 +46,18 @@ def after(stack: Stack, provider: str, records: Iterable[Mapping[str, Any]]) -> 
     `None` if all were alone, or if no other cluster has nodes now.
 
     Args:
-        provider: the name of the stack's provider.
-        records: the runs' results.
+        provider: The name of the stack's provider.
+        records: The runs' results.
     """
-    if all(not one.get("cores_shared") and (one.get("cores_others") or 0.0) < MUCH for one in records):
+    if all(
+        not record.get("cores_shared") and (record.get("cores_others") or 0.0) < MUCH for record in records
+    ):
         return None
     return f"At present {'; '.join(beside)}" if (beside := _beside(stack, provider)) else None
 
 
 def own_cores() -> int | None:
-    """The number of CPU cores that this process may use. `None` if the system does not say, as on macOS."""
+    """Return how many CPU cores this process may use; `None` where the system does not say, as on macOS."""
     affinity = getattr(os, "sched_getaffinity", None)
     return None if affinity is None else len(affinity(0))
 

@@ -36,7 +36,7 @@ STARTERS = {
 WORDS = {
     # Names that start nothing.
     "node/slurm/environment.py", "operations/local/system_packages.py", "localcloud/machines.py",
-    "cli/console/picture.py",
+    "cli/console/plan.py",
     # Of `-V`, which asks nobody.
     "node/bootstrap/machine_steps.py",
 }  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cli.console import tables
-from cli.report import page, published, runs
+from cli.console import plan, status, tables
+from cli.report import page, runs
 from cli.results import Kept
 from node.plurals import count
 from tests.cli.test_console import RESULT, STATUS
@@ -189,9 +189,9 @@ def test_a_count(number: int, words: tuple[str, ...], text: str) -> None:
 def test_what_is_printed_of_one_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show_result({**RESULT, "epochs": 1, "nodes": 1, "workers": 1})
     one = {"name": "debug-3", "partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN"}
-    tables.show_status({**STATUS, "nodes": [{**one, "machine_state": None, "reason": None}]})
+    status.show_status({**STATUS, "nodes": [{**one, "machine_state": None, "reason": None}]})
     child: dict[str, Any] = {"urn": "u", "type": "command:local:Command", "name": "c", "parent": None}
-    tables.show_plan({"stack": "t", "resources": [child], "outputs": {}, "cost": {}, "warnings": []})
+    plan.show_plan({"stack": "t", "resources": [child], "outputs": {}, "cost": {}, "warnings": []})
     out = capsys.readouterr().out
     assert "1 epoch," in out
     assert "1 node is off" in out
@@ -204,7 +204,7 @@ def test_the_report_of_one_run(tmp_path: Path) -> None:
 
     kept = Kept(tmp_path / "20261121T120000Z-job-1-0.json", local(1, epochs=1))
     text = page.render(
-        ["local"], [runs.of(kept, "local")], published.runs(), [], datetime.datetime.now(datetime.UTC)
+        ["local"], [runs.of(kept, "local")], runs.published_runs(), [], datetime.datetime.now(datetime.UTC)
     )
     plain = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text.partition("</style>")[2]).replace("\xa0", " "))
     assert "1 epoch" in plain

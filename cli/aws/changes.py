@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.changes import files, rows
+from cli.changes import table
 from cli.changes.table import Change, Kind, Row, Rules, text
 from infra import addresses
 from node.model import ClusterDesign, Mount, Partition
@@ -20,7 +20,7 @@ SHARED = (
 _KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
 
 OWN: dict[str, Row] = {
-    "aws:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
+    "aws:region": Row(Kind.DATA, ("cluster.region",), table.OTHER_CLUSTER),
     "access.mode": Row(Kind.HEAD, ("access.mode",), "the head moves into or out of the public subnet"),
     "access.key": Row(Kind.HEAD, ("access.key",), "EC2 gives a machine its key pair at the launch"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
@@ -40,7 +40,7 @@ OWN: dict[str, Row] = {
     "partitions.aws.neuron_cores": Row(Kind.RENEWED),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
-    "partitions.gcp": Row(Kind.NOTHING, rows.OF_GOOGLE),
+    "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER
     ),
@@ -86,10 +86,10 @@ OWN: dict[str, Row] = {
     "batch": Row(Kind.NOTHING, (), "only for scheduler: batch (see batch.md)"),
 }
 """The rows that other clouds do not share."""
-TABLE = rows.table(OWN)
+TABLE = table.whole_table(OWN)
 """What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
 
-UNSEEN = rows.UNSEEN | {"cluster.project", "cluster.zone", "partitions.local_ssds"}
+UNSEEN = table.UNSEEN | {"cluster.project", "cluster.zone", "partitions.local_ssds"}
 """Fields of the design that follow from others, or for which a rule below exists."""
 
 
@@ -123,9 +123,9 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
     was, will = old.network, new.network
     elsewhere = was.vpc != will.vpc
     anew = elsewhere or (was.vpc is None and was.cidr != will.cidr)
-    stay = {mount.path: mount.kind for mount in new.mounts if files.is_own(mount)}
+    stay = {mount.path: mount.kind for mount in new.mounts if table.is_own_disk(mount)}
     for mount in old.mounts:
-        if not files.is_own(mount) or stay.get(mount.path) != mount.kind:
+        if not table.is_own_disk(mount) or stay.get(mount.path) != mount.kind:
             continue
         lustre = mount.kind == "fsx_lustre"
         if lustre and elsewhere:
@@ -168,7 +168,7 @@ def spared(mount: Mount, key: str) -> bool:
 
 def on_head(design: ClusterDesign, _kind: Kind) -> tuple[str, ...]:
     """Return the files that a change of the head deletes: its root disk goes with its machine."""
-    return files.on_head(design)
+    return table.files_on_head(design)
 
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:

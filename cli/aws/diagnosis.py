@@ -63,8 +63,8 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
         return
     if shutil.which("docker") is None:
         cure = (
-            f"Install it: {pages.DOCKER}. Or run `up` once on a machine that has it, or name an image that "
-            "exists (batch.container.image)."
+            f"Install it: {pages.DOCKER}. Or run `up` once on a machine that has it, or name an image "
+            "that exists (batch.container.image)."
         )
         yield warns("docker", "`docker` is not on PATH, so the container image cannot be built here", cure)
     elif not _docker_answers():

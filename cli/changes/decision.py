@@ -60,7 +60,7 @@ class ClusterControl:
         return self.run(environment.shell_line(line, self.slurm_conf), seconds)
 
     def jobs(self) -> list[Job]:
-        """The jobs that have not ended.
+        """Return the jobs that have not ended.
 
         Raises:
             NotUpError, UserError: As for `run`.
@@ -155,7 +155,7 @@ def check_changes(
     if not table.costly(found):
         return CheckedChanges()
     held: list[str] = []
-    there: list[Job] | None = []
+    running: list[Job] | None = []
     kinds = {change.kind for change in found}
     if table.Kind.NEVER in kinds:
         found = [change for change in found if change.kind is table.Kind.NEVER]
@@ -167,16 +167,16 @@ def check_changes(
     else:
         try:
             if any(change.deletes for change in found):
-                there = reach.jobs()
+                running = reach.jobs()
             else:
                 state, names = table.holds(found)
-                held, there = reach.hold(partitions if names is None else names, state)
+                held, running = reach.hold(partitions if names is None else names, state)
         except NotUpError:
             pass  # nobody could submit a job yet
         except UserError as error:
             say(f"the cluster does not answer: {error}")
-            there = None
-    why = table.refusal(found, there, command)
+            running = None
+    why = table.refusal(found, running, command)
     if why is not None:
         if not reach.release(held):
             why += f"\n{STAYS.format(', '.join(held))}"
@@ -208,13 +208,13 @@ def end_jobs_of(
     """
     state, names = table.holds(found)
     try:
-        held, there = reach.hold(partitions if names is None else names, state)
+        held, present = reach.hold(partitions if names is None else names, state)
     except NotUpError:
         return []
     except UserError as error:
         say(no_answer(error, CHANGED))
         return []
-    hit = [job for job in there if any(change.costs(job) for change in found)]
+    hit = [job for job in present if any(change.costs(job) for change in found)]
     waiting = [job for job in hit if job.pending]
     running = [job for job in hit if not job.pending]
     again = [job for job in running if table.may_run_again(found, job)]
@@ -247,7 +247,7 @@ def drain(
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
 ) -> None:
-    """Before a destroy, prevent further jobs from starting and cancel the running ones.
+    """Prevent further jobs from starting before a destroy, and cancel the running ones.
 
     A cluster that does not answer is destroyed as well.
 
@@ -265,9 +265,9 @@ def drain(
     except UserError as error:
         say(no_answer(error))
         return
-    there = [job for job in found if not job.over]
+    present = [job for job in found if not job.over]
     try:
-        agree(there)
+        agree(present)
     except BaseException:
         reach.release(held)
         raise
@@ -278,7 +278,7 @@ def drain(
         lines = "; ".join(f"{sudo}scontrol update PartitionName={name} State=UP" for name in held)
         keep = f" (should you keep the cluster: `{execute} -- sh -c '{lines}'` lets them start again)"
     say(f"no further job starts{keep}")
-    if running := [job for job in there if not job.pending]:
+    if running := [job for job in present if not job.pending]:
         end(reach, running, say)
 
 
@@ -297,16 +297,16 @@ def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None
     line = line or f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
     numbers = {job.id for job in running}
     try:
-        there = jobs.parse(reach.ask(line, END_SECONDS + SECONDS))
+        present = jobs.parse(reach.ask(line, END_SECONDS + SECONDS))
     except UserError as error:
         say(no_answer(error))
         return
-    left = [job for job in there if not job.pending and job.id in numbers]
+    left = [job for job in present if not job.pending and job.id in numbers]
     if left:
         say("\n".join(["these have not ended, and end with their machines:", *jobs.listed(left)]))
 
 
 def no_answer(error: UserError, then: str = "it is ended all the same") -> str:
-    """The sentence about a cluster that cannot be asked for its jobs."""
+    """Return the sentence about a cluster that cannot be asked for its jobs."""
     why = str(error).splitlines()[0].rstrip(".")
     return f"the cluster does not answer, so nobody knows which jobs run ({why}); {then}"

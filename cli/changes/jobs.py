@@ -74,12 +74,12 @@ class Job:
         return _STEPS.sub(lambda m: ",".join(map(str, range(int(m[1]), int(m[2]) + 1, int(m[3])))), tasks)
 
     def touches(self, nodes: frozenset[str]) -> bool:
-        """Whether the job uses or requires one of these nodes."""
-        mine = [name for text in (self.nodes, self.required) for name in _expanded(text)]
-        return not nodes.isdisjoint(mine)
+        """Return whether the job uses or requires one of these nodes."""
+        names = [name for text in (self.nodes, self.required) for name in _expanded(text)]
+        return not nodes.isdisjoint(names)
 
     def requires(self, nodes: frozenset[str]) -> bool:
-        """Whether the job, running or not, was submitted for one of these nodes (`--nodelist`)."""
+        """Return whether the job, running or not, was submitted for one of these nodes (`--nodelist`)."""
         return not nodes.isdisjoint(_expanded(self.required))
 
     def line(self) -> str:
@@ -101,13 +101,13 @@ def _expanded(nodes: str) -> list[str]:
 
 
 def parse(text: str) -> list[Job]:
-    """The jobs in an output of `LISTING` and other commands, in order.
+    """Return the jobs in an output of `LISTING` and other commands, in order.
 
     Only the lines before the names tell which jobs there are. What is no job's line belongs to other
     commands, such as those of a shell's ~/.bashrc.
     """
-    told, names = _sections(text)
-    found = [match for line in told.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
+    listing, names = _sections(text)
+    found = [match for line in listing.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
     jobs = [
         Job(number, printable(user), partition, nodes, state, "" if required == "(null)" else required, name)
         for number, user, partition, nodes, state, required in (match.groups() for match in found)
@@ -117,25 +117,25 @@ def parse(text: str) -> list[Job]:
 
 
 def _sections(text: str) -> tuple[str, dict[str, str]]:
-    """What comes before the names, and the names by id, without what could control a terminal."""
-    told, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
+    """Return what comes before the names, and the names by id, without what could control a terminal."""
+    listing, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
     mark, _, listed = rest.partition("\n")
     names: dict[str, str] = {}
     for record in listed.split(mark)[1:] if mark else ():
         number, _, name = record.removesuffix("\n").partition("|")
         more = f" … ({len(name) - LONGEST_NAME} more characters)" if len(name) > LONGEST_NAME else ""
         names.setdefault(number.strip(), printable(name[:LONGEST_NAME]) + more)
-    return told, names
+    return listing, names
 
 
 def _number(job: Job) -> int:
-    """The number of the job, or of the job array that it belongs to."""
+    """Return the number of the job, or of the job array that it belongs to."""
     digits = re.match(r"\d+", job.id)
     return int(digits[0]) if digits else 0
 
 
 def listed(jobs: Sequence[Job]) -> list[str]:
-    """A line for each job up to MOST_LISTED, and one that counts the others."""
+    """Return a line for each job up to MOST_LISTED, and one that counts the others."""
     more = [f"  and {len(jobs) - MOST_LISTED} more"] if len(jobs) > MOST_LISTED else []
     return [*(f"  {job.line()}" for job in jobs[:MOST_LISTED]), *more]
 
@@ -144,7 +144,7 @@ _ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' 
 
 
 def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
-    """A shell line that takes those partitions that are up out of service, and then lists the jobs.
+    """Return a shell line that takes those partitions that are up out of service, and then lists the jobs.
 
     Args:
         state: DOWN (no job starts) or INACTIVE (nor is one accepted).
@@ -162,13 +162,13 @@ def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
 
 
 def held(text: str) -> list[str]:
-    """The partitions that `hold_line` has taken out of service, not those that were so before."""
-    told, _ = _sections(text)
-    return [line.removeprefix(_HELD) for line in told.split("\n") if line.startswith(_HELD)]
+    """Return the partitions that `hold_line` has taken out of service, not those that were so before."""
+    listing, _ = _sections(text)
+    return [line.removeprefix(_HELD) for line in listing.split("\n") if line.startswith(_HELD)]
 
 
 def release_line(partitions: Iterable[str], prefix: str = "") -> str:
-    """A shell line that puts those partitions that still exist into service again.
+    """Return a shell line that puts those partitions that still exist into service again.
 
     The line fails if Slurm does not answer.
     """
@@ -180,12 +180,12 @@ def release_line(partitions: Iterable[str], prefix: str = "") -> str:
 
 
 def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:
-    """A shell line that cancels jobs: SIGTERM at once, SIGKILL after Slurm's KillWait."""
+    """Return a shell line that cancels jobs: SIGTERM at once, SIGKILL after Slurm's KillWait."""
     return f"{prefix}scancel --quiet {shlex.join(job.target for job in jobs)}"
 
 
 def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: str = "") -> str:
-    """A shell line that cancels jobs and requeues others; those that may not be requeued are cancelled."""
+    """Return a shell line that cancels jobs and requeues others, or cancels those that may not be."""
     lines = [cancel_line(ended, prefix)] if ended else []
     for job in again:
         # One command per job: Slurm refuses a whole command if one of its jobs may not be requeued.
@@ -195,7 +195,7 @@ def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: s
 
 
 def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
-    """A shell line that waits until no job has nodes, for at most `seconds`, and then lists the jobs.
+    """Return a shell line that waits until no job has nodes, for at most `seconds`, and then lists the jobs.
 
     A controller that does not answer has said nothing about its jobs, so the line goes on waiting.
 

@@ -1,6 +1,7 @@
-"""What happens to a running cluster when its stack file changes: the kinds of change, and a comparison. Pure.
+"""What happens to a running cluster when its stack file changes, as tables of rows. Pure.
 
-Each provider has a table that says what a change of each key does.
+Kinds of change, the rows that all providers share, the comparison of two designs by a table, and the files
+that a change deletes, with the way that keeps them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from cli.changes import files
 from cli.changes.jobs import Job, listed
-from node.model import BUCKETS, ClusterDesign, Mount
+from node.model import BUCKETS, ClusterDesign, LocalCloud, Mount
 
 
 class Kind(StrEnum):
@@ -96,7 +96,7 @@ class Change:
         return self.kind in ALWAYS or bool(self.lost)
 
     def costs(self, job: Job) -> bool:
-        """Whether the job, running or pending, would be lost."""
+        """Return whether the job, running or pending, would be lost."""
         if self.kind not in JOBS or job.over:
             return False
         if self.nodes:
@@ -104,7 +104,7 @@ class Change:
         return self.partition is None or self.partition in job.partitions
 
     def concerns(self, job: Job) -> str | None:
-        """The consequence for a job, as text; `None` if the job is not affected."""
+        """Return the consequence for a job, as text; `None` if the job is not affected."""
         if self.costs(job):
             return "is lost" if job.pending else "ends"
         holds = not job.pending and not job.over and self.partition in job.partitions
@@ -121,8 +121,8 @@ class Change:
             return f"{self.part} is removed: {lost}"
         if (self.will, self.was) == WHOLE:
             return f"{self.part} is new: {self.consequence()}"
-        own = self.part and not self.key.startswith("network.")
-        key = self.key.partition(".")[2].removeprefix("*.") if own else ""
+        part_of_cluster = self.part and not self.key.startswith("network.")
+        key = self.key.partition(".")[2].removeprefix("*.") if part_of_cluster else ""
         name = f"{f'{self.part}: ' if self.part else ''}{key or self.key}"
         detail = f".{self.field}" if self.field else ""
         return f"{name}{detail} {self.was} → {self.will}: {self.consequence()}"
@@ -153,12 +153,12 @@ class Rules:
     head: Callable[[ClusterDesign, Kind], tuple[str, ...]] = lambda design, kind: ()
 
     def keys(self) -> dict[str, str]:
-        """The key in the table for each field of the design."""
+        """Return the key in the table for each field of the design."""
         return {name: key for key, row in self.table.items() for name in row.fields}
 
 
 def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change]:
-    """The differences, in the order of the table; only those that make another cluster if there are such.
+    """Return the differences, in the order of the table; if some make another cluster, only those.
 
     Args:
         old: The published design, which has the zones in which nodes may start.
@@ -184,20 +184,20 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
 
 
 def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
-    """The lines about what a change deletes of the cluster that is up."""
+    """Return the lines about what a change deletes of the cluster that is up."""
     if change.kind is Kind.HEAD:
         return rules.head(old, change.kind)
     if change.kind is not Kind.DATA:
         return ()
     for mount in old.mounts:
         if mount.path == change.part:
-            return (files.of_mount(mount),) if files.is_own(mount) else ()
+            return (files_of_mount(mount),) if is_own_disk(mount) else ()
     left = tuple(mount for mount in old.mounts if not rules.spared(mount, change.key))
-    return (*files.of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
+    return (*files_of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
 
 
 def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
-    """Why these changes are refused; `None` if they are allowed.
+    """Return why these changes are refused; `None` if they are allowed.
 
     Args:
         jobs: The jobs that have not ended; `None` if they are not known.
@@ -227,7 +227,7 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
 
 
 def losses(found: Sequence[Change]) -> list[str]:
-    """What these changes delete, and the way that keeps it: lines below one heading, each of them once."""
+    """Return what these changes delete, and the way that keeps it: lines below one heading, each once."""
     lines = dict.fromkeys(line for change in found for line in change.lost)
     return ["what is lost, and how to keep it:", *(f"  {line}" for line in lines)] if lines else []
 
@@ -237,13 +237,13 @@ def costly(found: Sequence[Change]) -> bool:
 
 
 def may_run_again(found: Sequence[Change], job: Job) -> bool:
-    """Whether a job that these changes end can run again, because it requires nothing that is removed."""
+    """Return whether a job that these changes end can run again: it requires nothing that is removed."""
     hit = [change for change in found if change.costs(job)]
     return all(change.nodes and not job.requires(change.nodes) for change in hit)
 
 
 def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
-    """What must not start while these changes are checked.
+    """Return what must not start while these changes are checked.
 
     Returns:
         The state for partitions (INACTIVE if pending jobs would be lost too, else DOWN), and the partitions;
@@ -256,7 +256,7 @@ def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
 
 
 def described(found: Sequence[Change], jobs: Sequence[Job] | None) -> list[dict[str, Any]]:
-    """The changes with the consequence for each job, in the form of `./cluster plan --json`.
+    """Return the changes with the consequence for each job, in the form of `./cluster plan --json`.
 
     Args:
         jobs: The jobs that have not ended; `None`, if they are not known, becomes each change's jobs.
@@ -303,7 +303,7 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
 
 
 def _whole(section: str, part: str, added: bool, which: Any) -> Change:
-    """The change for a part that is added or removed.
+    """Return the change for a part that is added or removed.
 
     Args:
         which: The part itself.
@@ -350,7 +350,7 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
 
 
 def text(value: Any) -> str:
-    """A value as text for users."""
+    """Return a value as text for users."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -361,3 +361,209 @@ def text(value: Any) -> str:
         )
     kind = getattr(value, "type", None)
     return f"{value.count} × {kind}" if kind else str(value)
+
+
+OWN_DISKS = ("nfs", "efs", "filestore", "fsx_lustre")
+"""The kinds of mounts whose disk or file system is a resource of the cluster, if they are not `existing`."""
+LOCAL_FILES = (
+    "the cluster's folder on this machine, with what users and jobs have written there: copy what you need "
+    "to another folder first"
+)
+ACCOUNTING_FILES = (
+    "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "
+    "`sacct --allusers --starttime 1970-01-01 --parsable2` on the login machine"
+)
+BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
+
+
+def is_own_disk(mount: Mount) -> bool:
+    """Return whether the files of a mount are on a disk or a file system that the cluster has made."""
+    return mount.kind in OWN_DISKS and mount.existing is None
+
+
+def files_of_mount(mount: Mount) -> str:
+    """Return the line about the files of a mount that a change deletes: which, how much, how to keep them."""
+    size = "" if mount.size_gib is None else f", {mount.size_gib} GiB"
+    return f"{mount.path} ({mount.kind}{size}): {way_to_keep(mount)}"
+
+
+def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
+    """Yield the lines about all files of a cluster that another one takes the place of."""
+    if design.provider == "local":
+        yield LOCAL_FILES
+    yield from (files_of_mount(mount) for mount in design.mounts if is_own_disk(mount))
+
+
+def files_on_head(design: ClusterDesign) -> tuple[str, ...]:
+    """Return the lines about what is on the controller's root disk besides its queue.
+
+    A change says the end of the queue by its kind.
+    """
+    return (ACCOUNTING_FILES,) if design.slurm.accounting else ()
+
+
+def way_to_keep(mount: Mount) -> str:
+    """Say how the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
+    if mount.keep:
+        return "it stays, because of `keep: true`, but is not used any more; `existing` takes it back"
+    if mount.kind == "nfs":
+        return _saved(mount, "a snapshot", "snap-…, or its name")
+    if mount.kind == "efs":
+        return (
+            "add `keep: true`, put the old values back and run `up`; then make this change, and name it with "
+            "`existing`"
+        )
+    if mount.kind == "filestore":
+        return (
+            "make a backup with `gcloud filestore backups create`, restore it to an instance of your own, "
+            "and name that with `existing`"
+        )
+    return _of_lustre(mount)
+
+
+def _of_lustre(mount: Mount) -> str:
+    if mount.s3_export is not None:
+        return (
+            f"what is exported to {mount.s3_export} stays there, and with that as `s3_import` the new one "
+            "shows it; export or copy the rest first (`lfs hsm_state` names what is not archived)"
+        )
+    if (mount.deployment or "").startswith("PERSISTENT") and mount.s3_import is None:
+        return _saved(mount, "a backup", "backup-…")
+    return "this kind has no backup: copy its files to S3 or to another directory first"
+
+
+def _saved(mount: Mount, what: str, name: str) -> str:
+    """Return the way by a snapshot or backup, which a destroy makes and `restore` begins with."""
+    how = (
+        "run `down`, which makes {} ({})"
+        if mount.snapshot
+        else ("add `snapshot: true`, put the old values back, run `up` and then `down`, which makes {} ({})")
+    )
+    return f"{how.format(what, name)}; {BACK_AGAIN}"
+
+
+OTHER_CLUSTER = "another cluster; the one that is up is destroyed"
+
+SHARED: dict[str, Row] = {
+    "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),
+    "provider": Row(Kind.DATA, ("cluster.provider",), OTHER_CLUSTER),
+    "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER_CLUSTER),
+    "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
+    "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
+    "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
+    "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
+    "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
+    "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
+    "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
+    "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
+    "partitions.spot": Row(Kind.RENEWED, ("partitions.spot",)),
+    "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
+    "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
+    "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
+    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
+    "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
+    "partitions.open_metadata": Row(Kind.RENEWED, ("partitions.open_metadata",)),
+    "login.open_metadata": Row(Kind.LIVE, ("login.open_metadata",)),
+    "partitions.local": Row(Kind.NOTHING),
+    "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
+    "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
+    "storage.*.existing": Row(Kind.DATA, ("storage.existing",), "another one, with other files"),
+    "storage.*.security_group": Row(Kind.LIVE, ("storage.security_group",)),
+    "storage.*.keep": Row(Kind.LIVE, ("storage.keep",)),
+    "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
+    "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
+    "storage.buckets": Row(Kind.NODES, (), "it and its objects stay; the controller has it at once"),
+    "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
+    "containers": Row(
+        Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
+    ),
+    "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
+    "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
+    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),
+    "network.peers": Row(Kind.NOTHING),
+    "slurm": Row(
+        Kind.LIVE,
+        (
+            "slurm.suspend_time",
+            "slurm.suspend_timeout",
+            "slurm.resume_timeout",
+            "slurm.slurmd_timeout",
+            "slurm.reconcile_interval",
+            "slurm.accounting",
+        ),
+    ),
+    **{
+        f"slurm.{key}": Row(Kind.NEVER, (f"slurm.{key}",), "heads and nodes have one Slurm: down, then up")
+        for key in ("source", "packages", "repository")
+    },
+    "slurm.prolog": Row(Kind.NODES, ("slurm.prolog",)),
+    "slurm.epilog": Row(Kind.NODES, ("slurm.epilog",)),
+    "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
+    "instance_types.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
+    "instance_types.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
+    "instance_types.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
+    "instance_types.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
+    "benchmark": Row(
+        Kind.LIVE,
+        ("cluster.trains", "cluster.requirements"),
+        "a run that is not over is cancelled, with `up --replace` only",
+    ),
+}
+"""The rows by key of the stack file."""
+
+UNSEEN = frozenset(
+    {
+        "cluster.stack", "cluster.isolation",
+        "controller.name", "controller.role", "controller.tags", "controller.price_hour",
+        "controller.open_metadata",
+        "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
+        "partitions.name", "partitions.zones", "partitions.reservations",
+        "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
+        "network.zones",
+    }
+)  # fmt: skip
+"""Fields of the design that follow from others, or for which each provider has its own rule."""
+
+
+ON_AWS = (
+    *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
+    *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
+)
+"""Keys that only AWS has."""
+
+
+OF_GOOGLE = tuple(
+    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+)
+"""Fields of the design that follow from `partitions.gcp`."""
+
+
+def without_effect(note: str, *keys: str) -> dict[str, Row]:
+    """Return rows of keys that a provider does not use. A key's field of the design has the key's name."""
+    return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
+
+
+def whole_table(
+    provider_rows: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None
+) -> dict[str, Row]:
+    """Return a provider's whole table: first the keys of the cluster's location, then section by section.
+
+    Args:
+        provider_rows: The provider's own rows, none of which is shared.
+        instead: The provider's replacements for shared rows; `None` removes a row.
+
+    Raises:
+        ValueError: `provider_rows` has a shared key, or `instead` has a key that is not shared.
+    """
+    instead = instead or {}
+    if twice := SHARED.keys() & provider_rows.keys():
+        raise ValueError(f"rows of every provider: {sorted(twice)}")
+    if strange := instead.keys() - SHARED.keys():
+        raise ValueError(f"no rows of every provider: {sorted(strange)}")
+    where = {key: row for key, row in provider_rows.items() if ":" in key}
+    shared = {key: instead.get(key, row) for key, row in SHARED.items()}
+    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **provider_rows}
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
+    return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

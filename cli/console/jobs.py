@@ -25,8 +25,8 @@ def situation(seen: Mapping[str, Any]) -> str:
     if job["state"] == "CONFIGURING":
         return f"nodes are starting: {job['nodes']}"
     if progress is not None and "script" in progress:
-        said = values(progress.get("values") or {})
-        return f"{job['state'].lower()}{nodes}: {said or printable(progress['script'])}"
+        figures = values(progress.get("values") or {})
+        return f"{job['state'].lower()}{nodes}: {figures or printable(progress['script'])}"
     if progress is None or not progress.get("epoch"):
         return f"{job['state'].lower()}{nodes}: the training starts"
     return (

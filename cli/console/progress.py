@@ -84,8 +84,8 @@ class Console:
 
     def changed(self, name: str) -> bool:
         """Return whether the last run has made or changed a resource whose URN ends with this name."""
-        made = {"created", "updated", "replaced"}
-        return any(urn.endswith(name) and done in made for urn, done in self._changed.items())
+        operations = {"created", "updated", "replaced"}
+        return any(urn.endswith(name) and done in operations for urn, done in self._changed.items())
 
     @property
     def live(self) -> bool:

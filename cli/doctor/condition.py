@@ -20,7 +20,7 @@ def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     """Warn if more than `NEARLY` of the cluster's budget is used.
 
     Args:
-        cost: from the cluster's status.
+        cost: From the cluster's status.
     """
     found = cost.get("budget")
     if found is None or found["used"] < NEARLY:
@@ -39,7 +39,7 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
     """Warn of nodes that are out of service because their devices failed.
 
     Args:
-        nodes: from the cluster's status.
+        nodes: From the cluster's status.
     """
     sick: dict[str, list[str]] = {}
     for node in nodes:
@@ -57,7 +57,7 @@ def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     """Warn of partitions and nodes that somebody has taken out of service, and of nodes that Slurm has lost.
 
     Args:
-        status: the cluster's.
+        status: The cluster's.
     """
     run = f"./cluster exec --stack {stack} -- scontrol"
     for partition in status["partitions"]:
@@ -86,10 +86,11 @@ def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
             f"Slurm does not list {fold(missing)}: set to FUTURE by hand, or slurm.conf was changed",
             f"`{run} reconfigure` brings back what slurm.conf has; `up` writes it again.",
         )
-    for one in status["reservations"]:
-        if "MAINT" in one["flags"]:
+    for reservation in status["reservations"]:
+        if "MAINT" in reservation["flags"]:
             yield warns(
                 "cluster.service",
-                f"reservation {printable(one['name'])} keeps {one['nodes'] or 'no node'} for maintenance",
-                f"`{run} delete reservation={printable(one['name'])}` ends it.",
+                f"reservation {printable(reservation['name'])} keeps "
+                f"{reservation['nodes'] or 'no node'} for maintenance",
+                f"`{run} delete reservation={printable(reservation['name'])}` ends it.",
             )

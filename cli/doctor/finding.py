@@ -32,9 +32,9 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        check: the name of the check, `<group>.<what>`, such as `ports.free`.
-        found: what was checked, and its value.
-        cure: a command or a sentence; `None` if nothing is wrong.
+        check: The name of the check, `<group>.<what>`, such as `ports.free`.
+        found: What was checked, and its value.
+        cure: A command or a sentence; `None` if nothing is wrong.
     """
 
     check: str
@@ -73,7 +73,7 @@ class Check:
     """One check. It changes nothing, and needs no network if possible.
 
     Attributes:
-        name: names the finding if the check itself fails.
+        name: Names the finding if the check itself fails.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.changes import files, rows
+from cli.changes import table
 from cli.changes.table import Change, Kind, Row, Rules, text
 from node.model import ClusterDesign, Mount
 
@@ -14,13 +14,13 @@ _KEPT = "the controller and login machines keep their disk until you replace it:
 _AWS = "AWS's"
 
 OWN: dict[str, Row] = {
-    "gcp:project": Row(Kind.DATA, ("cluster.project",), rows.OTHER),
-    "gcp:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
+    "gcp:project": Row(Kind.DATA, ("cluster.project",), table.OTHER_CLUSTER),
+    "gcp:region": Row(Kind.DATA, ("cluster.region",), table.OTHER_CLUSTER),
     "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, disks and zonal Filestore are recreated empty"),
     "access.mode": Row(
         Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
     ),
-    **rows.without_effect(_AWS, "access.key"),
+    **table.without_effect(_AWS, "access.key"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _GROWS, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(Kind.LIVE),
@@ -46,7 +46,7 @@ OWN: dict[str, Row] = {
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),
-    **rows.without_effect(_AWS, *rows.ON_AWS),
+    **table.without_effect(_AWS, *table.ON_AWS),
     "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
     "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
@@ -63,10 +63,10 @@ OWN: dict[str, Row] = {
     "batch": Row(Kind.NOTHING, (), _AWS),
 }
 """The rows that other clouds do not share."""
-TABLE = rows.table(OWN)
+TABLE = table.whole_table(OWN)
 """What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
 
-UNSEEN = rows.UNSEEN | {"network.private_cidr", "network.public_cidr", "network.public_subnet"}
+UNSEEN = table.UNSEEN | {"network.private_cidr", "network.public_cidr", "network.public_subnet"}
 """Fields of the design that follow from others, for which a rule below exists, or that only AWS has."""
 
 
@@ -96,9 +96,9 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
     was, will = old.network.vpc, new.network.vpc
     if was == will:
         return
-    stay = {mount.path for mount in new.mounts if files.is_own(mount) and mount.kind == "filestore"}
+    stay = {mount.path for mount in new.mounts if table.is_own_disk(mount) and mount.kind == "filestore"}
     for mount in old.mounts:
-        if mount.kind == "filestore" and files.is_own(mount) and mount.path in stay:
+        if mount.kind == "filestore" and table.is_own_disk(mount) and mount.path in stay:
             note = "its address is of the old network"
             yield Change("network.gcp", mount.path, Kind.DATA, text(was), text(will), note)
 
@@ -112,7 +112,7 @@ def spared(mount: Mount, key: str) -> bool:
 
 def on_head(design: ClusterDesign, kind: Kind) -> tuple[str, ...]:
     """Return what a new head ends: its root disk outlives it, and so does the accounting."""
-    return files.on_head(design) if kind is Kind.DATA else ()
+    return table.files_on_head(design) if kind is Kind.DATA else ()
 
 
 RULES = Rules(TABLE, more=(zones, storage_of_network), spared=spared, head=on_head)

@@ -55,7 +55,7 @@ class Choices:
 
     Attributes:
         stack: The stack's name.
-        provider: aws, gcp, or local.
+        provider: Aws, gcp, or local.
         region: AWS region.
         zone: Google Cloud zone.
         project: Google Cloud project.
@@ -63,7 +63,7 @@ class Choices:
         controller: `TYPE[,KEY=VALUE…]`.
         login: `COUNT[,KEY=VALUE…]`.
         storage: `NAME=KIND[,KEY=VALUE…]` of each directory.
-        access: ssm, iap, or ssh.
+        access: Ssm, iap, or ssh.
         ssh_cidrs: Networks that may log in.
         key: EC2 key pair.
         benchmark: `NODES[,KEY=VALUE…]`.

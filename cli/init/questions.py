@@ -301,7 +301,7 @@ class _Interview:
             return 10
 
     def _free_name(self, provider: str) -> str:
-        """Return a stack's name that is not taken: aws, aws-2, aws-3, …"""
+        """Return a stack's name that is not taken: aws, aws-2, aws-3 and so on."""
         for name in (provider, *(f"{provider}-{number}" for number in range(2, 100))):
             with contextlib.suppress(UserError):
                 self._check_name(name)

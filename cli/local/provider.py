@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.local import clusters
-from cli.runner import lock
+from cli.runner import state
 from infra.errors import NotUpError, UserError
 from infra.program import owner
 from infra.program.stack import Stack
@@ -132,7 +132,7 @@ class LocalProvider:
 
         if not RunDirectory.of(stack).path.exists():
             return
-        with lock.held(stack, "up"):
+        with state.locked(stack, "up"):
             cluster.repair(stack, say)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
@@ -142,7 +142,7 @@ class LocalProvider:
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         from operations.local.agent import end_cluster
 
-        with lock.held(stack, "down"):
+        with state.locked(stack, "down"):
             end_cluster(RunDirectory.of(stack))
             owner.release(stack)
 

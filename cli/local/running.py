@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
-from cli.changes import decision, rows, table
+from cli.changes import decision, table
 from cli.changes.decision import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, Row, Rules
@@ -29,11 +29,11 @@ _CLOUDS = "the clouds'"
 _HERE = "a local stack uses this machine's hardware as it is"
 
 INSTEAD: dict[str, Row | None] = {
-    **rows.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
-    **rows.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
-    **rows.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
-    **rows.without_effect(_CLOUDS, "partitions.open_metadata", "login.open_metadata"),
-    **rows.without_effect(_HERE, "partitions.disk_gib", "storage.*.kind"),
+    **table.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
+    **table.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
+    **table.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
+    **table.without_effect(_CLOUDS, "partitions.open_metadata", "login.open_metadata"),
+    **table.without_effect(_HERE, "partitions.disk_gib", "storage.*.kind"),
     "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
@@ -46,10 +46,10 @@ INSTEAD: dict[str, Row | None] = {
     "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,
 }
-"""Rows that differ from the clouds' rows."""
+"""Rows that differ from the clouds' table."""
 OWN: dict[str, Row] = {
-    **rows.without_effect(_CLOUDS, "access.mode", "access.key", "controller.image"),
-    **rows.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
+    **table.without_effect(_CLOUDS, "access.mode", "access.key", "controller.image"),
+    **table.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
     "login.count": Row(Kind.LIVE),
     "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
     "partitions.placement": Row(Kind.LIVE, ("partitions.placement",)),
@@ -60,14 +60,14 @@ OWN: dict[str, Row] = {
         _CLOUDS,
     ),
     "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
-    "partitions.gcp": Row(Kind.NOTHING, rows.OF_GOOGLE, _CLOUDS),
+    "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE, _CLOUDS),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
-    **rows.without_effect(_CLOUDS, *rows.ON_AWS),
+    **table.without_effect(_CLOUDS, *table.ON_AWS),
     "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
     "image.source": Row(Kind.NOTHING, (), _CLOUDS),
-    **rows.without_effect(_CLOUDS, "image.id", "image.bake"),
-    **rows.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
+    **table.without_effect(_CLOUDS, "image.id", "image.bake"),
+    **table.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
     "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
@@ -77,10 +77,10 @@ OWN: dict[str, Row] = {
     "batch": Row(Kind.NOTHING, (), _CLOUDS),
 }
 """Rows that no other provider shares."""
-TABLE = rows.table(OWN, INSTEAD)
+TABLE = table.whole_table(OWN, INSTEAD)
 """Key of the stack file below `slurm-stacks:cluster` -> what a change does; `*` is home, apps or scratch."""
 
-UNSEEN = (rows.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
+UNSEEN = (table.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
     "cluster.isolation",
     "partitions.zones",
     "network.zones",

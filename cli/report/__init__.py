@@ -56,12 +56,12 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
         _check_known(name, project)
 
     if (scheduler := _of_scheduler(names, project)) is not None:
-        made = Made(*((output or _folder(names)) / name for name in (PAGE, TABLE)))
-        for path, text in zip((made.page, made.table), scheduler.report(), strict=True):
+        files = Made(*((output or _folder(names)) / name for name in (PAGE, TABLE)))
+        for path, text in zip((files.page, files.table), scheduler.report(), strict=True):
             _write(path, text)
-        return made
+        return files
 
-    from cli.report import page, published, runs, table
+    from cli.report import page, runs, table
 
     ours: list[Run] = []
     programs: list[Program] = []
@@ -70,10 +70,10 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
     checkouts = {kept.checkout for found, _ in loaded.values() for kept in found}
     short = results.short_names(checkouts)
     for name in names:
-        own, others, wrong = _runs(name, *loaded[name], short)
-        ours += own
+        trainings, others, wrong = _runs(name, *loaded[name], short)
+        ours += trainings
         programs += others
-        if not own and not others:
+        if not trainings and not others:
             _say(
                 f"no results of stack {name} are kept yet: `./cluster up --stack {name}` makes one, "
                 f"`./cluster run --stack {name} --nodes 1,2` a comparison"
@@ -83,14 +83,14 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             # The page may be given to others, so it shows the file's name without the folder.
             shown = runs.printable(problem).replace(f"{results.folder(name)}/", "")
             problems.append(f"Left out, because it is not a valid result: {shown}")
-    theirs = published.runs()
+    published = runs.published_runs()
     folder = output or _folder(names)
-    made = Made(folder / PAGE, folder / TABLE)
+    files = Made(folder / PAGE, folder / TABLE)
     # The page is made before anything is written: a failure leaves an earlier report as it was.
-    text = page.render(names, ours, theirs, problems, datetime.now(UTC), programs)
-    _write(made.page, text)
-    _write(made.table, table.text([*ours, *theirs], programs))
-    return made
+    text = page.render(names, ours, published, problems, datetime.now(UTC), programs)
+    _write(files.page, text)
+    _write(files.table, table.text([*ours, *published], programs))
+    return files
 
 
 def _runs(
@@ -109,21 +109,21 @@ def _runs(
     from cli.report import programs, runs
 
     several = len({kept.checkout for kept in found}) > 1
-    made: list[Run] = []
-    own: list[Program] = []
+    trainings: list[Run] = []
+    user_programs: list[Program] = []
     for kept in found:
         try:
             if kept.program:
-                own.append(programs.of(kept, stack, short[kept.checkout], several=several))
+                user_programs.append(programs.of(kept, stack, short[kept.checkout], several=several))
             else:
-                made.append(runs.of(kept, stack, short[kept.checkout], several=several))
+                trainings.append(runs.of(kept, stack, short[kept.checkout], several=several))
         except ValueError as error:
             wrong.append(f"{kept.path}: {error}")
 
     def order(run: Run | Program) -> tuple[int, str, str]:
         return run.nodes, run.kept_at or "", run.source
 
-    return sorted(made, key=order), sorted(own, key=order), wrong
+    return sorted(trainings, key=order), sorted(user_programs, key=order), wrong
 
 
 def _say(text: str) -> None:
@@ -163,7 +163,7 @@ def _folder(names: Sequence[str]) -> Path:
 
 
 def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | None:
-    """The scheduler of a stack without Slurm, whose report is another one.
+    """Return the scheduler of a stack without Slurm, whose report is another one.
 
     Raises:
         UserError: Exit 2; there are other stacks beside it.
@@ -176,17 +176,17 @@ def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | Non
     for name in names:
         stack = Stack(project, name)
         try:
-            own = provider.scheduler(stack, load_file(stack.file))
+            scheduler = provider.scheduler(stack, load_file(stack.file))
         except UserError:
             continue
-        if own is not None and len(names) > 1:
+        if scheduler is not None and len(names) > 1:
             raise UserError(
                 f"stack {name} is on AWS Batch, and measures something else: its report is of its own. "
                 f"`./cluster report --stack {name}` makes it",
                 EXIT_USAGE,
             )
-        if own is not None:
-            return own
+        if scheduler is not None:
+            return scheduler
     return None
 
 

@@ -7,21 +7,23 @@ charts give equal text. Importing matplotlib takes long, so only the drawing fun
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import math
 import os
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
-from cli.report import labels
 from cli.report.charts import Chart, Line
 from infra.program.locations import cache_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 WIDTH, HEIGHT = 400.0, 270.0
 FONT_SIZE = 12.0
@@ -103,7 +105,7 @@ def _draw(figure: Figure, chart: Chart) -> None:
     _ticks_y(axes, chart)
     if chart.ideal is not None and last > first:
         _ideal(axes, chart, first, last)
-    for number, line in enumerate(sorted(chart.lines, key=lambda one: one.style.strong)):
+    for number, line in enumerate(sorted(chart.lines, key=lambda item: item.style.strong)):
         _line(axes, line, 3 + number / 100)
     taken = _names(axes, chart)
     if chart.ideal is not None and last > first:
@@ -200,14 +202,14 @@ def _ideal(axes: Axes, chart: Chart, first: int, last: int) -> None:
     axes.plot(xs, ys, color=_COLOURS["muted"], linewidth=1, dashes=(1, 2.5), zorder=2, gid="ideal")
 
 
-def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[labels.Box]) -> None:
+def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[Box]) -> None:
     """Write "ideal" at its line, where it covers no other line and no other name."""
-    width, half = len(IDEAL) * LETTER, labels.HEIGHT / 2
+    width, half = len(IDEAL) * LETTER, LABEL_HEIGHT / 2
     seen = [_at(axes, x, y) for x, y in _perfect(chart, first, last)]
     low, high = (_at(axes, first, y)[1] for y in axes.get_ylim())
     left = _at(axes, first, 1.0)[0]
     wanted = [
-        labels.Box(x + dx, x + dx + width, y + dy - half, y + dy + half)
+        Box(x + dx, x + dx + width, y + dy - half, y + dy + half)
         for x, y in reversed(seen)
         if low <= y <= high
         # Above the line and to its left, or below it and to its right, where a line that rises leaves room.
@@ -217,8 +219,8 @@ def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[
     if not wanted:
         return
     paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in chart.lines]
-    own = [labels.Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
-    box = labels.clearest(wanted, paths, [*taken, *own])
+    marks = [Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
+    box = clearest(wanted, paths, [*taken, *marks])
     axes.annotate(
         IDEAL,
         (box.left, (box.low + box.high) / 2),
@@ -251,28 +253,28 @@ def _line(axes: Axes, line: Line, z: float) -> None:
     )
 
 
-def _names(axes: Axes, chart: Chart) -> list[labels.Box]:
+def _names(axes: Axes, chart: Chart) -> list[Box]:
     """Write each line's name beside its end, in the order of the ends. Ours choose their places first.
 
     Returns:
         Where the names stand.
     """
-    lines = sorted(chart.lines, key=lambda one: not one.style.strong)
+    lines = sorted(chart.lines, key=lambda item: not item.style.strong)
     ends = [_at(axes, line.dots[-1].x, line.dots[-1].y) for line in lines]
-    top = HEIGHT - labels.HEIGHT / 2
+    top = HEIGHT - LABEL_HEIGHT / 2
     middles = [y for _, y in ends]
     for x in {x for x, _ in ends}:
         together = sorted((i for i in range(len(lines)) if ends[i][0] == x), key=lambda i: ends[i][1])
-        places = labels.apart([middles[i] for i in together], labels.HEIGHT, top)
-        for index, place in zip(together, places, strict=True):
-            middles[index] = place
-    half, offset = labels.HEIGHT / 2, LABEL_GAP + 2
+        places = apart([middles[i] for i in together], LABEL_HEIGHT, top)
+        for index, middle in zip(together, places, strict=True):
+            middles[index] = middle
+    half, offset = LABEL_HEIGHT / 2, LABEL_GAP + 2
     wanted = [
-        labels.Box(x + offset, x + offset + len(line.label) * LETTER, middle - half, middle + half)
+        Box(x + offset, x + offset + len(line.label) * LETTER, middle - half, middle + half)
         for line, (x, _), middle in zip(lines, ends, middles, strict=True)
     ]
     paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in lines]
-    moves = labels.place(wanted, paths, BOTTOM + half, top)
+    moves = place(wanted, paths, BOTTOM + half, top)
     for index, (line, move) in enumerate(zip(lines, moves, strict=True)):
         axes.annotate(
             line.label,
@@ -286,9 +288,9 @@ def _names(axes: Axes, chart: Chart) -> list[labels.Box]:
             gid=f"label-{index}",
             zorder=9,
             # A name that had to move far is connected with its line.
-            arrowprops=_THREAD if abs(middles[index] + move - ends[index][1]) > labels.HEIGHT * 0.8 else None,
+            arrowprops=_THREAD if abs(middles[index] + move - ends[index][1]) > LABEL_HEIGHT * 0.8 else None,
         )
-    return [labels.moved(box, move) for box, move in zip(wanted, moves, strict=True)]
+    return [moved(box, move) for box, move in zip(wanted, moves, strict=True)]
 
 
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
@@ -327,8 +329,116 @@ def _for_page(text: str, chart: Chart) -> str:
             "class": "chart",
         }
     )
-    for index, (tag, said) in enumerate((("title", chart.title), ("desc", chart.description))):
+    for index, (tag, content) in enumerate((("title", chart.title), ("desc", chart.description))):
         element = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
-        element.text = said
+        element.text = content
         root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+LABEL_HEIGHT = 13.5
+LABEL_STEP = 2.5
+FARTHEST = 48.0
+DOT = 4.5
+SAMPLE = 6.0
+LABEL_COST, DOT_COST, LINE_COST = 20.0, 4.0, 1.0
+FAR = 7.0
+"""Distance, in points, that costs as much as one crossing of a line."""
+
+
+def apart(wanted: Sequence[float], gap: float, top: float) -> list[float]:
+    """Return ascending places near the wanted ones, with a gap between any two, below `top` if they fit."""
+    places: list[float] = []
+    for place in wanted:
+        places.append(max(place, places[-1] + gap) if places else place)
+    limit = top
+    for index in reversed(range(len(places))):
+        places[index] = min(places[index], limit)
+        limit = places[index] - gap
+    return places
+
+
+class Box(NamedTuple):
+    """A rectangle, in points from the lower left."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def meets(self, other: Box) -> bool:
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.low < other.high
+            and other.low < self.high
+        )
+
+
+def place(
+    wanted: Sequence[Box], paths: Sequence[Sequence[tuple[float, float]]], bottom: float, top: float
+) -> list[float]:
+    """Return how far up each label moves, in points, to avoid other labels, dots and lines.
+
+    Args:
+        wanted: The best places of the labels. The first ones choose first.
+        paths: The dots of each line.
+        bottom: The least height of a label's middle.
+        top: The greatest height of a label's middle.
+    """
+    marks = _marks(paths)
+    moves = []
+    for box in wanted:
+        middle = (box.low + box.high) / 2
+
+        def cost(move: float, box: Box = box) -> float:
+            here = moved(box, move)
+            return abs(move) / FAR + sum(price for mark, price in marks if here.meets(mark))
+
+        best = min([move for move in _tries() if bottom <= middle + move <= top] or [0.0], key=cost)
+        moves.append(best)
+        marks.append((moved(box, best), LABEL_COST))
+    return moves
+
+
+def clearest(
+    wanted: Sequence[Box], paths: Sequence[Sequence[tuple[float, float]]], taken: Sequence[Box]
+) -> Box:
+    """Return the place for a label that covers the least: of equals the first.
+
+    Args:
+        wanted: The places that it may have; at least one.
+        paths: The dots of each line.
+        taken: The places of other labels.
+    """
+    marks = [*_marks(paths), *((box, LABEL_COST) for box in taken)]
+    return min(wanted, key=lambda box: sum(price for mark, price in marks if box.meets(mark)))
+
+
+def _marks(paths: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[Box, float]]:
+    """Return what the dots and lines cover, with what it costs to cover it."""
+    marks = [(_around(x, y, DOT), DOT_COST) for path in paths for x, y in path]
+    return marks + [(_around(x, y, 1.0), LINE_COST) for path in paths for x, y in _along(path)]
+
+
+def _around(x: float, y: float, reach: float) -> Box:
+    return Box(x - reach, x + reach, y - reach, y + reach)
+
+
+def _along(path: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield points on the line between its dots."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(path):
+        count = int(max(abs(x1 - x0), abs(y1 - y0)) / SAMPLE)
+        for index in range(1, count):
+            yield x0 + (x1 - x0) * index / count, y0 + (y1 - y0) * index / count
+
+
+def moved(box: Box, up: float) -> Box:
+    return box._replace(low=box.low + up, high=box.high + up)
+
+
+def _tries() -> Iterator[float]:
+    yield 0.0
+    for step in range(1, int(FARTHEST / LABEL_STEP) + 1):
+        yield step * LABEL_STEP
+        yield -step * LABEL_STEP

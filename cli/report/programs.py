@@ -26,15 +26,24 @@ MOST_PLOTTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One run of a program of a user's. Units are seconds and USD. `None` means not known, never zero."""
+    """One run of a program of a user's. Units are seconds and USD. `None` means not known, never zero.
+
+    Attributes:
+        source: The kept file's name.
+        checkout_label: The checkout for display. `None` means that all results of the stack are of one
+            checkout.
+        seconds_total: Seconds from the start of the first task to the end of the last one.
+        seconds_train: The training in it, where the program says so (the value `seconds_train`).
+        cores: CPU cores of all tasks together, at their start.
+        cores_shared: Whether any core was more than one node's.
+        said: The values that the program has given.
+    """
 
     source: str
-    """The kept file's name."""
     kept_at: str
     stack: str
     checkout: str | None
     checkout_label: str | None
-    """The checkout for display. `None` means that all results of the stack are of one checkout."""
     script: str
     arguments: tuple[str, ...]
     job_id: str | None
@@ -44,9 +53,7 @@ class Program:
     workers: int
     gpus_per_node: int
     seconds_total: float
-    """Seconds from the start of the first task to the end of the last one."""
     seconds_train: float | None
-    """The training in it, where the program says so (the value `seconds_train`)."""
     start_latency_seconds: float | None
     restarts: int
     digest: str | None
@@ -54,11 +61,8 @@ class Program:
     versions: tuple[tuple[str, str], ...]
     cost_usd: float | None
     cores: int | None
-    """CPU cores of all tasks together, at their start."""
     cores_shared: bool | None
-    """Whether any core was more than one node's."""
     said: tuple[tuple[str, str | int | float | bool | None], ...]
-    """The values that the program has given."""
 
     @property
     def seconds(self) -> float:
@@ -77,7 +81,12 @@ class Program:
 
 
 class Key(NamedTuple):
-    """What the runs of one series have in common: everything except the number of nodes."""
+    """What the runs of one series have in common: everything except the number of nodes.
+
+    Attributes:
+        cores_each: CPU cores of each task, if none is shared.
+        timed: Whether the program says how long its training took.
+    """
 
     stack: str
     checkout_label: str | None
@@ -90,10 +99,8 @@ class Key(NamedTuple):
     environment: str
     digest: str | None
     cores_each: float | None
-    """CPU cores of each task, if none is shared."""
     cores_shared: bool | None
     timed: bool
-    """Whether the program says how long its training took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +135,11 @@ class ProgramSeries:
         """
         if self.key.cores_shared and point.runs[0].pretended_price:
             return None
-        alone = next((one.seconds.median for one in self.points if one.nodes == 1), None)
-        there = point.seconds
-        if alone is None or there.low <= 0:
+        alone = next((item.seconds.median for item in self.points if item.nodes == 1), None)
+        seconds = point.seconds
+        if alone is None or seconds.low <= 0:
             return None
-        return Spread(alone / there.median, alone / there.high, alone / there.low, there.count)
+        return Spread(alone / seconds.median, alone / seconds.high, alone / seconds.low, seconds.count)
 
     @property
     def name(self) -> str:
@@ -223,25 +230,29 @@ def _key(run: Program) -> Key:
 
 
 def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str | None:
-    """One sentence for the end of `up`: how much faster this run was than one node, by kept results.
+    """Return one sentence for the end of `up`: how much faster this run was than one node, by kept results.
 
     Returns:
         The sentence; the command that measures it where no run of one node is kept; `None` for a result of
         one node.
     """
-    own = of(Kept(Path("result.json"), dict(result)), stack)
-    if own.nodes == 1:
+    measured = of(Kept(Path("result.json"), dict(result)), stack)
+    if measured.nodes == 1:
         return None
-    runs = [run for one in kept if one.program and _key(run := of(one, stack)) == _key(own)]
+    runs = [
+        run
+        for result_file in kept
+        if result_file.program and _key(run := of(result_file, stack)) == _key(measured)
+    ]
     base = spread_of([run.seconds for run in runs if run.nodes == 1])
-    if base is None or own.seconds <= 0:
-        command = hint("run", stack, f"--nodes 1,{own.nodes}")
-        nodes = words.count(own.nodes, "node").replace(words.SPACE, " ")
+    if base is None or measured.seconds <= 0:
+        command = hint("run", stack, f"--nodes 1,{measured.nodes}")
+        nodes = words.count(measured.nodes, "node").replace(words.SPACE, " ")
         return f"`{command}` measures how much faster {nodes} are than 1."
     text = (
-        f"{words.count(own.nodes, 'node')} ran {own.script} "
-        f"{words.ratio(base.median / own.seconds)} as fast as 1: "
-        f"{words.seconds(own.seconds)}, on 1 node {words.seconds(base.median)}."
+        f"{words.count(measured.nodes, 'node')} ran {measured.script} "
+        f"{words.ratio(base.median / measured.seconds)} as fast as 1: "
+        f"{words.seconds(measured.seconds)}, on 1 node {words.seconds(base.median)}."
     )
     return text.replace(words.SPACE, " ")
 
@@ -260,28 +271,28 @@ def headline(series: Sequence[ProgramSeries]) -> str:
 def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
     """Return plots of time and speed-up for the programs that ran on several numbers of nodes."""
     found = []
-    several = [one for one in series if len(one.points) > 1]
-    for number, one in enumerate(several[:MOST_PLOTTED], 1):
-        style, label = Style(f"s{number}", "o"), one.key.script.rpartition("/")[2][:16]
-        seconds = tuple(_dot(point, point.seconds) for point in one.points)
-        measure = f"Time of the {one.measured}; medians, with the least and the greatest value."
+    several = [item for item in series if len(item.points) > 1]
+    for number, item in enumerate(several[:MOST_PLOTTED], 1):
+        style, label = Style(f"s{number}", "o"), item.key.script.rpartition("/")[2][:16]
+        seconds = tuple(_dot(point, point.seconds) for point in item.points)
+        measure = f"Time of the {item.measured}; medians, with the least and the greatest value."
         found.append(
             Chart(
                 f"program-{number}-time",
-                f"{one.name[:80]}: time",
+                f"{item.name[:80]}: time",
                 measure,
                 "nodes",
                 "seconds",
                 (Line(label, style, seconds),),
             )
         )
-        ratios = [(point, ratio) for point in one.points if (ratio := one.speed_up(point)) is not None]
+        ratios = [(point, ratio) for point in item.points if (ratio := item.speed_up(point)) is not None]
         if ratios:
             found.append(
                 Chart(
                     f"program-{number}-speed-up",
-                    f"{one.name[:80]}: speed-up",
-                    f"Time of the {one.measured} on one node, divided by the time on more.",
+                    f"{item.name[:80]}: speed-up",
+                    f"Time of the {item.measured} on one node, divided by the time on more.",
                     "nodes",
                     "times",
                     (Line(label, style, tuple(_dot(point, ratio) for point, ratio in ratios)),),

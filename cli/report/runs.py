@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from cli.results import Kept
+from infra.instance_types.catalog import Catalog, catalog
 from workload.result import Epoch
 from workload.scaling import Measured
 
@@ -44,18 +47,35 @@ how much faster it was. On a quiet machine it is some hundredths."""
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training. Units are seconds and USD. `None` means not known, never zero. Texts are printable."""
+    """One training. Units are seconds and USD. `None` means not known, never zero. Texts are printable.
+
+    Attributes:
+        source: The file's name, or the article's title.
+        kept_at: When the result was kept, UTC: 20261121T141109Z.
+        checkout: The end of its checkout's path. `None` means not known, or a published row.
+        checkout_label: The checkout for display. `None` means that all results of the stack are of one
+            checkout.
+        accuracy: Accuracy on the training data after the last epoch, as in the articles.
+        test_accuracy: Accuracy on held-out data, which the articles do not have.
+        cost_usd: Cost of the nodes during the run, without the head and storage.
+        learning_rate: The learning rate for a batch of 64.
+        average_every: Steps that a worker of profile `local-sgd` trains alone.
+        cores: CPU cores that all workers together could use.
+        cores_shared: Whether any core was more than one node's.
+        cores_others: The part of the cores' time that other programs took, 0 to 1.
+        step_seconds: Mean time in which a worker computes a step. `None` if it was not told apart from the
+            exchange.
+        exchange_seconds: Mean time in which the workers exchange the weights, with the wait for the slowest
+            of them.
+        phases: The parts of the run in order, each with its seconds.
+    """
 
     origin: Literal["ours", "published"]
     source: str
-    """The file's name, or the article's title."""
     kept_at: str | None
-    """When the result was kept, UTC: 20261121T141109Z."""
     stack: str
     checkout: str | None
-    """The end of its checkout's path. `None` means not known, or a published row."""
     checkout_label: str | None
-    """The checkout for display. `None` means that all results of the stack are of one checkout."""
     job_id: str | None
     partition: str | None
     machine: str | None
@@ -73,33 +93,22 @@ class Run:
     images_per_second: float | None
     loss: float
     accuracy: float
-    """Accuracy on the training data after the last epoch, as in the articles."""
     test_accuracy: float | None
-    """Accuracy on held-out data, which the articles do not have."""
     history: tuple[Epoch, ...]
     start_latency_seconds: float | None
     restarts: int | None
     digest: str | None
     versions: tuple[tuple[str, str], ...]
     cost_usd: float | None
-    """Cost of the nodes during the run, without the head and storage."""
     seed: int | None = None
     learning_rate: float | None = None
-    """The learning rate for a batch of 64."""
     average_every: int | None = None
-    """Steps that a worker of profile `local-sgd` trains alone."""
     cores: int | None = None
-    """CPU cores that all workers together could use."""
     cores_shared: bool | None = None
-    """Whether any core was more than one node's."""
     cores_others: float | None = None
-    """The part of the cores' time that other programs took, 0 to 1."""
     step_seconds: float | None = None
-    """Mean time in which a worker computes a step. `None` if it was not told apart from the exchange."""
     exchange_seconds: float | None = None
-    """Mean time in which the workers exchange the weights, with the wait for the slowest of them."""
     phases: tuple[tuple[str, float], ...] = ()
-    """The parts of the run in order, each with its seconds."""
 
     @property
     def scaling(self) -> Measured | None:
@@ -210,3 +219,104 @@ def printable(text: str) -> str:
 
 def _share(part: float, whole: float) -> float:
     return min(part / whole, 1.0) if whole > 0 else 1.0
+
+
+PUBLISHED_FILE = Path(__file__).resolve().parents[2] / "workload" / "published.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A row of a published table.
+
+    Attributes:
+        cluster: aws-cpu, gcp-cpu, aws-gpu, gcp-gpu
+        price_usd_hour: USD an hour for one node. `None` means that the article names no price.
+    """
+
+    source: str
+    cluster: str
+    provider: str
+    region: str
+    machine: str
+    gpu: str | None
+    nodes: int
+    gpus_per_node: int
+    seconds: float
+    loss: float
+    accuracy: float
+    price_usd_hour: float | None
+
+    def price(self, facts: Catalog) -> float | None:
+        """Return USD for a node and hour: the article's price, else the snapshot's. `None` is not known."""
+        if self.price_usd_hour is not None:
+            return self.price_usd_hour
+        accelerator = (self.gpu, self.gpus_per_node) if self.gpu else None
+        return facts.price(self.machine, self.region, accelerator=accelerator)
+
+    def run(self, facts: Catalog) -> Run:
+        """Return the row as a run of the report.
+
+        The articles' batch is 64 a worker (their log has 234 steps an epoch on four nodes) and grows with the
+        nodes, not with the GPUs of a node.
+        """
+        price = self.price(facts)
+        return Run(
+            origin="published",
+            source=self.source,
+            kept_at=None,
+            stack=self.cluster,
+            checkout=None,
+            checkout_label=None,
+            job_id=None,
+            partition=None,
+            machine=self.machine,
+            accelerator=self.gpu,
+            nodes=self.nodes,
+            workers=self.nodes,
+            gpus_per_node=self.gpus_per_node,
+            devices=(),
+            profile="published",
+            data=MNIST,
+            epochs=PUBLISHED_EPOCHS,
+            global_batch=PUBLISHED_BATCH * self.nodes,
+            seconds_total=None,
+            seconds_train=self.seconds,
+            images_per_second=None,
+            loss=self.loss,
+            accuracy=self.accuracy,
+            test_accuracy=None,
+            history=(),
+            start_latency_seconds=None,
+            restarts=None,
+            digest=None,
+            versions=(),
+            cost_usd=None if price is None else round(price * self.nodes * self.seconds / 3600, 6),
+        )
+
+
+def published_rows(path: Path = PUBLISHED_FILE) -> tuple[PublishedRow, ...]:
+    """Read all rows in the order of the file: by table, then by nodes."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            PublishedRow(
+                source=line["source"],
+                cluster=line["cluster"],
+                provider=line["provider"],
+                region=line["region"],
+                machine=line["machine"],
+                gpu=line["gpu"] or None,
+                nodes=int(line["nodes"]),
+                gpus_per_node=int(line["gpus_per_node"]),
+                seconds=float(line["seconds"]),
+                loss=float(line["loss"]),
+                accuracy=float(line["accuracy"]),
+                price_usd_hour=float(line["price_usd_hour"]) if line["price_usd_hour"] else None,
+            )
+            for line in csv.DictReader(file)
+        )
+
+
+def published_runs(facts: Catalog | None = None) -> tuple[Run, ...]:
+    """Return all rows as runs of the report."""
+    facts = facts or catalog()
+    return tuple(row.run(facts) for row in published_rows())

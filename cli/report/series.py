@@ -16,12 +16,17 @@ class Key(NamedTuple):
     So a node of a series is like any other of it, with as many CPU cores to itself. The digest names the
     training code and its locked packages. Runs of other code form another series, so their times are never
     averaged together and no speed-up compares the two.
+
+    Attributes:
+        checkout_label: The checkout's name, if there are several.
+        batch: Examples for each worker and step.
+        cores_each: CPU cores of each worker, if none is shared.
+        disturbed: Whether other programs took much of the cores' time.
     """
 
     origin: str
     stack: str
     checkout_label: str | None
-    """Names the checkout if there are several."""
     partition: str | None
     machine: str | None
     gpus_per_node: int
@@ -30,14 +35,11 @@ class Key(NamedTuple):
     data: str
     epochs: int
     batch: float
-    """Examples for each worker and step."""
     learning_rate: float | None
     digest: str | None
     cores_each: float | None
-    """CPU cores of each worker, if none is shared."""
     cores_shared: bool | None
     disturbed: bool
-    """Whether other programs took much of the cores' time."""
 
 
 def key(run: Run) -> Key:
@@ -139,11 +141,14 @@ class Series:
             return None
         base = self.point(1)
         alone = base.seconds_per_epoch if base else None
-        there = point.seconds_per_epoch
-        if alone is None or there is None:
+        seconds = point.seconds_per_epoch
+        if alone is None or seconds is None:
             return None
         return Spread(
-            alone.median / there.median, alone.median / there.high, alone.median / there.low, there.count
+            alone.median / seconds.median,
+            alone.median / seconds.high,
+            alone.median / seconds.low,
+            seconds.count,
         )
 
     def efficiency(self, point: Point) -> Spread | None:
@@ -188,10 +193,10 @@ def group(runs: Iterable[Run]) -> list[Series]:
 def ranked(series: Sequence[Series]) -> list[Series]:
     """Order series: most numbers of nodes first, then the newest. The stacks take turns."""
     stacks: dict[str, list[Series]] = {}
-    for one in series:
-        stacks.setdefault(one.key.stack, []).append(one)
-    for own in stacks.values():
-        own.sort(key=lambda s: s.latest, reverse=True)
-        own.sort(key=lambda s: len(s.points), reverse=True)
-    turns = max((len(own) for own in stacks.values()), default=0)
-    return [own[turn] for turn in range(turns) for own in stacks.values() if turn < len(own)]
+    for item in series:
+        stacks.setdefault(item.key.stack, []).append(item)
+    for members in stacks.values():
+        members.sort(key=lambda s: s.latest, reverse=True)
+        members.sort(key=lambda s: len(s.points), reverse=True)
+    turns = max((len(members) for members in stacks.values()), default=0)
+    return [members[turn] for turn in range(turns) for members in stacks.values() if turn < len(members)]

@@ -1,9 +1,16 @@
-"""Formats numbers, dates and names for the report."""
+"""Formats numbers, dates and names for the report, and says how a result compares with that of one node."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cli.hints import hint
+from cli.report import runs, series
 from cli.report.runs import PUBLISHED_RATE, Run
 from cli.report.series import Series
+from cli.results import Kept
 
 SPACE = "\N{NO-BREAK SPACE}"
 
@@ -136,3 +143,65 @@ def code(series: Series) -> str:
     """Name the training code, and the checkout if there are several: ", code fd54350, checkout team-b"."""
     text = f", code {series.key.digest[:7]}" if series.key.digest else ""
     return text + (f", {series.key.checkout_label}" if series.key.checkout_label else "")
+
+
+def compared_with_one_node(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str | None:
+    """Return one sentence for the end of `up`.
+
+    Args:
+        result: The record of the run that has just ended.
+        kept: The stack's kept results. Those of one node with the same training on the same machines count.
+
+    Returns:
+        The sentence, with the command that measures it where no run of one node is kept; `None` for a
+        result of one node.
+    """
+    # A terminal's lines are copied into files and searched: plain spaces.
+    return None if result["nodes"] == 1 else _sentence(result, kept, stack).replace(SPACE, " ")
+
+
+def _sentence(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str:
+    run = runs.of(Kept(Path("result.json"), dict(result)), stack)
+    if (why := _not_alike(run)) is not None:
+        return why
+    same = [candidate for candidate in series.group(_usable(kept, stack)) if candidate.key == series.key(run)]
+    alone = same[0].point(1) if same else None
+    base = alone.seconds_per_epoch if alone else None
+    if base is None or run.seconds_per_epoch is None:
+        command = hint("run", stack, f"--nodes 1,{run.nodes}")
+        return f"`{command}` measures how much faster {count(run.nodes, 'node')} are than 1."
+    faster = base.median / run.seconds_per_epoch
+    text = (
+        f"{count(run.nodes, 'node')} trained {ratio(faster)} as fast as 1: an epoch took "
+        f"{seconds(run.seconds_per_epoch)}, on 1 node {seconds(base.median)} "
+        f"({'median of ' if base.count > 1 else ''}{count(base.count, 'kept run')})"
+    )
+    return f"{text}."
+
+
+def _not_alike(run: runs.Run) -> str | None:
+    """Say why the run tells nothing of one node; `None` if it does: a node had less than its type's cores."""
+    nodes = count(run.nodes, "node")
+    if run.local and run.cores_shared and run.cores:
+        return (
+            f"{nodes} shared {count(run.cores, 'core')}, so this run does not tell how much faster "
+            "they are than 1."
+        )
+    if run.disturbed:
+        return (
+            f"Other programs took {share(run.cores_others or 0.0)} of the cores' time, so this run "
+            f"does not tell how much faster {nodes} are than 1."
+        )
+    return None
+
+
+def _usable(kept: Iterable[Kept], stack: str) -> list[runs.Run]:
+    found = []
+    for result in kept:
+        if result.program:
+            continue
+        try:
+            found.append(runs.of(result, stack))
+        except ValueError:  # the report names it; here it only counts as not measured
+            continue
+    return found

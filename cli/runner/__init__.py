@@ -35,10 +35,10 @@ class Runner(Protocol):
         """Report what `up` would do, and change nothing.
 
         Args:
-            benchmark: as for `up`.
+            benchmark: As for `up`.
 
         Raises:
-            UserError: the program fails, or a cloud's provider refuses a value.
+            UserError: The program fails, or a cloud's provider refuses a value.
         """
         ...
 
@@ -46,7 +46,7 @@ class Runner(Protocol):
         """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
 
         Args:
-            benchmark: whether to include the benchmark's resources; False leaves them as they are.
+            benchmark: Whether to include the benchmark's resources; False leaves them as they are.
         """
         ...
 
@@ -85,7 +85,7 @@ class EmbeddedRunner:
 
 
 def outputs_of(engine: Runner) -> Callable[[], Mapping[str, Any]]:
-    """The engine's outputs, read on first use because the engine takes a second; empty if it cannot say."""
+    """Return the engine's outputs, read on first use as the engine takes a second; empty if it cannot say."""
 
     @functools.cache
     def ask() -> Mapping[str, Any]:
@@ -105,10 +105,10 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
 
     Args:
         provider: `local`, `aws` or `gcp`.
-        on_event: gets a message about a choice that may surprise the user.
+        on_event: Gets a message about a choice that may surprise the user.
 
     Raises:
-        UserError: exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
+        UserError: Exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
             backend than the one in use.
     """
     cli = shutil.which("pulumi") is not None

@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from cli.runner import lock, selection
+from cli.runner import selection, state
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
@@ -49,7 +49,7 @@ class PulumiRunner:
     """One stack of a checkout, run by the Pulumi CLI.
 
     Args:
-        local: whether this is a local stack, whose cluster only one engine may own.
+        local: Whether this is a local stack, whose cluster only one engine may own.
     """
 
     name = "pulumi"
@@ -58,8 +58,8 @@ class PulumiRunner:
         self._stack = Stack(stack.project.resolve(), stack.name)
         self._local = local
         # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
-        ours = Path(owner.fallback_url(self._stack).removeprefix("file://"))
-        self._fallback = ours.exists() or owner.logged_in(self._stack.project) is None
+        fallback = Path(owner.fallback_url(self._stack).removeprefix("file://"))
+        self._fallback = fallback.exists() or owner.logged_in(self._stack.project) is None
 
     @property
     def backend(self) -> str:
@@ -72,10 +72,10 @@ class PulumiRunner:
         """Report what `up` would do. The providers check every value that is known by then.
 
         Args:
-            benchmark: as for `up`.
+            benchmark: As for `up`.
 
         Raises:
-            UserError: the program, the engine or a provider's check failed.
+            UserError: The program, the engine or a provider's check failed.
         """
         fresh = self._fallback and not self._engine_dir.exists()
         with self._operation("preview", on_event, create=True) as (stack, translator, config):
@@ -92,11 +92,11 @@ class PulumiRunner:
         """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
 
         Args:
-            benchmark: whether to include the benchmark's resources. If not, the program does not declare
+            benchmark: Whether to include the benchmark's resources. If not, the program does not declare
                 them, and the engine excludes them.
 
         Raises:
-            UserError: the program or the engine failed, or the cluster belongs to the embedded runner
+            UserError: The program or the engine failed, or the cluster belongs to the embedded runner
                 (exit 3).
         """
         lost = self._local and owner.read(self._stack) is None
@@ -116,8 +116,8 @@ class PulumiRunner:
 
     def _without_benchmark(self, stack: Any) -> dict[str, list[str]]:
         """Have the program leave the benchmark out, and return the arguments that make the engine do so."""
-        there = (stack.export_stack().deployment or {}).get("resources") or []
-        left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
+        resources = (stack.export_stack().deployment or {}).get("resources") or []
+        left_out = [r["urn"] for r in resources if mode.is_benchmarks(r["urn"])]
         kept = mode.of_benchmark(_outputs(stack.outputs()))
         stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
         # An older CLI does not know the option.
@@ -127,7 +127,7 @@ class PulumiRunner:
         """Destroy the stack. A stack that was never up is no error.
 
         Raises:
-            UserError: the engine failed.
+            UserError: The engine failed.
         """
         if self._local:
             owner.check(self._stack, self.backend)
@@ -162,7 +162,7 @@ class PulumiRunner:
         from cli.runner.engine_events import Translator
 
         translator = Translator(on_event)
-        with lock.held(self._stack, verb), _patient(on_event) as interrupted:
+        with state.locked(self._stack, verb), _patient(on_event) as interrupted:
             if self._fallback and create and verb != "preview":
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
@@ -192,7 +192,7 @@ class PulumiRunner:
         """Remove a lock that a killed CLI left in our own backend, whose users all hold the stack's lock.
 
         Raises:
-            UserError: exit 3; only `./cluster` was killed, and the CLI still works.
+            UserError: Exit 3; only `./cluster` was killed, and the CLI still works.
         """
         locks = locations.state_dir(self._stack) / "backend" / ".pulumi" / "locks"
         for file in locks.rglob("*.json") if self._fallback else ():
@@ -269,8 +269,8 @@ class PulumiRunner:
                 return None
             text = yaml.safe_dump({key: value for key, value in written.items() if key not in ENCRYPTION})
         copy = self._engine_dir / source.name
-        made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
-        kept = {k: made[k] for k in ENCRYPTION if k in made}
+        content = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
+        kept = {k: content[k] for k in ENCRYPTION if k in content}
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy.write_text(text + ("\n" + yaml.safe_dump(kept) if kept else ""), encoding="utf-8")
         return str(copy)

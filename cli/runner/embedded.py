@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import interrupt, lock, project
+from cli.runner import interrupt, project
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.lifecycle import Lifecycle, delete_all
-from cli.runner.state import STATE_FILE, State, boot_id
+from cli.runner.state import STATE_FILE, State, boot_id, locked
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations, mode, owner
 from infra.program.stack import Stack
@@ -30,14 +30,14 @@ def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> d
     """Bring the stack up, or up to date, and return its outputs.
 
     Args:
-        benchmark: whether to include the benchmark's resources; False neither declares nor deletes them.
+        benchmark: Whether to include the benchmark's resources; False neither declares nor deletes them.
 
     Raises:
-        UserError: a command failed (exit 1; the state is kept and a second `up` continues), the stack file is
+        UserError: A command failed (exit 1; the state is kept and a second `up` continues), the stack file is
             wrong (exit 2), or this runner cannot run the program or the stack (exit 3).
     """
     settings = _load(stack)
-    with lock.held(stack, "up"):
+    with locked(stack, "up"):
         fresh = owner.read(stack) is None
         owner.claim(stack, owner.EMBEDDED)
         with _state(stack, settings.name) as state:
@@ -67,10 +67,10 @@ def preview(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True)
     """Report what `up` would do, with the same events, and change nothing.
 
     Args:
-        benchmark: as for `up`.
+        benchmark: As for `up`.
 
     Raises:
-        UserError: as for `up`.
+        UserError: As for `up`.
     """
     settings = _load(stack)
     owner.check(stack, owner.EMBEDDED)
@@ -100,12 +100,12 @@ def destroy(stack: Stack, on_event: OnEvent = ignore) -> None:
     if owner.read(stack) is None and not _path(stack).exists():
         # An `up` that was killed at once may have left folders: `release` and the lock remove them.
         if locations.run_dir(stack).exists() or locations.state_dir(stack).exists():
-            with lock.held(stack, "down"):
+            with locked(stack, "down"):
                 owner.release(stack)
         on_event(Summary())
         return
     settings = project.Project("", stack.project.resolve(), stack.name, {})
-    with lock.held(stack, "down"):
+    with locked(stack, "down"):
         owner.check(stack, owner.EMBEDDED)
         with _state(stack, settings.name) as state:
             state.ignore_full_disk = True
@@ -122,13 +122,13 @@ def outputs(stack: Stack) -> dict[str, Any] | None:
 
 
 def has_state(stack: Stack) -> bool:
-    """Whether there is a state, damaged or not, which means that this runner has brought the stack up."""
+    """Return whether there is a state, even a damaged one: then this runner has brought the stack up."""
     return _path(stack).exists()
 
 
 def forget(stack: Stack) -> None:
     """Remove the state of a stack of which nothing is left."""
-    with lock.held(stack, "down"):
+    with locked(stack, "down"):
         State(_path(stack), "", stack.name).erase()
         owner.release(stack)
 
@@ -186,7 +186,7 @@ def _state(stack: Stack, name: str) -> Iterator[State]:
 
 
 def _forget_lost(state: State, fresh: bool, on_event: OnEvent) -> None:
-    """After a reboot, or if the run directory was removed, mark all resources as not created."""
+    """Mark all resources as not created, after a reboot or if the run directory was removed."""
     rebooted = state.boot != boot_id()
     if state.records and (fresh or rebooted):
         reason = "the machine was restarted" if rebooted else "the run directory is gone"
@@ -200,15 +200,15 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     """Report the end of the run.
 
     Raises:
-        UserError: an operation failed, or the run was interrupted.
+        UserError: An operation failed, or the run was interrupted.
     """
     on_event(life.summary())
     if life.stopping.is_set():
-        there = [r.name for r in life.state.records.values() if r.custom]
-        if not there:
+        names = [r.name for r in life.state.records.values() if r.custom]
+        if not names:
             raise UserError("interrupted; nothing of the stack is there.", EXIT_INTERRUPTED)
         raise UserError(
-            f"interrupted; of the stack there is {', '.join(there)}. {how_to_go_on}.", EXIT_INTERRUPTED
+            f"interrupted; of the stack there is {', '.join(names)}. {how_to_go_on}.", EXIT_INTERRUPTED
         )
     if life.failures:
         raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]))

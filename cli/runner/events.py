@@ -15,13 +15,16 @@ Level = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class ResourceStarted:
-    """Work on a resource begins; unchanged resources report only `ResourceDone`."""
+    """Work on a resource begins; unchanged resources report only `ResourceDone`.
+
+    Attributes:
+        operation: The operation, in the form that it has when it is done.
+    """
 
     urn: str
     name: str
     type: str
     operation: Operation
-    """The operation, in the form that it has when it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +94,4 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """An `OnEvent` that does nothing."""
+    """Do nothing: an `OnEvent` for a caller who does not want to know."""

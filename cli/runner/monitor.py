@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import resource_pb2
 
 from cli.hints import HOW_TO_INSTALL
-from cli.runner import command, wire
+from cli.runner import lifecycle, wire
 from cli.runner.lifecycle import Lifecycle, Registration
 from cli.runner.program import STACK_TYPE, Monitor
 from cli.runner.state import STATE_FILE, State
@@ -53,7 +53,7 @@ class EmbeddedMonitor(Monitor):
             with self._lock:
                 self.unreached.add(urn)
             return resource_pb2.RegisterResourceResponse(urn=urn, result=resource_pb2.Result.FAIL)
-        if request.type == command.TYPE:
+        if request.type == lifecycle.COMMAND_TYPE:
             record = self._life.command(wanted)
             if record is None:
                 with self._lock:
@@ -94,7 +94,7 @@ class EmbeddedMonitor(Monitor):
         return self.Invoke(request)
 
     def _reachable(self, wanted: Registration) -> bool:
-        """Whether all resources that this one needs exist."""
+        """Return whether all resources that this one needs exist."""
         if self._life.stopping.is_set():
             return False
         if wanted.edges & self.unreached:
@@ -121,7 +121,7 @@ def _refuse_options(request: Any) -> None:
     """Refuse options that this project's program does not use.
 
     Raises:
-        UserError: exit 3, saying how to install Pulumi.
+        UserError: Exit 3, saying how to install Pulumi.
     """
     used = {
         "protect": request.protect,
@@ -161,14 +161,14 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
     """Refuse resources other than local commands.
 
     Raises:
-        UserError: exit 3, saying how to install Pulumi.
+        UserError: Exit 3, saying how to install Pulumi.
     """
     if request.importId:
         raise UserError(
             f"{wanted.name}: importing resources needs the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED
         )
-    if wanted.type in (command.TYPE, PROVIDER):
-        command.check(wanted.name, wanted.inputs)
+    if wanted.type in (lifecycle.COMMAND_TYPE, PROVIDER):
+        lifecycle.check(wanted.name, wanted.inputs)
         return
     raise UserError(
         f"{wanted.name}: a resource of type {wanted.type} needs the Pulumi CLI; without it only local "

@@ -78,11 +78,11 @@ def run(
     so that two runs in one process do not affect each other.
 
     Args:
-        preview: whether the program is told that this is a dry run.
-        transformation: applied to every resource; only a transformation sees the resource's object.
+        preview: Whether the program is told that this is a dry run.
+        transformation: Applied to every resource; only a transformation sees the resource's object.
 
     Raises:
-        UserError: raised by the program or the monitor. Any other exception of the program becomes one, with
+        UserError: Raised by the program or the monitor. Any other exception of the program becomes one, with
             the line of the program.
     """
 

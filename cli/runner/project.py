@@ -18,15 +18,19 @@ REDACTED = "[secret]"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The content of `Pulumi.yaml` and `Pulumi.<stack>.yaml`."""
+    """The content of `Pulumi.yaml` and `Pulumi.<stack>.yaml`.
+
+    Attributes:
+        config: Full key (`namespace:name`) -> string; objects are JSON text, as Pulumi passes them to a
+            program.
+        secure: Keys with encrypted values in the stack file; `config` has `[secret]` for them.
+    """
 
     name: str
     directory: Path
     stack: str
     config: dict[str, str]
-    """Full key (`namespace:name`) -> string; objects are JSON text, as Pulumi passes them to a program."""
     secure: frozenset[str] = field(default_factory=frozenset)
-    """Keys with encrypted values in the stack file; `config` has `[secret]` for them."""
 
     @property
     def program(self) -> Path:
@@ -37,7 +41,7 @@ def load(stack: Stack) -> Project:
     """Read the two files.
 
     Raises:
-        UserError: exit 2; a file is missing or wrong.
+        UserError: Exit 2; a file is missing or wrong.
     """
     directory = stack.project.resolve()
     settings = _read(directory / "Pulumi.yaml", f"{directory} is not a Pulumi project")

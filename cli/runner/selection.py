@@ -28,7 +28,7 @@ class Chosen:
     """The stack of a command without `--stack`.
 
     Attributes:
-        by: what chose it; `None` if it is the default.
+        by: What chose it; `None` if it is the default.
     """
 
     stack: str

@@ -1,17 +1,26 @@
-"""The embedded runner's state: one JSON file, which is replaced after every step, so a kill loses nothing."""
+"""A stack's state: the embedded runner's record of resources, and the lock for one operation at a time.
+
+The record is one JSON file, which is replaced after every step, so a kill loses nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from infra import os_errors
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import folders, locations
+from infra.program.stack import Stack
 
 STATE_FILE = "state.json"
 VERSION = 1
@@ -22,7 +31,11 @@ Status = Literal["creating", "created", "updating", "deleting"]
 
 @dataclass(slots=True)
 class Record:
-    """One resource, as it was last recorded."""
+    """One resource, as it was last recorded.
+
+    Attributes:
+        process: Pid and start time of the running command, so that a later run can end it after a kill.
+    """
 
     urn: str
     type: str
@@ -37,21 +50,20 @@ class Record:
     property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     deleted_with: str = ""
     process: tuple[int, str] | None = None
-    """Pid and start time of the running command, so that a later run can end it after a kill."""
 
     @property
     def edges(self) -> set[str]:
         """URNs of the resources that must be deleted after this one."""
-        own = {self.parent, self.deleted_with, *self.dependencies}
-        own.update(urn for urns in self.property_dependencies.values() for urn in urns)
-        return own - {"", self.urn}
+        edges = {self.parent, self.deleted_with, *self.dependencies}
+        edges.update(urn for urns in self.property_dependencies.values() for urn in urns)
+        return edges - {"", self.urn}
 
 
 class DamagedStateError(UserError):
     """The state cannot be read, so it does not say which resources exist.
 
     Attributes:
-        path: the state's file.
+        path: The state's file.
     """
 
     def __init__(self, path: Path, stack: str, problem: str) -> None:
@@ -89,8 +101,8 @@ class State:
         """Read the file; return an empty state if there is none.
 
         Raises:
-            DamagedStateError: the file does not hold a state.
-            UserError: another version of this program wrote it.
+            DamagedStateError: The file does not hold a state.
+            UserError: Another version of this program wrote it.
         """
         state = cls(path, project, stack)
         try:
@@ -187,3 +199,75 @@ def _record(data: dict[str, Any]) -> Record:
         pid, started = record.process
         record.process = (pid, started)
     return record
+
+
+@contextmanager
+def locked(stack: Stack, operation: str) -> Iterator[None]:
+    """Hold the stack's lock for the body. The kernel releases it however the process ends.
+
+    Args:
+        operation: What the holder does (`up`, `down`), for the message to another command.
+
+    Raises:
+        UserError: Exit 3; another process holds the lock. The message names its pid.
+    """
+    path = locations.state_dir(stack) / "lock"
+
+    def busy(descriptor: int) -> None:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
+        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED)
+
+    descriptor = acquire_lock(path, lambda: folders.make_state_dir(stack), busy)
+    with contextlib.suppress(OSError):  # on a full disk the lock has no holder's name
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {operation}\n".encode(), 0)
+    try:
+        yield
+    finally:
+        # If only the lock is left, remove it and its folder, so that a destroyed stack leaves nothing.
+        with contextlib.suppress(OSError):  # another process has removed it, or uses the folder above
+            if {entry.name for entry in path.parent.iterdir()} <= {"lock", locations.ID}:
+                path.unlink()
+                folders.remove_empty(path.parent)
+        os.close(descriptor)
+
+
+def acquire_lock(path: Path, make_folder: Callable[[], object], busy: Callable[[int], None]) -> int:
+    """Open and lock a file that its last holder may remove, with its folder, at any moment.
+
+    Args:
+        make_folder: Makes the file's folder.
+        busy: Called with the open file if another process holds the lock, before waiting for it.
+
+    Returns:
+        The descriptor, which holds the lock until it is closed. Children do not inherit it, so a command's
+        daemon cannot keep the lock.
+    """
+    while True:
+        try:
+            make_folder()
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # the last holder removed the folder just now
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            try:
+                busy(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # The file may have been removed between our open and our lock: it then has no links.
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+
+
+def _refusal(stack: str, holder: list[str]) -> str:
+    match holder:
+        case [pid, operation]:
+            who = f"`{operation}` (pid {pid})"
+        case _:
+            who = "another command"
+    return f"{who} is working on stack {stack} of this checkout. Wait for it to end, or interrupt it."

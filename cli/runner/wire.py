@@ -27,7 +27,7 @@ def to_json(struct: struct_pb2.Struct) -> dict[str, Any]:
 
 
 def to_struct(values: dict[str, Any]) -> struct_pb2.Struct:
-    """The reverse of `to_json`."""
+    """Reverse `to_json`."""
     struct = struct_pb2.Struct()
     json_format.ParseDict(values, struct)
     return struct

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from infra.errors import EXIT_USAGE, UserError
+from cli.hints import hint
+from cli.runner import state
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program import folders, locations
+from infra.program.files import write_atomically
+from infra.program.stack import Stack
 from node import plurals
+from node.codec import from_json, to_json
 
 DEFAULT_NODES = (1, 2, 4)
 MAX_RUNS = 200
@@ -16,15 +26,19 @@ API_VERSION = "slurm-stacks/sweep/v1"
 
 
 class SweepRequest(NamedTuple):
-    """The arguments of a sweep: every combination of them is run."""
+    """The arguments of a sweep: every combination of them is run.
+
+    Attributes:
+        nodes: Numbers of nodes, ascending, without duplicates.
+        partitions: Names of partitions, in the given order. Empty: that of the benchmark.
+        gpus: Numbers of GPUs a node, ascending. Empty: the benchmark's, or all that a node of the partition
+            has.
+    """
 
     nodes: tuple[int, ...]
-    """Numbers of nodes, ascending, without duplicates."""
     repeat: int
     partitions: tuple[str, ...] = ()
-    """Names of partitions, in the given order. Empty: that of the benchmark."""
     gpus: tuple[int, ...] = ()
-    """Numbers of GPUs a node, ascending. Empty: the benchmark's, or all that a node of the partition has."""
 
     def __str__(self) -> str:
         text = f"--nodes {','.join(map(str, self.nodes))}"
@@ -36,24 +50,30 @@ class SweepRequest(NamedTuple):
 
 
 class PartitionLimits(NamedTuple):
-    """What runs in a partition may ask for."""
+    """What runs in a partition may ask for.
+
+    Attributes:
+        nodes: The largest number of nodes.
+        gpus: The number of GPUs of a node that compute: simulated ones do not.
+        key: The stack file's key that sets `nodes`, for messages.
+    """
 
     name: str
     nodes: int
-    """The largest number of nodes."""
     gpus: int
-    """The number of GPUs of a node that compute: simulated ones do not."""
     key: str
-    """The stack file's key that sets `nodes`, for messages."""
 
 
 class Case(NamedTuple):
-    """What distinguishes the scripts of a sweep."""
+    """What distinguishes the scripts of a sweep.
+
+    Attributes:
+        partition: The partition; empty means that of the benchmark.
+        gpus: GPUs a node. `None`: the benchmark's, or all that a node of the partition has.
+    """
 
     partition: str
-    """The partition; empty means that of the benchmark."""
     gpus: int | None
-    """GPUs a node. `None`: the benchmark's, or all that a node of the partition has."""
     nodes: int
 
     @property
@@ -71,25 +91,28 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One training of a sweep."""
+    """One training of a sweep.
+
+    Attributes:
+        number: Position in the order of the runs, from 1.
+        repetition: Which repetition of this number of nodes it is, from 1.
+        folder: The run's folder, relative to `<shared>/bench`.
+        job: Slurm's job id. `None` means that the run is not known to be submitted.
+        refused: Slurm's message if it refused the job.
+        kept: The name of the file in which its result is kept.
+        partition: The partition that was asked for. Empty: that of the benchmark.
+        gpus: The GPUs a node that were asked for. `None`: none were.
+    """
 
     number: int
-    """Position in the order of the runs, from 1."""
     nodes: int
     repetition: int
-    """Which repetition of this number of nodes it is, from 1."""
     folder: str
-    """The run's folder, relative to `<shared>/bench`."""
     job: int | None = None
-    """Slurm's job id. `None` means that the run is not known to be submitted."""
     refused: str | None = None
-    """Slurm's message if it refused the job."""
     kept: str | None = None
-    """The name of the file in which its result is kept."""
     partition: str = ""
-    """The partition that was asked for. Empty: that of the benchmark."""
     gpus: int | None = None
-    """The GPUs a node that were asked for. `None`: none were."""
 
     @property
     def case(self) -> Case:
@@ -103,19 +126,22 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sweep. It is written before the first submit and removed when no more result can come."""
+    """A sweep. It is written before the first submit and removed when no more result can come.
+
+    Attributes:
+        partition: The partition of the benchmark, where runs that name none are.
+        began: When it began, as text: 2026-11-21 14:11 UTC.
+        needs: Paths that the runs need on the login machine.
+        scripts: The `sbatch` script of each case, by its key.
+    """
 
     id: str
     stack: str
     partition: str
-    """The partition of the benchmark, where runs that name none are."""
     began: str
-    """When it began, as text: 2026-11-21 14:11 UTC."""
     repeat: int
     needs: tuple[str, ...]
-    """Paths that the runs need on the login machine."""
     scripts: dict[str, str]
-    """The `sbatch` script of each case, by its key."""
     runs: tuple[PlannedRun, ...]
     api_version: str = API_VERSION
 
@@ -239,3 +265,77 @@ def order(wanted: SweepRequest) -> list[tuple[Case, int]]:
         for nodes in wanted.nodes
         for repetition in range(wanted.repeat)
     ]
+
+
+class Store:
+    """The plan file of a stack. A stack of a checkout has at most one sweep under way."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.folder = locations.state_dir(stack) / "sweep"
+        self.file = self.folder / "plan.json"
+        self._lock = self.folder / "lock"
+
+    def load(self) -> Plan | None:
+        """Return the plan if there is one.
+
+        Raises:
+            UserError: The file is not a plan, or was written by another version (exit 3).
+        """
+        try:
+            text = self.file.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            value = json.loads(text)
+            plan = from_json(Plan, value)
+        except (ValueError, RecursionError) as error:
+            raise UserError(self._unreadable(str(error)), EXIT_REFUSED) from None
+        if plan.api_version != API_VERSION:
+            raise UserError(self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"), EXIT_REFUSED)
+        return plan
+
+    def save(self, plan: Plan) -> None:
+        """Write the plan so that it survives a crash. The caller must hold the lock."""
+        write_atomically(self.file, json.dumps(to_json(plan), indent=1), durable=True)
+
+    def has(self, plan: Plan) -> bool:
+        """Return whether that sweep is still under way."""
+        stored = self.load()
+        return stored is not None and stored.id == plan.id
+
+    def forget(self, plan: Plan) -> None:
+        """Remove the plan of a sweep that is over. The caller must hold the lock."""
+        if self.has(plan):
+            self.file.unlink()
+
+    @contextmanager
+    def locked(self, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock, so that one process at a time decides and submits.
+
+        The kernel releases the lock when the process ends in any way.
+
+        Args:
+            busy: Called before waiting if another process holds the lock.
+        """
+        descriptor = state.acquire_lock(self._lock, self._make_folder, lambda _descriptor: busy())
+        try:
+            yield
+        finally:
+            if not self.file.exists():
+                self._lock.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    self.folder.rmdir()
+                folders.remove_empty(self.folder.parent)
+            os.close(descriptor)
+
+    def _make_folder(self) -> None:
+        folders.make_state_dir(self._stack)
+        with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
+            self.folder.mkdir(mode=0o700)
+
+    def _unreadable(self, why: str) -> str:
+        return (
+            f"{self.file}: {why}. If a sweep of this stack is under way, its jobs go on and "
+            f"`{hint('exec', self._stack.name, '-- squeue')}` lists them. Remove the file to begin another."
+        )

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cli import results
+from cli import login_machine, results
 from cli.console.jobs import ending, situation, values
 from cli.console.progress import clock
-from cli.console.sweep import Board, Row
 from cli.report import programs, runs
 from cli.results import Kept
-from cli.sweep.plan import Plan, PlannedRun
-from cli.sweep.remote import Remote
-from cli.sweep.store import Store
+from cli.sweep.plan import Plan, PlannedRun, Store
+from cli.sweep.table import Board, Row
 from infra import os_errors
 from infra.errors import NotUpError, UserError
-from node import plurals
+from node import foreign, plurals
+
+if TYPE_CHECKING:
+    from operations.access import StackUp
+
 
 POLL_SECONDS = 2.0
 """Seconds between two questions. Each takes 0.1 s on the local stack, where it disturbs the measurement."""
@@ -43,11 +46,14 @@ class SweepEndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run will have no result."""
+    """Why a run will have no result.
+
+    Attributes:
+        output: Where the job's output is, and its last lines.
+    """
 
     reason: str
     output: str = ""
-    """Where the job's output is, and its last lines."""
 
     def __str__(self) -> str:
         return f"{self.reason}{self.output and f'; {self.output}'}"
@@ -73,12 +79,12 @@ class Progress:
     _ended: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        there = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
+        stored = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
         for run in self.plan.runs:
             if run.refused is not None:
                 self.failed[run.number] = Failure(f"Slurm did not take it: {run.refused}")
-            elif run.kept in there:
-                self.kept[run.number] = there[run.kept]
+            elif run.kept in stored:
+                self.kept[run.number] = stored[run.kept]
 
     @property
     def open(self) -> list[PlannedRun]:
@@ -101,16 +107,16 @@ class Progress:
         if gone(looked_at, seen):
             raise SweepGoneError
         before = self.plan
-        for run, one in zip(looked_at, seen, strict=True):
-            self.seen[run.number] = one
-            if one.get("owner") is not None:
-                self.failed[run.number] = Failure(_theirs(one))
-            elif one["result"] is not None:
-                self._keep(run, one["result"])
-            elif one["job"] is None or not one["job"]["alive"]:
+        for run, state in zip(looked_at, seen, strict=True):
+            self.seen[run.number] = state
+            if state.get("owner") is not None:
+                self.failed[run.number] = Failure(_theirs(state))
+            elif state["result"] is not None:
+                self._keep(run, state["result"])
+            elif state["job"] is None or not state["job"]["alive"]:
                 self._ended[run.number] += 1
                 if self._ended[run.number] >= LOOKS_AFTER_THE_END:
-                    self.failed[run.number] = _failure(one)
+                    self.failed[run.number] = _failure(state)
             else:
                 self._ended[run.number] = 0
         return self.plan is not before
@@ -123,7 +129,7 @@ class Progress:
             return
         path = results.keep(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
-        found = next((one for one in kept if one.path == path), None)
+        found = next((result for result in kept if result.path == path), None)
         if found is None:
             why = next((line for line in wrong if line.startswith(str(path))), str(path))
             self.failed[run.number] = Failure(f"its result file is not valid: {why}")
@@ -139,9 +145,9 @@ class Progress:
         if run.number in self.kept:
             record = self.kept[run.number].record
             if self.kept[run.number].program:
-                said = values(record["values"])
+                figures = values(record["values"])
                 seconds, whole = programs.seconds(record)
-                text = f"done: {seconds:.1f} s{said and f', {said}'}"
+                text = f"done: {seconds:.1f} s{figures and f', {figures}'}"
                 return Row(*base, "done", "done", text, run.job, seconds, whole=whole)
             return Row(
                 *base,
@@ -209,8 +215,8 @@ def _failure(seen: Seen) -> Failure:
 
 def gone(looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
     """Return whether the cluster that answers is not the one to which the runs were submitted."""
-    submitted = [one for run, one in zip(looked_at, seen, strict=True) if run.job is not None]
-    return bool(submitted) and all(one["job"] is None and one["result"] is None for one in submitted)
+    submitted = [state for run, state in zip(looked_at, seen, strict=True) if run.job is not None]
+    return bool(submitted) and all(state["job"] is None and state["result"] is None for state in submitted)
 
 
 def watch(
@@ -268,11 +274,11 @@ def watch(
 
 
 def _cannot_keep(error: UserError | OSError, store: Store, stack: str) -> UserError:
-    said = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
+    reason = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
     return UserError(
-        f"{said}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
+        f"{reason}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
         "collects them.",
-        said.exit_code,
+        reason.exit_code,
     )
 
 
@@ -287,3 +293,46 @@ def _silent(stack: str, last: str) -> str:
 
 def _last_line(error: UserError) -> str:
     return (str(error).strip().splitlines() or [""])[-1][:200]
+
+
+class Remote:
+    """Calls the cluster's own `sweep` command (`node.sweep`).
+
+    Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
+    """
+
+    def __init__(self, up: StackUp) -> None:
+        self._up = up
+
+    def submit(
+        self, plan: Plan, runs: Sequence[PlannedRun], after: int | None
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Submit the runs that are not submitted yet. Each depends on the one before it.
+
+        Args:
+            plan: The plan with the scripts.
+            runs: The runs to submit.
+            after: The job that the first run waits for. `None` means every benchmark under way.
+
+        Returns:
+            The paths that are missing on the cluster (if there are any, nothing is submitted), and each run's
+            `job` or `error`.
+        """
+        asked = [{"folder": run.folder, "script": plan.scripts[run.case.key]} for run in runs]
+        answer = self._ask("submit", {"needs": plan.needs, "after": after, "runs": asked})
+        return answer["missing"], answer["runs"]
+
+    def show(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
+        """Return what the cluster knows of each run (`node.benchmark.Run.show`)."""
+        return list(self._ask("show", [run.folder for run in runs])) if runs else []
+
+    def cancel(self, runs: Sequence[PlannedRun]) -> list[int]:
+        """End the jobs of these runs that are not over, and return their ids."""
+        return list(self._ask("cancel", [run.folder for run in runs])) if runs else []
+
+    def _ask(self, action: str, question: Any) -> Any:
+        text = login_machine.tool(self._up, "sweep", action, text=json.dumps(question))
+        try:
+            return foreign.parse(text)
+        except ValueError:
+            raise UserError(f"the cluster's answer is not JSON: {text[:200]!r}") from None

@@ -499,7 +499,7 @@ class SlurmOriginConfig(Section):
     packages: list[PackageConfig] = Field(
         default_factory=list,
         description="Packages of one release of Slurm, instead of the distribution's: built from Debian's or "
-        "Ubuntu's source (slurmctld, slurmd, slurm-client and what they need) or from SchedMD's (slurm-smd-…).",
+        "Ubuntu's source (slurmctld, slurmd, slurm-client, what they need) or from SchedMD's (slurm-smd-…).",
     )
     repository: RepositoryConfig | None = Field(
         None, description="An apt repository that has these packages, instead."

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli.console import tables
+from cli.console import plan, status, tables
 from cli.console.progress import Console, clock
 from cli.runner.events import (
     Message,
@@ -166,7 +166,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    tables.show_status(STATUS)
+    status.show_status(STATUS)
     out = capsys.readouterr().out
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
     assert lines["debug-0"] == "debug busy running –"
@@ -177,10 +177,10 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert lines["7"] == "keras-job ada debug pending – – quota: " + "x" * 40
     assert "Cost so far: 1.50 node-hours, 0.25 USD" in out
     assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
-    tables.show_status({**STATUS, "jobs": []})
+    status.show_status({**STATUS, "jobs": []})
     assert "2 nodes are off, as it should be while nobody needs them" in capsys.readouterr().out
     cost = {**STATUS["cost"], "usd": 1.256}
-    tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": cost})
+    status.show_status({**STATUS, "jobs": [], "nodes": [], "cost": cost})
     out = capsys.readouterr().out
     assert "No jobs" in out
     assert "1.26 USD" in out
@@ -192,9 +192,9 @@ def test_a_silent_cloud_makes_states_old_and_a_local_one_has_a_cure(
 ) -> None:
     silent = {**STATUS, "cloud": "no such socket"}
     old = "The cloud does not answer: no such socket. The states of machines are old."
-    tables.show_status(silent, "team-b")
+    status.show_status(silent, "team-b")
     assert old in capsys.readouterr().out.splitlines(), "nobody can start AWS again"
-    tables.show_status(silent, "team-b", here=True)
+    status.show_status(silent, "team-b", here=True)
     said = " ".join(capsys.readouterr().out.split())
     assert f"{old} If its agent is dead or hangs, `./cluster up --stack team-b` starts it again." in said
 
@@ -204,7 +204,7 @@ def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -
     nodes = [{"name": f"debug-{n}", **up} for n in (0, 1, 2, 7)]
     other = {"name": "gpu-0", **up, "partition": "gpu"}
     off = {"name": "gpu-1", **OFF, "partition": "gpu"}
-    tables.show_status({**STATUS, "nodes": [*nodes, other, off]})
+    status.show_status({**STATUS, "nodes": [*nodes, other, off]})
     out = capsys.readouterr().out
     assert [line.split() for line in out.splitlines() if "idle" in line] == [
         ["debug-[0-2,7]", "debug", "idle", "running", "–"], ["gpu-0", "gpu", "idle", "running", "–"],
@@ -240,7 +240,7 @@ def test_what_is_left_of_the_budget(
     capsys: pytest.CaptureFixture[str], changes: dict[str, Any], line: str
 ) -> None:
     cost = {"node_hours": 1.0, "usd": 15.5, "damaged": [], "budget": BUDGET | changes}
-    tables.show_status({**STATUS, "cost": cost})
+    status.show_status({**STATUS, "cost": cost})
     assert capsys.readouterr().out.splitlines()[-2:] == ["Cost so far: 1.00 node-hours, 15.50 USD", line]
 
 
@@ -253,7 +253,7 @@ def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.Capture
         "damaged": [],
         "budget": None,
     }
-    tables.show_status({**STATUS, "cost": cost})
+    status.show_status({**STATUS, "cost": cost})
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cost so far")]
     machine = STATUS["partitions"][0]["machine"]
     assert line == (
@@ -263,7 +263,7 @@ def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.Capture
 
 def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     cost = {"node_hours": 1.0, "usd": 1.0, "damaged": ["ledger.json.damaged-1"], "budget": None}
-    tables.show_status({**STATUS, "cost": cost})
+    status.show_status({**STATUS, "cost": cost})
     assert capsys.readouterr().out.endswith(
         "  and what is in ledger.json.damaged-1, which could not be read\n"
     )
@@ -298,7 +298,7 @@ def test_how_far_a_planned_budget_reaches(
     capsys: pytest.CaptureFixture[str], budget: dict[str, Any], line: str
 ) -> None:
     cost = {"budget": {"running_jobs": "keep", **budget}}
-    tables.show_plan({"stack": "t", "resources": [], "outputs": {}, "cost": cost, "warnings": []})
+    plan.show_plan({"stack": "t", "resources": [], "outputs": {}, "cost": cost, "warnings": []})
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
@@ -318,7 +318,7 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
         entry(7, "PENDING", "ReqNodeNotAvail, UnavailableNodes:debug-3"),
         entry(8, "PENDING", "quota: no [more]"),
     ]  # fmt: skip
-    tables.show_status({**STATUS, "jobs": jobs})
+    status.show_status({**STATUS, "jobs": jobs})
     table = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:7]
     assert [line.split()[0] for line in table] == ["5", "6", "3", "4", "7", "8"], (
         "those that have nodes first"
@@ -330,10 +330,10 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ReqNodeNotAvail, UnavailableNodes:debug-3: a node that it asks for by name" in table[4]
     assert table[5].endswith("quota: no [more]")
 
-    tables.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
+    status.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
     assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
-    many = [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]
-    tables.show_status({**STATUS, "jobs": many}, "team-b")
+    many = [entry(n, "PENDING") for n in range(1, status.MOST_JOBS + 4)]
+    status.show_status({**STATUS, "jobs": many}, "team-b")
     assert "and 3 more: ./cluster exec --stack team-b -- squeue" in capsys.readouterr().out
 
 
@@ -342,12 +342,12 @@ def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
         "id": 15, "slurm_id": "12_3", "name": "train", "user": "ada", "partition": "debug",
         "state": "RUNNING", "elapsed_seconds": 3723, "nodes": "debug-[0-1]", "cause": None,
     }  # fmt: skip
-    tables.show_status({**STATUS, "jobs": [entry]})
+    status.show_status({**STATUS, "jobs": [entry]})
     head, line = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[:2]
     assert head.split() == ["id", "name", "user", "partition", "state", "time", "nodes", "why"]
     assert line.split() == ["12_3", "train", "ada", "debug", "running", "1:02:03", "debug-[0-1]", "–"]
     for seconds, told in ((0, "0:00"), (65, "1:05"), (183845, "2-03:04:05")):
-        tables.show_status({**STATUS, "jobs": [{**entry, "elapsed_seconds": seconds}]})
+        status.show_status({**STATUS, "jobs": [{**entry, "elapsed_seconds": seconds}]})
         assert told in capsys.readouterr().out.split()
 
 
@@ -355,7 +355,7 @@ def test_the_tasks_of_an_array_stand_in_their_order(capsys: pytest.CaptureFixtur
     """Slurm gives each started task an id of its own, and the last one the array's."""
     known = [(3, "3_10"), (2, "2"), (4, "3_1"), (5, "3_2"), (13, "13")]
     entry = {**STATUS["jobs"][0], "state": "RUNNING", "nodes": "debug-0", "cause": None}
-    tables.show_status({**STATUS, "jobs": [{**entry, "id": i, "slurm_id": name} for i, name in known]})
+    status.show_status({**STATUS, "jobs": [{**entry, "id": i, "slurm_id": name} for i, name in known]})
     lines = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:6]
     assert [line.split()[0] for line in lines] == ["2", "3_1", "3_2", "3_10", "13"]
 
@@ -399,8 +399,8 @@ def test_a_plan_is_a_tree_with_its_cost(capsys: pytest.CaptureFixture[str]) -> N
         "idle_usd_per_hour": 0.5, "max_usd_per_hour": 12.0, "parts": [part],
         "unknown": ["partition x (p[x])"], "prices_of": "2026",
     }  # fmt: skip
-    plan = {"stack": "t", "resources": resources, "outputs": {}, "cost": cost, "warnings": ["dear [red]"]}
-    tables.show_plan(plan)
+    shown = {"stack": "t", "resources": resources, "outputs": {}, "cost": cost, "warnings": ["dear [red]"]}
+    plan.show_plan(shown)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "stack t"
     assert lines[1] == "└── t slurm-stacks:index:LocalCluster"
@@ -424,9 +424,9 @@ def test_the_way_in_is_whole_however_narrow_the_terminal_is(
     }  # fmt: skip
     file = io.StringIO()
     narrow = RichConsole(file=file, width=80, force_terminal=terminal, highlight=False)
-    monkeypatch.setattr(tables, "output", lambda: narrow)
-    plan = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
-    tables.show_plan(plan)
+    monkeypatch.setattr(plan, "output", lambda: narrow)
+    shown = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
+    plan.show_plan(shown)
     assert [line for line in file.getvalue().splitlines() if line.startswith("log in")] == [f"log in  {ssh}"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from cli.console.progress import Console
-from cli.console.sweep import Board, Line, Phase, Row, show_summary, tally, window
+from cli.sweep.table import Board, Line, Phase, Row, show_summary, tally, window
 
 LONG = "waits: quota: " + "no more than two nodes of this kind " * 4
 

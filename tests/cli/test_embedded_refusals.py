@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import embedded, lock
+from cli.runner import embedded, state
 from infra.errors import UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
@@ -205,13 +205,13 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
 
 
 def test_the_lock_survives_its_holder_removing_the_file(tiny: Tiny) -> None:
-    with lock.held(tiny.stack, "up"):
+    with state.locked(tiny.stack, "up"):
         path = locations.state_dir(tiny.stack) / "lock"
         assert path.read_text() == f"{os.getpid()} up\n"
         with path.open() as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert not path.parent.exists()
-    with lock.held(tiny.stack, "up"):
+    with state.locked(tiny.stack, "up"):
         assert path.exists()
 
 

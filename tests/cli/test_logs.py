@@ -193,11 +193,11 @@ FOLLOW = """
 import sys
 sys.path.insert(0, {root!r})
 from cli import main as cli
-from cli.local import agent_lifecycle
+from operations.local import agent
 from infra.program import locations
 from pathlib import Path
 locations.run_root = lambda: Path({runs!r})
-agent_lifecycle.controller_is_dead = lambda _: False
+agent.controller_is_dead = lambda _: False
 sys.argv = ["cluster", "logs", "--follow", "--stack", "test"]
 cli.main()
 """

@@ -19,7 +19,7 @@ from rich.console import Console as RichConsole
 from cli import login_machine, operate
 from cli import main as cli
 from cli.console.progress import Console
-from cli.runner import embedded, lock
+from cli.runner import embedded, state
 from cli.runner.state import DamagedStateError, Record, State
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design
@@ -89,7 +89,7 @@ for number in range(10**9):
 
 
 def test_a_state_folder_that_is_removed_meanwhile_is_no_traceback(tiny: Tiny) -> None:
-    with lock.held(tiny.stack, "up"):
+    with state.locked(tiny.stack, "up"):
         shutil.rmtree(locations.state_dir(tiny.stack))
 
 
@@ -133,7 +133,7 @@ def test_down_needs_no_state(
 def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachines, console: Console) -> None:
     state_file(local).write_text("{")
     with (
-        lock.held(Stack(local.project, "test"), "up"),
+        state.locked(Stack(local.project, "test"), "up"),
         pytest.raises(UserError, match="is working on stack test") as caught,
     ):
         operate.take_down(Stack(local.project, "test"), "local", console)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import lock
+from cli.runner import state
 from infra.errors import UserError
 from infra.program import folders, locations
 from tests.support.tiny_project import Tiny, make
@@ -89,7 +89,7 @@ def test_a_destroy_that_fails_without_room_is_done_again(tiny: Tiny) -> None:
 def test_the_lock_needs_no_room(tiny: Tiny) -> None:
     folder = folders.make_state_dir(tiny.stack)
     (folder / "lock").symlink_to("/dev/full")
-    with lock.held(tiny.stack, "down"):
+    with state.locked(tiny.stack, "down"):
         pass
 
 

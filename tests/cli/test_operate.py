@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli import benchmark_changes, login_machine, operate, results, runner
+from cli import login_machine, operate, results, runner
+from cli.changes import runs
 from cli.changes.decision import CheckedChanges
 from cli.console.progress import Console
 from cli.local.provider import LocalProvider
@@ -506,12 +507,12 @@ def test_the_same_run_and_a_cluster_that_is_down_end_no_run(
     assert training is not None
     run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
     same = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
-    assert benchmark_changes.find(up, cluster, training, lambda: same) is None
+    assert runs.find(up, cluster, training, lambda: same) is None
     tool.benchmark = [NotUpError("down")]  # type: ignore[list-item]
     other = {"benchmark_result": FORMER}
-    assert benchmark_changes.find(up, cluster, training, lambda: other) is None
+    assert runs.find(up, cluster, training, lambda: other) is None
     tool.benchmark = [seen()]
-    found = benchmark_changes.find(up, cluster, training, lambda: other)
+    found = runs.find(up, cluster, training, lambda: other)
     assert found is not None
     (job,) = found.described()["jobs"]
     assert (job["id"], job["state"], job["consequence"]) == ("7", "RUNNING", "ends")
@@ -528,7 +529,7 @@ def test_a_plan_says_that_another_run_will_be_submitted(
     run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
 
     def told(training: BenchmarkDesign | None = training) -> list[tuple[str, str, list[Any]]]:
-        found = benchmark_changes.described(stack, cluster, training)
+        found = runs.described(stack, cluster, training)
         return [(one["kind"], one["line"], one["jobs"]) for one in found]
 
     engine.known = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
@@ -536,14 +537,14 @@ def test_a_plan_says_that_another_run_will_be_submitted(
     engine.known = {"benchmark_result": FORMER}
     tool.benchmark = [{**seen(), "job": None}]
     why = "benchmark: other settings, or other workload code"
-    assert told() == [("live", f"{why}: {benchmark_changes.SUBMITTED}", [])]
+    assert told() == [("live", f"{why}: {runs.SUBMITTED}", [])]
     tool.benchmark = [seen()]
     ((kind, line, (job,)),) = told()
-    assert (kind, line, job["id"]) == ("ends", f"{why}: {benchmark_changes.CONSEQUENCE}", "7")
+    assert (kind, line, job["id"]) == ("ends", f"{why}: {runs.CONSEQUENCE}", "7")
     tool.benchmark = [{**seen(), "job": None}]
     assert told(None) == []
     engine.known = {"cluster": {}}
-    assert told() == [("live", f"benchmark: new: {benchmark_changes.SUBMITTED}", [])]
+    assert told() == [("live", f"benchmark: new: {runs.SUBMITTED}", [])]
 
 
 @pytest.mark.parametrize("more", ["image-compute failed at step packages", None])

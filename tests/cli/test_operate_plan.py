@@ -19,7 +19,7 @@ import pytest
 from cli import doctor, operate, runner
 from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
-from cli.doctor import project as general
+from cli.doctor import general
 from cli.doctor.finding import Severity
 from infra import outputs
 from infra.config import load_file

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli import environments, login_machine, report, results
+from cli import env, login_machine, report, results
 from cli.console import jobs, tables
 from cli.report import programs
 from cli.results import Kept
-from cli.sweep import summary
+from cli.sweep import table
 from cli.sweep.plan import Plan, PlannedRun
 from cli.sweep.watch import Progress
 from infra.program.stack import Stack
@@ -172,7 +172,7 @@ def test_a_sweeps_rows_and_medians() -> None:
     assert third.text == "failed"
     assert "FAILED: train.py, exit status 3, after 2.5 s" in third.detail
     assert first.whole
-    ((title, lines),) = summary.tables([kept(nodes=1, seconds=20.0), kept(nodes=2)], "test")
+    ((title, lines),) = table.summary_tables([kept(nodes=1, seconds=20.0), kept(nodes=2)], "test")
     assert title == "Medians of code/train.py --lr 0.1 on debug (m5.large)"
     assert [(line.nodes, line.seconds, line.accuracy, line.speed_up) for line in lines] == [
         (1, 20.0, None, 1.0),
@@ -191,7 +191,7 @@ def test_the_time_of_the_training_is_shown_from_the_result_on() -> None:
     seen: dict[str, Any] = {"job": job, "progress": None, "tail": [], "folder": "f"}
     progress.take(progress.open, [{**seen, "result": program(1, 20.0, **timed)}])
     (row,) = progress.rows()
-    ((_, (line,)),) = summary.tables([kept(nodes=1, seconds=20.0, **timed)], "test")
+    ((_, (line,)),) = table.summary_tables([kept(nodes=1, seconds=20.0, **timed)], "test")
     assert (row.seconds, row.whole) == (line.seconds, line.whole) == (12.5, False)
     assert row.detail.startswith("done: 12.5 s")
 
@@ -255,7 +255,7 @@ def test_environments_are_listed_with_what_they_are_made_from(
     assert node_environments(tmp_path / "nowhere") == []
     answers = {"environments": json.dumps(node_environments(apps))}
     monkeypatch.setattr(login_machine, "tool", lambda _up, verb: answers.get(verb, ""))
-    made = environments.environments(StackUp(Stack(ROOT, "local"), "local"))
+    made = env.environments(StackUp(Stack(ROOT, "local"), "local"))
     assert [
         (one["name"], one["source"], one["complete"], one["python"])
         for one in sorted(made, key=lambda one: one["name"])
@@ -263,8 +263,8 @@ def test_environments_are_listed_with_what_they_are_made_from(
         (name, "the training environment", True, "3.11.7"),
         ("other", None, False, "3.12.3"),
     ]
-    monkeypatch.setattr(environments, "load_up", lambda stack: StackUp(stack, "local"))
-    environments.list_all(Stack(ROOT, "local"), json_output=False)
+    monkeypatch.setattr(env, "load_up", lambda stack: StackUp(stack, "local"))
+    env.list_all(Stack(ROOT, "local"), json_output=False)
     shown = capsys.readouterr().out
     assert f". {apps}/envs/{name}/bin/activate" in shown
     assert "not complete" in shown

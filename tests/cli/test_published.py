@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.report import published
+from cli.report import runs
 from cli.report.series import Series, group
 from infra.instance_types.catalog import catalog
 from tests.support.checkout import ROOT
@@ -24,11 +24,11 @@ TABLES = {
     ("gcp-gpu", "n1-standard-2", 4): (2, 3, "407.833", "0.0173", "1.9954"),
     ("aws-gpu", "p3.2xlarge", 1): (8, 54, "626.389", "0.3651", "7.8917"),
 }
-ROWS = published.load()
+ROWS = runs.published_rows()
 
 
 def lines() -> list[dict[str, str]]:
-    with published.FILE.open(newline="") as file:
+    with runs.PUBLISHED_FILE.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -80,12 +80,14 @@ def test_the_articles_slip_is_kept() -> None:
 
 
 def series(machine: str, gpus: int) -> Series:
-    (found,) = (s for s in group(published.runs()) if (s.key.machine, s.key.gpus_per_node) == (machine, gpus))
+    (found,) = (
+        s for s in group(runs.published_runs()) if (s.key.machine, s.key.gpus_per_node) == (machine, gpus)
+    )
     return found
 
 
 def test_each_table_is_a_series() -> None:
-    assert [(s.key.stack, s.key.machine, s.key.gpus_per_node) for s in group(published.runs())] == list(
+    assert [(s.key.stack, s.key.machine, s.key.gpus_per_node) for s in group(runs.published_runs())] == list(
         TABLES
     )
 
@@ -122,5 +124,5 @@ def test_prices_are_the_articles_else_the_snapshots_else_unknown() -> None:
     }
     listed = yaml.safe_load((ROOT / "tests" / "infra" / "data" / "prices.yaml").read_text())
     assert listed["machines"]["aws"]["p3.2xlarge"]["price"]["eu-central-1"] == 3.823
-    ten = next(run for run in published.runs() if run.machine == "m4.large" and run.nodes == 10)
+    ten = next(run for run in runs.published_runs() if run.machine == "m4.large" and run.nodes == 10)
     assert ten.cost_usd == pytest.approx(0.12 * 10 * 272.9 / 3600, abs=1e-6)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.report import charts, draw, findings, labels, published, statements, words
+from cli.report import charts, draw, page, words
 from cli.report.charts import Chart, Dot, Line, Style
-from cli.report.runs import Run
+from cli.report.runs import Run, published_runs
 from cli.report.series import group
 from tests.support.report_records import local, record, runs
 
-PUBLISHED = published.runs()
+PUBLISHED = published_runs()
 GPU = {"gpus_per_node": 1}
 
 
@@ -55,7 +55,7 @@ def test_the_line_to_beat_follows_from_the_times_of_step_and_exchange() -> None:
     assert [dot.y for dot in line.dots[1:3]] == pytest.approx([2 * 0.04 / 0.055, 4 * 0.04 / 0.0575])
     assert names(found["x-time"])[-1] != "predicted"
     assert re.search(r"predicted, by nodes: 1: 1\.00?×", found["x-speed-up"].description)
-    (note,) = [text for text in findings.notes(runs(two), group(runs(two)), []) if "Where the time" in text]
+    (note,) = [text for text in page.notes(runs(two), group(runs(two)), []) if "Where the time" in text]
     said = note.replace("\N{NO-BREAK SPACE}", " ").replace(words.SPACE, " ")
     assert "on 2 workers goes: 91 % computes" in said
     assert "A step takes 50.0 ms, an exchange every 16 steps 80.0 ms" in said
@@ -108,7 +108,7 @@ def test_series_that_are_too_many_are_said_to_be_missing() -> None:
     assert [e.label for e in entries] == ["test 1", "test 2", "test 3", "test 4"]
     assert len({e.style for e in entries}) == 4
     assert [s.key.epochs for s in rest] == [2, 1]
-    (note,) = (text for text in findings.notes([], [], rest) if "not in the plots" in text)
+    (note,) = (text for text in page.notes([], [], rest) if "not in the plots" in text)
     assert "2 epochs" in note.replace(words.SPACE, " ")
     assert "1 epoch," in note.replace(words.SPACE, " ")
 
@@ -183,7 +183,7 @@ def test_titles_without_ours_are_on_the_articles() -> None:
 
 
 def headline(*records: dict[str, Any], stacks: tuple[str, ...] = ("test",)) -> str:
-    return findings.headline(stacks, group(runs(*records))).replace(words.SPACE, " ")
+    return page.headline(stacks, group(runs(*records))).replace(words.SPACE, " ")
 
 
 def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
@@ -192,14 +192,14 @@ def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
     )
     shared = local(2, 50.0, cores=1, cores_shared=True)
     assert headline(local(1, 60.0), shared) == "2 nodes train an epoch in 25.0 s", "not compared with one"
-    said = findings.leads(["test"], group(runs(local(1), shared)), [])
+    said = page.leads(["test"], group(runs(local(1), shared)), [])
     assert any("2 workers shared its 1 core" in text.replace(words.SPACE, " ") for text in said)
-    (said_of_own,) = findings.leads(["test"], group(runs(local(1), local(2))), [])
+    (said_of_own,) = page.leads(["test"], group(runs(local(1), local(2))), [])
     assert "each with CPU cores of its own" in said_of_own
     busy = runs(local(1), local(2, cores_others=0.4))
-    said = findings.leads(["test"], group(busy), [])
+    said = page.leads(["test"], group(busy), [])
     assert any("took up to 40 %" in text.replace(words.SPACE, " ") for text in said)
-    assert not any("share" in text for text in findings.leads(["test"], group(runs(record(1))), []))
+    assert not any("share" in text for text in page.leads(["test"], group(runs(record(1))), []))
 
 
 def test_headlines() -> None:
@@ -209,19 +209,19 @@ def test_headlines() -> None:
 
 
 def test_the_same_machines_are_compared_in_words() -> None:
-    said = findings.leads(["test"], group(runs(record(1, 64.0), record(4, 16.0))), group(PUBLISHED))
+    said = page.leads(["test"], group(runs(record(1, 64.0), record(4, 16.0))), group(PUBLISHED))
     text = " ".join(said).replace(words.SPACE, " ")
     assert "2.00 s on 4 nodes of test; published for as many n1-standard-2: 26.2 s." in text
-    said = findings.leads(["test"], group(runs(record(2, 16.0, **GPU))), group(PUBLISHED))
+    said = page.leads(["test"], group(runs(record(2, 16.0, **GPU))), group(PUBLISHED))
     assert "n1-standard-2 with 1 V100: 20.0 s" in " ".join(said).replace(words.SPACE, " ")
-    strange = findings.leads(["test"], group(runs(record(2, machine="own.box"))), group(PUBLISHED))
+    strange = page.leads(["test"], group(runs(record(2, machine="own.box"))), group(PUBLISHED))
     assert not any("published" in text for text in strange)
 
 
 def test_notes_name_what_a_reader_must_know() -> None:
     def notes(*records: dict[str, Any]) -> str:
         own = runs(*records)
-        return " ".join(findings.notes(own, group(own), []))
+        return " ".join(page.notes(own, group(own), []))
 
     assert notes(record(1)) == ""
     assert "synthetic digits" in notes(local(1))
@@ -258,7 +258,7 @@ def test_a_kept_time_is_readable() -> None:
 def test_every_kind_of_data_has_a_name() -> None:
     from workload.result import _CHOICES
 
-    assert set(statements.DATA) == set(_CHOICES["data"])
+    assert set(charts.DATA) == set(_CHOICES["data"])
 
 
 # --- the picture -----------------------------------------------------------------------------------------
@@ -372,14 +372,14 @@ def test_a_perfect_series_lies_on_the_ideal_line_whatever_the_scales(
         assert abs(between - y) < 1.0, (x, y, between)
 
 
-def labels_of(chart: Chart) -> dict[str, labels.Box]:
+def labels_of(chart: Chart) -> dict[str, draw.Box]:
     root = ElementTree.fromstring(draw.svg(chart))
     found = {}
     for element in root.iter(f"{SVG}g"):
         if "label" in element.get("class", ""):
             (text,) = element.iter(f"{SVG}text")
             x, y, said = float(text.get("x", "")), float(text.get("y", "")), text.text or ""
-            found[said] = labels.Box(x, x + len(said) * draw.LETTER * 0.9, y - 9, y)
+            found[said] = draw.Box(x, x + len(said) * draw.LETTER * 0.9, y - 9, y)
     return found
 
 
@@ -412,19 +412,19 @@ def test_the_plot_of_batch_is_of_the_same_kind() -> None:
 
 @given(st.lists(st.floats(-50, 300), min_size=1, max_size=8), st.floats(1, 20))
 def test_labels_of_one_end_keep_their_order_and_a_gap(wanted: list[float], gap: float) -> None:
-    places = labels.apart(sorted(wanted), gap, 240.0)
+    places = draw.apart(sorted(wanted), gap, 240.0)
     assert all(b - a >= gap - 1e-6 for a, b in itertools.pairwise(places))
     assert places[-1] <= 240.0
 
 
 def test_labels_go_out_of_each_others_way() -> None:
-    boxes = [labels.Box(10, 60, 94, 106), labels.Box(30, 80, 96, 108)]
-    moves = labels.place(boxes, [], 0, 200)
+    boxes = [draw.Box(10, 60, 94, 106), draw.Box(30, 80, 96, 108)]
+    moves = draw.place(boxes, [], 0, 200)
     assert moves[0] == 0
-    first, second = (labels.moved(box, move) for box, move in zip(boxes, moves, strict=True))
+    first, second = (draw.moved(box, move) for box, move in zip(boxes, moves, strict=True))
     assert not first.meets(second)
     # A label also moves out of a line's way.
-    (move,) = labels.place(boxes[:1], [[(0.0, 100.0), (300.0, 100.0)]], 0, 200)
+    (move,) = draw.place(boxes[:1], [[(0.0, 100.0), (300.0, 100.0)]], 0, 200)
     assert abs(move) >= 6
 
 

@@ -15,14 +15,15 @@ import pytest
 
 from cli import main as cli
 from cli import report, results
-from cli.report import page, published, table
+from cli.report import page, table
+from cli.report.runs import published_rows, published_runs
 from infra.errors import UserError
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, local, record, runs
 from workload.result import KEYS
 
-THEIRS = published.runs()
+THEIRS = published_runs()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def test_the_table_has_every_run_and_every_published_row() -> None:
     assert found[1]["cost_usd"] == ""
     assert float(found[1]["seconds_per_epoch"]) == pytest.approx(64.5 / 8)
     assert found[0]["comparable"] == "yes"
-    for row, original in zip(found[2:], published.load(), strict=True):
+    for row, original in zip(found[2:], published_rows(), strict=True):
         assert (float(row["seconds_train"]), float(row["loss"]), float(row["accuracy"])) == (
             original.seconds, original.loss, original.accuracy,
         )  # fmt: skip

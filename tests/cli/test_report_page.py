@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from cli.report import page, published
+from cli.report import page
+from cli.report.runs import published_runs
 from cli.report.series import group
 from tests.support.report_reader import Page
 from tests.support.report_records import local, record, runs
 
 MADE = datetime(2026, 11, 21, 14, 11, tzinfo=UTC)
-THEIRS = published.runs()
+THEIRS = published_runs()
 
 
 def rendered(*stacks: tuple[str, list[dict[str, Any]]], problems: tuple[str, ...] = ()) -> Page:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.report import findings, words
+from cli.report import page, words
 from cli.report.series import Series, Spread, group, ranked
 from tests.support.report_records import local, record, runs
 
@@ -168,7 +168,7 @@ def test_local_nodes_are_compared_with_nodes_alike_only(change: dict[str, Any], 
     ups = [up.median for one in found if (up := one.speed_up(one.points[-1])) and one.points[-1].nodes == 2]
     assert ups == ([pytest.approx(1.5)] if told else [])
     assert len(found) == (1 if told else 2)
-    notes = " ".join(findings.notes(runs(local(2, **change)), [found[-1]], []))
+    notes = " ".join(page.notes(runs(local(2, **change)), [found[-1]], []))
     assert ("no speed-up is computed" in notes) == found[-1].uneven
 
 
@@ -188,14 +188,14 @@ def test_nothing_is_predicted_of_nodes_that_share_one_memory() -> None:
     (here,), (cloud,) = (group(runs(of(1), of(2, **times))) for of in (local, record))
     assert here.predicted(4) is None
     assert cloud.predicted(4) is not None
-    (note,) = [text for text in findings.notes([], [here], []) if "Where the time" in text]
+    (note,) = [text for text in page.notes([], [here], []) if "Where the time" in text]
     assert "Nothing is predicted" in note
 
 
 def test_the_fastest_figures_say_that_they_are_medians() -> None:
     one, several = (runs(record(2, 64.0)), runs(record(2, 64.0), record(2, 80.0), record(2, 48.0)))
     notes = [
-        {figure.label: figure.note.replace(words.SPACE, " ") for figure in findings.figures(own, group(own))}
+        {figure.label: figure.note.replace(words.SPACE, " ") for figure in page.figures(own, group(own))}
         for own in (one, several)
     ]
     for label in ("Fastest epoch", "Images a second"):

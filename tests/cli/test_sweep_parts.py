@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from cli.results import Kept
 from cli.sweep import plan as plans
-from cli.sweep import summary
-from cli.sweep.begin import Benchmark
-from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
-from cli.sweep.store import Store
+from cli.sweep import table
+from cli.sweep.command import Benchmark
+from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
 from cli.sweep.watch import Progress, gone
 from infra.config import parse
 from infra.errors import UserError
@@ -367,7 +366,7 @@ def kept(nodes: int, seconds: float, **changes: Any) -> Kept:
 
 def test_medians_and_speed_up_over_one_node() -> None:
     results = [kept(1, 10.0), kept(1, 12.0), kept(1, 50.0), kept(2, 8.0), kept(4, 3.0)]
-    ((title, lines),) = summary.tables(results, "test")
+    ((title, lines),) = table.summary_tables(results, "test")
     said = "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST), 1 core a node"
     assert title == said
     assert [line.cores for line in lines] == ["1, 2 % others'", "2, 2 % others'", "4, 2 % others'"]
@@ -376,7 +375,7 @@ def test_medians_and_speed_up_over_one_node() -> None:
         (2, 1, 8.0, 1.5),
         (4, 1, 3.0, 4.0),
     ]
-    ((_, (line,)),) = summary.tables([kept(2, 8.0)], "test")
+    ((_, (line,)),) = table.summary_tables([kept(2, 8.0)], "test")
     assert line.speed_up is None, "over two nodes it would be another figure"
 
 
@@ -386,7 +385,7 @@ def test_nodes_that_shared_cores_are_no_base_and_have_no_speed_up() -> None:
     results.append(kept(1, 20.0, cores_others=0.5))
     found = {
         title.rpartition("(not MNIST), ")[2]: [(line.nodes, line.cores, line.speed_up) for line in lines]
-        for title, lines in summary.tables(results, "test")
+        for title, lines in table.summary_tables(results, "test")
     }
     assert found == {
         "1 core a node": [(1, "1, 2 % others'", 1.0), (2, "2, 2 % others'", 1.25)],
@@ -397,7 +396,7 @@ def test_nodes_that_shared_cores_are_no_base_and_have_no_speed_up() -> None:
 
 
 def test_runs_on_different_data_are_not_averaged() -> None:
-    tables = summary.tables([kept(1, 10.0), kept(1, 20.0, data="mnist")], "test")
+    tables = table.summary_tables([kept(1, 10.0), kept(1, 20.0, data="mnist")], "test")
     assert [line.seconds for _, (line,) in tables] == [10.0, 20.0]
     assert "(not MNIST)" not in tables[1][0]
 
@@ -413,14 +412,14 @@ def test_cost_is_foretold_from_the_longest_earlier_result_of_the_same_kind() -> 
         kept(2, 1.0, seconds_total=1800),
         kept(2, 1.0, seconds_total=9999, epochs=2, history=[]),
     ]
-    text = summary.cost(SweepRequest((1, 2), 3), 2.0, LIKE, earlier)
+    text = table.cost(SweepRequest((1, 2), 3), 2.0, LIKE, earlier)
     assert text is not None
     assert "a node costs 2 USD an hour; " in text
     assert "the runs cost 12.00 USD, plus" in text  # 3 x (2 + 2)
 
 
 def test_cost_that_is_not_known_is_not_guessed() -> None:
-    text = summary.cost(SweepRequest((1, 2, 4), 1), 2.0, LIKE, [kept(1, 1.0)])
+    text = table.cost(SweepRequest((1, 2, 4), 1), 2.0, LIKE, [kept(1, 1.0)])
     assert text == "a node costs 2 USD an hour; no earlier result says how long a run on 2, 4 takes"
-    assert summary.cost(SweepRequest((1,), 1), None, LIKE, []) == "price of local.small unknown"
-    assert summary.cost(SweepRequest((1,), 1), 0.0, LIKE, []) is None
+    assert table.cost(SweepRequest((1,), 1), None, LIKE, []) == "price of local.small unknown"
+    assert table.cost(SweepRequest((1,), 1), 0.0, LIKE, []) is None

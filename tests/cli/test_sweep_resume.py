@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli import results, sweep
+from cli import results
 from cli.console.progress import Console
-from cli.sweep import command, store, watch
+from cli.sweep import command, plan, watch
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack
@@ -44,7 +44,7 @@ def test_killed_anywhere_it_goes_on_and_submits_nothing_twice(
 
     monkeypatch.setattr(command, "BATCH", 2)
     user.slurm.hooks = {stage: count}
-    for owner, name in ((store.Store, "save"), (results, "keep"), (store.Store, "forget")):
+    for owner, name in ((plan.Store, "save"), (results, "keep"), (plan.Store, "forget")):
         if name == stage:
             monkeypatch.setattr(owner, name, followed(getattr(owner, name), count))
     done = user.run("--nodes", "1,2", "--repeat", "2")
@@ -234,7 +234,7 @@ def test_two_that_watch_keep_each_result_once_and_both_end(
     def second(_stage: str) -> None:
         if user.slurm.looks == 3:
             user.slurm.hooks = {}
-            sweep.run(
+            command.run(
                 Stack(user.project, "test"),
                 load_file(user.project / "Pulumi.test.yaml"),
                 Console(),
@@ -297,7 +297,7 @@ def test_who_watches_is_told_of_another_ones_cancel(user: SweepUser) -> None:
     def second(_stage: str) -> None:
         if user.slurm.looks == 3:
             user.slurm.hooks, user.slurm.stuck = {}, True
-            sweep.cancel(
+            command.cancel(
                 Stack(user.project, "test"),
                 load_file(user.project / "Pulumi.test.yaml"),
                 Console(),

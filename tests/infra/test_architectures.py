@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import main as cli
-from cli.doctor import project as doctor
+from cli.doctor import general as doctor
 from cli.doctor.finding import Severity
 from cli.operate import make_plan
 from cli.runner.plan import Plan

@@ -87,7 +87,8 @@ class BatchCommands:
 
     def show_status(self, status: dict[str, Any]) -> None:
         """Print the status as tables."""
-        from cli.console.tables import cell, new_table, put, show_status
+        from cli.console.status import show_status
+        from cli.console.tables import cell, new_table, put
 
         states = status["batch"]
         table = new_table("AWS Batch", "", "state")

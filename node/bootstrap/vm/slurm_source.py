@@ -142,7 +142,9 @@ def _adapt(debian: Path) -> None:
     paragraphs = control.read_text().split("\n\n")
     # The emulator is Slurm once more, and would take as long as all the rest.
     text = "\n\n".join(part for part in paragraphs if not re.match(r"\s*Package: \S+-emulator\n", part))
-    # This dpkg builds 32-bit machines with 64-bit time.
-    files.write(control, re.sub(r"\bdpkg-dev \(>= [^)]*\)", "dpkg-dev", text).encode(), 0o644)
+    # This dpkg builds 32-bit machines with 64-bit time, for which Debian has renamed libraries, too.
+    text = re.sub(r"\bdpkg-dev \(>= [^)]*\)", "dpkg-dev", text)
+    text = re.sub(r"\blibpmix2t64\b( \[[^]]*\])?", r"libpmix2t64\1 | libpmix2\1", text)
+    files.write(control, text.encode(), 0o644)
     lines = rules.read_text().splitlines(keepends=True)
     files.write(rules, "".join(line for line in lines if "emulator" not in line).encode(), 0o755)

@@ -26,7 +26,8 @@ from operations.clouds import commands
 PLATFORM = "linux/amd64"
 NO_DOCKER = (
     "the container image has to be built, and `docker` is not on PATH. Install Docker "
-    f"({pages.DOCKER}), or run `up` once on a machine that has it: the image is then found here by its tag"
+    f"({pages.DOCKER}), or run `up` once on a machine that has it: the image is then found here by its "
+    "tag"
 )
 
 

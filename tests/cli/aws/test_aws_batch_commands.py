@@ -14,7 +14,7 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from cli import login_machine, logs, provider, sweep
+from cli import login_machine, logs, provider
 from cli import report as reports
 from cli.aws import diagnosis
 from cli.aws.batch import jobs
@@ -22,6 +22,7 @@ from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
 from cli.doctor.finding import Severity
+from cli.sweep import command as sweep
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
 from node.model import Budget

@@ -11,7 +11,7 @@ import yaml
 
 from cli import instance_type_lookup
 from cli.aws.types import ask
-from cli.doctor.project import machine_types
+from cli.doctor.general import machine_types
 from infra.config import ConfigError, load_file
 from infra.config.advice import warnings
 from infra.cost import cost, sentence

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import benchmark_changes
+from cli.changes import runs as benchmark_runs
 from cli.changes import table as changes
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, refusal
-from cli.console import tables
-from cli.doctor import project
+from cli.console import plan
+from cli.doctor import general
 from cli.doctor.finding import Finding, Severity
 from cli.local import running
 from cli.local.provider import LocalProvider
@@ -122,7 +122,7 @@ def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_kno
     assert there is not None
     described = changes.described(*there)
     assert [change["jobs"] for change in described] == [None]
-    tables.show_changes({"changes": described, "outputs": {}}, Console(width=200))
+    plan.show_changes({"changes": described, "outputs": {}}, Console(width=200))
     assert "its jobs is not known: the cluster does not answer" in capsys.readouterr().out
 
 
@@ -162,7 +162,7 @@ def test_a_plan_says_that_the_checkouts_code_is_another(
 
 
 def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_changes, "planned", lambda *_stack: None)
+    monkeypatch.setattr(benchmark_runs, "planned", lambda *_stack: None)
     runs = Job("7", "ann", FIRST.name, f"{FIRST.name}-[1-2]", "RUNNING", "", "train")
     found = changes.compare(OLD, made(**first(max=2)), RULES)
 
@@ -174,7 +174,7 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
             return self.there
 
     def told(there: Any) -> list[Finding]:
-        return list(project.changes(Stack(ROOT, "local"), OLD, None, Changed(there)))
+        return list(general.changes(Stack(ROOT, "local"), OLD, None, Changed(there)))
 
     (finding,) = told((found, [runs]))
     assert finding.severity is Severity.STOPS
@@ -184,9 +184,7 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
     assert told((found, [])) == told(None) == []
 
     job = {"id": 9, "state": "RUNNING", "nodes": "debug-0"}
-    monkeypatch.setattr(
-        benchmark_changes, "planned", lambda *_stack: benchmark_changes.FormerRun("a/b", None, job)
-    )
+    monkeypatch.setattr(benchmark_runs, "planned", lambda *_stack: benchmark_runs.FormerRun("a/b", None, job))
     (finding,) = told(([], []))
     assert (finding.check, finding.severity) == ("cluster.benchmark", Severity.STOPS)
     assert "job 9 (RUNNING on debug-0) would be cancelled" in finding.found

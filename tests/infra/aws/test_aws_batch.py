@@ -20,7 +20,7 @@ import pytest
 import yaml
 from botocore.validate import ParamValidator
 
-from cli.console.tables import show_plan
+from cli.console.plan import show_plan
 from cli.operate import make_plan
 from infra import outputs
 from infra.aws import bake

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.console.tables import show_plan
+from cli.console.plan import show_plan
 from cli.operate import make_plan
 from cli.runner.plan import Plan
 from infra.aws.launch_templates import BOOT_SCRIPT

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli import main as cli
-from cli.console.tables import show_plan
+from cli.console.plan import show_plan
 from cli.operate import make_plan
 from cli.runner.plan import Plan
 from infra.config import load_file

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.console.picture import note, picture
+from cli.console.plan import note, picture
 
 PARTITION = {
     "name": "gpu",

@@ -15,6 +15,7 @@ from infra.program.stack import Stack
 if TYPE_CHECKING:
     from operations.access import StackUp
 
+
 app = typer.Typer(
     help="List or make Python environments of the cluster, which jobs on all machines can use.",
     short_help="List the cluster's Python environments, or make one of your own.",
@@ -26,7 +27,7 @@ LOCKED = {"cpu": "the training environment", "gpu": "the training environment wi
 
 @app.command("list")
 def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """The environments, what they are made from, and the line that activates each."""
+    """Return the environments, what they are made from, and the line that activates each."""
     found = environments(load_up(stack))
     if json_output:
         print(json.dumps(found, indent=1))
@@ -34,14 +35,19 @@ def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     from cli.console.tables import cell, new_table, put
 
     table = new_table("Environments", "name", "made from", "python", "state")
-    for one in found:
-        state = "complete" if one["complete"] else "not complete"
-        table.add_row(*(cell(value) for value in (one["name"], one["source"], one["python"], state)))
+    for environment in found:
+        state = "complete" if environment["complete"] else "not complete"
+        table.add_row(
+            *(
+                cell(value)
+                for value in (environment["name"], environment["source"], environment["python"], state)
+            )
+        )
     put(table)
-    for one in found:
-        if one["complete"]:
-            put(f"\nActivate {one['name']} in a shell there, or in a job's script:")
-            put(f". {one['path']}/bin/activate")
+    for environment in found:
+        if environment["complete"]:
+            put(f"\nActivate {environment['name']} in a shell there, or in a job's script:")
+            put(f". {environment['path']}/bin/activate")
 
 
 @app.command(no_args_is_help=True)
@@ -57,13 +63,13 @@ def make(
 
     if not requirements.is_file():
         raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
-    made = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
+    environment = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
-    print(f". {made}/bin/activate")
+    print(f". {environment}/bin/activate")
 
 
 def environments(up: StackUp) -> list[dict[str, Any]]:
-    """The cluster's environments (`training.environments` there), each with its `source`: a file, or null.
+    """Return the cluster's environments (`training.environments`), each with its `source`: a file, or null.
 
     Raises:
         UserError: The cluster is not up or does not answer.
@@ -72,11 +78,11 @@ def environments(up: StackUp) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = json.loads(tool(up, "environments"))
     known = _known(up.stack)
-    return [{**one, "source": known.get(one["name"])} for one in found]
+    return [{**environment, "source": known.get(environment["name"])} for environment in found]
 
 
 def _known(stack: Stack) -> dict[str, str]:
-    """Names of environments -> what they are made from, as far as this checkout tells."""
+    """Return what each environment is made from, by its name, as far as this checkout tells."""
     from infra import environments as made
     from infra.config import load_file
 

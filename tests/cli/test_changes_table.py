@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.aws.changes import RULES
-from cli.changes import files, table
+from cli.changes import table
 from cli.changes.table import Kind
 from node.model import Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
@@ -33,7 +33,7 @@ FILESTORE = Mount("/scratch", "filestore", size_gib=1024, deployment="ZONAL")
     ],
 )  # fmt: skip
 def test_the_way_that_keeps_files_is_one_that_the_kind_has(mount: Mount, said: str) -> None:
-    assert files.way(mount).startswith(said)
+    assert table.way_to_keep(mount).startswith(said)
 
 
 def up(**values: Any) -> Any:
@@ -56,7 +56,7 @@ def test_another_network_is_refused_with_what_it_deletes_and_no_more() -> None:
         "  /fsx: network.cidr 10.0.0.0/16 → 10.1.0.0/16: is recreated: its contents are lost "
         "(its security groups are of the old network)",
         "what is lost, and how to keep it:",
-        f"  /fsx (fsx_lustre, {PERSISTENT.size_gib} GiB): {files.way(PERSISTENT)}",
+        f"  /fsx (fsx_lustre, {PERSISTENT.size_gib} GiB): {table.way_to_keep(PERSISTENT)}",
     ]  # fmt: skip
 
 

@@ -1,19 +1,82 @@
-"""The overview of a plan: the cluster's machines, partitions and directories, above the list of resources."""
+"""Shows a plan: machines, partitions and directories, the tree of resources, the cost, and the changes."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
+from cli.console.tables import output, put
+from infra import cost
 from infra.config.fields import in_words, time_limit_seconds
 from node import plurals
+
+
+def show_plan(plan: Mapping[str, Any]) -> None:
+    """Print a plan: the overview, the tree of resources, the cost, warnings."""
+    console = output()
+    if (shown := picture(plan)) is not None:
+        put(shown, console)
+        console.print()
+    tree = Tree(f"[bold]stack {escape(plan['stack'])}[/bold]")
+    branches: dict[str, Tree] = {}
+    for resource in plan["resources"]:
+        if resource["type"] == "pulumi:pulumi:Stack":
+            continue
+        parent = branches.get(resource["parent"], tree)
+        remark = escape(note(resource))
+        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {remark}".rstrip()
+        branches[resource["urn"]] = parent.add(label)
+    console.print(tree)
+    console.print(plurals.count(len(branches), "resource"))
+    show_cost(plan["cost"], console)
+    for warning in plan["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    show_changes(plan, console)
+
+
+def show_changes(plan: Mapping[str, Any], console: Console) -> None:
+    """Print what `up` would change in a cluster that is up, and the effect on its jobs."""
+    changes, cluster = plan.get("changes"), plan["outputs"].get("cluster")
+    if changes is None:
+        if isinstance(cluster, Mapping) and cluster.get("provider") != "local":
+            console.print("[dim]If the cluster is up, `up` says what it will change before it does it.[/dim]")
+        return
+    if not changes:
+        console.print(
+            "The cluster is up and already as the stack file says: `up` would change nothing of it."
+        )
+        return
+    console.print("[bold]The cluster is up. What `up` would change:[/bold]")
+    for change in changes:
+        console.print(f"  {escape(change['line'])}")
+        for line in change.get("lost", ()):
+            console.print(f"    lost: {escape(line)}")
+        for job in change["jobs"] or ():
+            where = job["nodes"] or job["partition"]
+            line = f"job {job['id']} {job['name']} ({job['user']}, {job['state']} on {where})"
+            console.print(f"    {escape(line)}: [bold]{job['consequence']}[/bold]")
+    if any(change["jobs"] is None for change in changes):
+        console.print("[yellow]The effect on its jobs is not known: the cluster does not answer.[/yellow]")
+
+
+def show_cost(bill: Mapping[str, Any], console: Console) -> None:
+    """Print the price an hour, idle and at most, and how long the budget lasts.
+
+    Nothing is printed for a plan without a cluster.
+    """
+    if bill.get("parts") is not None:
+        console.print(f"Cost: {escape(cost.sentence(cast('cost.Cost', bill)))}")
+    if budget := bill.get("budget"):
+        console.print(escape(cost.reach(budget)))
+
 
 PORTS = {
     22: "SSH",
@@ -144,7 +207,7 @@ def _definition(inputs: Mapping[str, Any]) -> list[Any]:
     """Return, for example: 20 nodes, main node 0, each 62 vCPUs, 424000 MiB, 8 GPUs."""
     nodes = json.loads(inputs.get("nodeProperties") or "{}")
     container = nodes["nodeRangeProperties"][0]["container"]
-    each = {one["type"]: one["value"] for one in container["resourceRequirements"]}
+    each = {requirement["type"]: requirement["value"] for requirement in container["resourceRequirements"]}
     attempts = (inputs.get("retryStrategy") or {}).get("attempts", 1)
     return [
         inputs.get("name"),

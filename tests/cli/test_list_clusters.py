@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from cli import main, user_clusters
+from cli import list_clusters, main
 from cli.changes.decision import ClusterControl
 from cli.clouds import known_clusters
 from cli.console.progress import Console
@@ -120,13 +120,13 @@ def test_a_cluster_that_is_off_or_silent_is_listed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(tmp_path / "a")
-    assert [each.listed.state for each in user_clusters.find(tmp_path, clouds=False)[0]] == ["off"]
+    assert [each.listed.state for each in list_clusters.find(tmp_path, clouds=False)[0]] == ["off"]
 
     def silent() -> None:
         raise rpc.RpcUnavailableError("no answer")
 
     serve(monkeypatch, silent)
-    (found,), problems = user_clusters.find(tmp_path, clouds=False)
+    (found,), problems = list_clusters.find(tmp_path, clouds=False)
     assert (found.listed.state, found.listed.nodes, found.listed.usd, problems) == ("silent", 1, None, [])
 
 
@@ -147,7 +147,7 @@ def test_a_slow_daemon_costs_all_clusters_together_half_a_second(
         raise rpc.RpcUnavailableError("no answer")
 
     monkeypatch.setattr(rpc, "call", call)
-    assert len(user_clusters.find(tmp_path, clouds=False)[0]) == 6
+    assert len(list_clusters.find(tmp_path, clouds=False)[0]) == 6
     assert asked == [0.5] * 6
 
 
@@ -196,7 +196,7 @@ def test_aws_is_asked_by_tag_in_every_known_region(checkout: Path, account: Acco
         ],
     )  # fmt: skip
     stack_file(checkout, "aws", f"  aws:region: {REGION}\n")
-    found, problems = user_clusters.find(checkout, clouds=True)
+    found, problems = list_clusters.find(checkout, clouds=True)
     assert problems == []
     by_name = {each.listed.cluster: each for each in found}
     assert set(by_name) == {"c", "theirs", "jobs", "was"}
@@ -236,7 +236,7 @@ def test_google_cloud_is_asked_by_label(checkout: Path, google_account: Project)
     google_account.node("cpu-0", zone=zone)
     google_account.node("cpu-0", cluster="far", zone="us-central1-a")
     stack_file(checkout, "gcp", f"  gcp:project: {project}\n  gcp:region: {region}\n")
-    (found,), problems = user_clusters.find(checkout, clouds=True)
+    (found,), problems = list_clusters.find(checkout, clouds=True)
     assert problems == []
     assert found.record is not None
     assert (found.listed.cluster, found.listed.nodes, found.listed.state) == ("c", 1, "up")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import inside_copy, provider
+from cli import provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
 from operations import openssh, pages
@@ -19,6 +20,7 @@ from operations.access import Inside
 
 if TYPE_CHECKING:
     from operations.access import Files, StackUp
+
 
 LOGIN = "login"
 _REMOTE = re.compile(r"([^/:]*):(.*)", re.DOTALL)
@@ -39,11 +41,11 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
         UserError: The directions are mixed (exit 2), or something was not copied (exit 1); the message names
             it.
     """
-    there = [_remote_path(path) for path in sources]
+    remote = [_remote_path(path) for path in sources]
     goal = _remote_path(last)
-    if goal is None and None not in there:
-        _fetch(up, [path for path in there if path is not None], last)
-    elif goal is not None and not any(path is not None for path in there):
+    if goal is None and None not in remote:
+        _fetch(up, [path for path in remote if path is not None], last)
+    elif goal is not None and not any(path is not None for path in remote):
         _send(up, sources, goal)
     elif goal is not None:
         raise UserError(
@@ -56,7 +58,7 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
 
 
 def stanza(up: StackUp) -> str:
-    """A section of OpenSSH's configuration for the stack's login machine; its host keys are kept in a file.
+    """Return a section of OpenSSH's configuration for the login machine; its host keys are kept in a file.
 
     Raises:
         UserError: Exit 3; the stack has no SSH server.
@@ -67,7 +69,7 @@ def stanza(up: StackUp) -> str:
 
 
 def _remote_path(path: str) -> str | None:
-    """The path on the login machine in an argument, relative to the home folder; `None` for a local path.
+    """Return the path on the login machine in an argument, relative to the home folder; else `None`.
 
     Raises:
         UserError: The argument names another machine.
@@ -92,7 +94,7 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     chosen = provider.load(up.provider)
     files = chosen.files_here(up.stack)
     if isinstance(files, Inside):
-        inside_copy.send(files, [str(Path(path)) for path in sources], goal)
+        send_inside(files, [str(Path(path)) for path in sources], goal)
         return
     if files is not None:
         _copy_here([str(Path(path)) for path in sources], str(files(goal)), goal, f":{goal}")
@@ -119,7 +121,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
         raise UserError(f"{last}: there is no folder {parent} here")
     files = provider.load(up.provider).files_here(up.stack)
     if isinstance(files, Inside):
-        inside_copy.fetch(files, sources, last)
+        fetch_inside(files, sources, last)
         return
     if files is not None:
         found = [path for source in sources for path in _matching(files, source)]
@@ -130,7 +132,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
 
 
 def _matching(files: Files, source: str) -> list[str]:
-    """The paths that match a pattern, with scp's rules: the name of an existing file is no pattern."""
+    """Return the paths that match a pattern, with scp's rules: the name of an existing file is no pattern."""
     path = files(source)
     if path.exists() or path.is_symlink():
         return [str(path)]
@@ -175,3 +177,110 @@ def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
     if done.returncode == openssh.OWN_FAILURE or openssh.is_connection_failure(done.stderr):
         raise openssh.explain(target, done.stderr)
     raise UserError(done.stderr.strip() or f"scp ended with status {done.returncode}")
+
+
+_COPY_LINES = ("cp", "-R", "--remove-destination", "--")
+"""Copies with scp's rules. A link in a file's place is replaced: whoever made it does not choose what is
+written."""
+_MISSING = 81
+# Prints what the patterns match, each followed by a NUL. As with scp, an existing file's name is no pattern.
+_MATCH = """\
+IFS=
+for path; do
+  there=
+  if [ -e "$path" ] || [ -L "$path" ]; then printf '%s\\0' "$path"; continue; fi
+  for match in $path; do
+    if [ -e "$match" ] || [ -L "$match" ]; then there=1; printf '%s\\0' "$match"; fi
+  done
+  if [ -z "$there" ]; then printf '%s' "$path" >&2; exit 81; fi
+done
+"""
+
+
+def send_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
+    """Copy to the machine.
+
+    Args:
+        sources: Existing paths here.
+        goal: The path on the machine.
+
+    Raises:
+        UserError: Something was not copied; the message names it.
+    """
+    several = goal.endswith("/") or len(sources) > 1
+    if several and _run_inside(machine, ["test", "-d", goal]).returncode:
+        raise UserError(f":{goal}: there is no such folder on the login machine")
+    with _Folders() as here:
+        _copy(machine, [here.word(Path(source)) for source in sources], goal, here)
+
+
+def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
+    """Copy from the machine.
+
+    Args:
+        sources: Paths or patterns on the machine.
+        goal: The path here.
+
+    Raises:
+        UserError: Something was not copied; the message names it.
+    """
+    found = _run_inside(machine, ["sh", "-c", _MATCH, "sh", *sources])
+    if found.returncode == _MISSING:
+        raise UserError(f":{os.fsdecode(found.stderr)}: there is no such file on the login machine")
+    if found.returncode:
+        raise UserError(_error_text(found, "cp"))
+    matches = [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
+    is_folder = Path(goal).is_dir()
+    if (goal.endswith("/") or len(matches) > 1) and not is_folder:
+        raise UserError(f"{goal}: there is no such folder here")
+    with _Folders() as here:
+        _copy(machine, matches, here.word(Path(goal), inside=is_folder), here)
+
+
+class _Folders(contextlib.ExitStack):
+    """Folders of this machine, held open for a command on the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[int, Path] = {}
+
+    def word(self, path: Path, *, inside: bool = False) -> str:
+        """Return a word by which a command that inherits the open folders reaches a path.
+
+        Args:
+            inside: Whether the path is a folder that is meant itself, even if a link leads to it.
+        """
+        itself = inside or path.name in ("", "..")
+        folder = path if itself else path.parent
+        try:
+            handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UserError(f"{folder}: {error.strerror}") from None
+        self.callback(os.close, handle)
+        self.open[handle] = folder
+        return f"/proc/self/fd/{handle}/{'.' if itself else path.name}"
+
+
+def _copy(machine: Inside, sources: Sequence[str], goal: str, here: _Folders) -> None:
+    done = _run_inside(machine, [*_COPY_LINES, *sources, goal], here)
+    if done.returncode:
+        raise UserError(_error_text(done, "cp", here))
+
+
+def _run_inside(
+    machine: Inside, words: Sequence[str], here: _Folders | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*machine.enter, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        pass_fds=tuple(here.open) if here is not None else (),
+    )
+
+
+def _error_text(done: subprocess.CompletedProcess[bytes], name: str, here: _Folders | None = None) -> str:
+    text = os.fsdecode(done.stderr).strip()
+    for handle, folder in here.open.items() if here is not None else ():
+        text = text.replace(f"/proc/self/fd/{handle}/", f"{folder}/")
+    return text or f"{name} ended with status {done.returncode}"

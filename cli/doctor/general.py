@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import benchmark_changes, runner
-from cli.changes import table
+from cli import runner
+from cli.changes import runs, table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
 from cli.runner import embedded
@@ -30,6 +31,7 @@ from operations import pages
 if TYPE_CHECKING:
     from cli.provider import Provider
     from node.model import BenchmarkDesign, ClusterDesign
+
 
 PYTHONS = ((3, 11), (3, 13))
 RESULTS_MIB = 20
@@ -103,7 +105,7 @@ def changes(
         return
     if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
         yield from_message("cluster.changes", Severity.STOPS, reason)
-    if (former := benchmark_changes.planned(stack, design, training)) is not None:
+    if (former := runs.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
 
 
@@ -223,7 +225,7 @@ def state(stack: Stack) -> Iterable[Finding]:
 
 
 def _busy(lock: Path) -> str | None:
-    """Return who holds the stack's lock (`cli.runner.lock`); `None` if nobody does."""
+    """Return who holds the stack's lock (`cli.runner.state`); `None` if nobody does."""
     try:
         with lock.open() as file:
             # The lock is released at once, and shared with other processes that only check it.
@@ -234,3 +236,54 @@ def _busy(lock: Path) -> str | None:
     except BlockingIOError:
         words = lock.read_text(errors="replace").split()
         return f"`{words[1]}` (pid {words[0]})" if len(words) == 2 else "another command"
+
+
+MOUNTS = Path("/proc/self/mounts")
+PAGE = "docs/windows.md"
+WINDOWS_DISKS = ("9p", "drvfs")
+"""The file systems by which WSL shows Windows' disks, version 2 and 1."""
+
+
+def windows(project: Path, release: str | None = None, mounts: str | None = None) -> Iterable[Finding]:
+    """Check this machine, if it is WSL.
+
+    Args:
+        release: The kernel's release instead of this machine's: `4.4.0-19041-Microsoft` in WSL 1,
+            `5.15.90.1-microsoft-standard-WSL2` in WSL 2 (microsoft/WSL#4555, #423).
+        mounts: The content of /proc/self/mounts instead of this machine's.
+    """
+    release = release or platform.release()
+    if "microsoft" not in release.lower():
+        return
+    if "Microsoft" in release:
+        yield stops(
+            "windows.wsl",
+            f"this is WSL 1 (kernel {release}), which has no Linux kernel: no namespaces, no control groups",
+            f"In PowerShell: wsl --set-version <distribution> 2. {PAGE} has all steps.",
+        )
+    kind = _file_system(project, mounts)
+    if kind in WINDOWS_DISKS:
+        yield warns(
+            "windows.disk",
+            f"{project} is on a Windows disk ({kind}), where files have no modes and each access is slow",
+            f"Clone into Linux's own file system: git clone … ~/slurm-stacks. {PAGE} says why.",
+        )
+
+
+def _file_system(path: Path, mounts: str | None) -> str:
+    """Return the kind of the file system that a path is on; empty if the system does not say."""
+    if mounts is None:
+        try:
+            mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    found = (Path("/"), "")
+    for line in mounts.splitlines():
+        _, _, rest = line.partition(" ")
+        point, _, rest = rest.partition(" ")
+        # A blank in a path is \\040 there.
+        folder = Path(point.replace("\\040", " "))
+        # The last of several mounts on a folder is the one that is seen.
+        if path.resolve().is_relative_to(folder) and len(folder.parts) >= len(found[0].parts):
+            found = (folder, rest.partition(" ")[0])
+    return found[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli import provider, transfer
+from cli import cp, provider
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from infra.ssh import Target
@@ -53,33 +53,33 @@ def remote(tmp_path: Path) -> Path:
     return made
 
 
-def cp(tmp_path: Path, *paths: str) -> None:
-    transfer.copy(far_stack(tmp_path), paths[:-1], paths[-1])
+def copy(tmp_path: Path, *paths: str) -> None:
+    cp.copy(far_stack(tmp_path), paths[:-1], paths[-1])
 
 
 def test_files_and_folders_go_there_and_come_back(far: Far, remote: Path, tmp_path: Path) -> None:
     here = tmp_path / "some data"
     (here / "deep").mkdir(parents=True)
     (here / "deep" / "a: file").write_text("content\n")
-    cp(tmp_path, str(here), f":{remote}")
+    copy(tmp_path, str(here), f":{remote}")
     assert (remote / "some data" / "deep" / "a: file").read_text() == "content\n"
-    cp(tmp_path, str(here / "deep" / "a: file"), f"login:{remote}/renamed")
+    copy(tmp_path, str(here / "deep" / "a: file"), f"login:{remote}/renamed")
     (remote / "other").write_text("more\n")
     back = tmp_path / "back"
     back.mkdir()
-    cp(tmp_path, f":{remote}/renamed", f":{remote}/other", f":{remote}/some data", str(back))
+    copy(tmp_path, f":{remote}/renamed", f":{remote}/other", f":{remote}/some data", str(back))
     assert sorted(path.name for path in back.iterdir()) == ["other", "renamed", "some data"]
     assert (back / "some data" / "deep" / "a: file").read_text() == "content\n"
 
 
 def test_a_file_that_is_not_there_is_named(far: Far, remote: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere: there is no such file here"):
-        cp(tmp_path, str(tmp_path / "nowhere"), f":{remote}")
+        copy(tmp_path, str(tmp_path / "nowhere"), f":{remote}")
     with pytest.raises(UserError, match=r"nothing.*No such file") as caught:
-        cp(tmp_path, f":{remote}/nothing", str(tmp_path))
+        copy(tmp_path, f":{remote}/nothing", str(tmp_path))
     assert caught.value.exit_code == 1
     with pytest.raises(UserError, match=r"there is no folder .*/not-made here"):
-        cp(tmp_path, f":{remote}/x", str(tmp_path / "not-made" / "x"))
+        copy(tmp_path, f":{remote}/x", str(tmp_path / "not-made" / "x"))
 
 
 def test_another_host_key_sends_nothing(far: Far, remote: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_another_host_key_sends_nothing(far: Far, remote: Path, tmp_path: Path) 
     far.target = Target(**{**_fields(far.target), "host_keys": (public(other),)})
     (tmp_path / "file").write_text("secret")
     with pytest.raises(UserError, match="another SSH host key"):
-        cp(tmp_path, str(tmp_path / "file"), f":{remote}/file")
+        copy(tmp_path, str(tmp_path / "file"), f":{remote}/file")
     assert list(remote.iterdir()) == []
 
 
@@ -96,7 +96,7 @@ def test_a_machine_that_cannot_be_reached_is_told_from_a_file_that_is_not_there(
 ) -> None:
     machine.sshd.stop()
     with pytest.raises(UserError, match=r"cannot reach .*127\.0\.0\.1 port"):
-        cp(tmp_path, ":x", str(tmp_path))
+        copy(tmp_path, ":x", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_impossible_copies_are_refused_before_anything_is_done(
     paths: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said) as caught:
-        cp(tmp_path, *paths)
+        copy(tmp_path, *paths)
     assert caught.value.exit_code == EXIT_USAGE
 
 
 def test_the_stanza_works_with_opensshs_own_programs(far: Far, remote: Path, tmp_path: Path) -> None:
     config = tmp_path / "config"
-    config.write_text(transfer.stanza(far_stack(tmp_path)))
+    config.write_text(cp.stanza(far_stack(tmp_path)))
     assert config.read_text().startswith("Host slurm-stacks-far\n")
     alias = "slurm-stacks-far"
 
@@ -136,7 +136,7 @@ def test_the_stanza_works_with_opensshs_own_programs(far: Far, remote: Path, tmp
     assert (remote / "moved").exists()
 
     far.target = Target(**{**_fields(far.target), "host_keys": (public(make_key(tmp_path / "other")),)})
-    transfer.stanza(far_stack(tmp_path))
+    cp.stanza(far_stack(tmp_path))
     words = ["ssh", "-F", str(config), alias, "true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 255, "the machine is another than the one that was published"
@@ -164,22 +164,22 @@ def test_machines_of_this_host_get_plain_copies(
 ) -> None:
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "deep" / "file").write_text("content\n")
-    cp(tmp_path, str(tmp_path / "data"), ":")
+    copy(tmp_path, str(tmp_path / "data"), ":")
     assert (near / "data" / "deep" / "file").read_text() == "content\n"
     assert capsys.readouterr().err == f"copied to {near}\n", "which is no job's home folder"
-    cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), ":~/a b")
-    cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), f":{near}/c d")
+    copy(tmp_path, str(tmp_path / "data" / "deep" / "file"), ":~/a b")
+    copy(tmp_path, str(tmp_path / "data" / "deep" / "file"), f":{near}/c d")
     assert capsys.readouterr().err == f"copied to {near}/a b\n", "an absolute path needs no telling"
     back = tmp_path / "back"
     back.mkdir()
-    cp(tmp_path, ":? ?", str(back))
+    copy(tmp_path, ":? ?", str(back))
     assert sorted(path.name for path in back.iterdir()) == ["a b", "c d"]
     with pytest.raises(UserError, match=r":no\*: there is no such file on the login machine"):
-        cp(tmp_path, ":no*", str(back))
+        copy(tmp_path, ":no*", str(back))
     with pytest.raises(UserError, match="nowhere: there is no such folder here"):
-        cp(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
+        copy(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"^:no/where/: there is no such folder on the login machine"):
-        cp(tmp_path, str(tmp_path / "data"), ":no/where/")
+        copy(tmp_path, str(tmp_path / "data"), ":no/where/")
 
 
 # --- a login machine on this host with a root folder of its own ------------------------------------------
@@ -208,30 +208,30 @@ def test_a_machines_own_root_gets_copies_with_the_rules_of_scp(
     (data / "deep").mkdir(parents=True)
     (data / "deep" / "file").write_text("content\n")
     (data / "-n").write_text("a strange name\n")
-    cp(tmp_path, str(data), ":")
+    copy(tmp_path, str(data), ":")
     assert (home / "data" / "deep" / "file").read_text() == "content\n"
-    cp(tmp_path, str(data / "deep" / "file"), ":~/a b")
-    cp(tmp_path, str(data / "deep" / "file"), str(data / "-n"), ":data/deep")
+    copy(tmp_path, str(data / "deep" / "file"), ":~/a b")
+    copy(tmp_path, str(data / "deep" / "file"), str(data / "-n"), ":data/deep")
     monkeypatch.chdir(data)
-    cp(tmp_path, ".", ":contents")
+    copy(tmp_path, ".", ":contents")
     assert (home / "contents" / "-n").read_text() == "a strange name\n"
     back = tmp_path / "back"
     back.mkdir()
-    cp(tmp_path, ":? ?", ":data/deep/*", str(back))
+    copy(tmp_path, ":? ?", ":data/deep/*", str(back))
     assert sorted(path.name for path in back.iterdir()) == ["-n", "a b", "file"]
-    cp(tmp_path, ":data", str(tmp_path / "renamed"))
+    copy(tmp_path, ":data", str(tmp_path / "renamed"))
     assert (tmp_path / "renamed" / "deep" / "file").read_text() == "content\n"
     (home / "[x]").write_text("no pattern")
-    cp(tmp_path, ":[x]", ".")
+    copy(tmp_path, ":[x]", ".")
     assert (data / "[x]").read_text() == "no pattern"
     with pytest.raises(UserError, match=r"^:no\*: there is no such file on the login machine$"):
-        cp(tmp_path, ":no*", str(back))
+        copy(tmp_path, ":no*", str(back))
     with pytest.raises(UserError, match="nowhere: there is no such folder here"):
-        cp(tmp_path, ":a b", ":data", str(tmp_path / "nowhere"))
+        copy(tmp_path, ":a b", ":data", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"^:no/where/: there is no such folder on the login machine$"):
-        cp(tmp_path, str(data), ":no/where/")
+        copy(tmp_path, str(data), ":no/where/")
     with pytest.raises(UserError, match=r"^cp: .*/back/file' with directory"):
-        cp(tmp_path, ":data", str(back / "file"))
+        copy(tmp_path, ":data", str(back / "file"))
 
 
 def test_a_machines_links_lead_to_its_own_files_and_never_to_this_hosts(
@@ -246,16 +246,16 @@ def test_a_machines_links_lead_to_its_own_files_and_never_to_this_hosts(
     mine, back = tmp_path / "mine", tmp_path / "back"
     mine.write_text("new")
     back.mkdir()
-    cp(tmp_path, str(mine), ":there")
-    cp(tmp_path, str(mine), ":there/other")
-    cp(tmp_path, str(mine), ":one")
+    copy(tmp_path, str(mine), ":there")
+    copy(tmp_path, str(mine), ":there/other")
+    copy(tmp_path, str(mine), ":one")
     assert sorted(path.name for path in (host / "etc").iterdir()) == ["secret"]
     assert (machine / "etc" / "mine").read_text() == (machine / "etc" / "other").read_text() == "new"
     assert (machine / "etc" / "secret").read_text() == "the machine's", "a link is replaced, not followed"
     assert (home / "one").read_text() == "new"
-    cp(tmp_path, ":there/secret", str(back))
+    copy(tmp_path, ":there/secret", str(back))
     assert (back / "secret").read_text() == "the machine's"
-    cp(tmp_path, ":there/s*", str(tmp_path / "matched"))
+    copy(tmp_path, ":there/s*", str(tmp_path / "matched"))
     assert (tmp_path / "matched").read_text() == "the machine's"
 
 
@@ -270,14 +270,14 @@ def test_a_link_that_came_from_the_machine_is_not_written_through(
     (home / "data" / "file").symlink_to(victim / "file")
     (home / "data" / "folder").symlink_to(victim / "folder")
     back.mkdir()
-    cp(tmp_path, ":data", str(back))
+    copy(tmp_path, ":data", str(back))
     for name in ("file", "folder"):
         (home / "data" / name).unlink()
     (home / "data" / "file").write_text("theirs")
     (home / "data" / "folder").mkdir()
     (home / "data" / "folder" / "new").touch()
     with pytest.raises(UserError, match="cannot overwrite non-directory"):
-        cp(tmp_path, ":data", str(back))
+        copy(tmp_path, ":data", str(back))
     assert (victim / "file").read_text() == "mine"
     assert list((victim / "folder").iterdir()) == []
 
@@ -287,5 +287,5 @@ def test_a_folder_here_may_be_a_link_of_this_host(inside: tuple[Path, Path], tmp
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "way").symlink_to(real)
-    cp(tmp_path, ":file", str(tmp_path / "way"))
+    copy(tmp_path, ":file", str(tmp_path / "way"))
     assert (real / "file").read_text() == "content\n"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from node.model import BenchmarkDesign, ClusterDesign
     from operations.access import Outputs
 
+
 RESULT = "benchmark_result"
 CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
 OTHER = "other settings, or other workload code"
@@ -47,7 +48,7 @@ class FormerRun:
         return "it is off now" if self.following is None else OTHER
 
     def sentence(self, verb: str) -> str:
-        """What becomes of its job.
+        """Return what becomes of its job.
 
         Args:
             verb: `is`, or `would be`.
@@ -62,7 +63,7 @@ class FormerRun:
         return f"benchmark: {self.why}, so {job} {verb} cancelled"
 
     def refusal(self, stack: str) -> str:
-        """Why `up` does not go on, and what to do."""
+        """Say why `up` does not go on, and what to do."""
         return (
             f"{self.sentence('would be')}.\n"
             f"Let it end first: `{hint('status', stack)}` shows it. `{hint('up', stack, '--no-benchmark')}` "
@@ -70,7 +71,7 @@ class FormerRun:
         )
 
     def described(self) -> dict[str, Any]:
-        """The change in the form of `./cluster plan --json`."""
+        """Return the change in the form of `./cluster plan --json`."""
         job = self.job
         return {
             "key": "benchmark",
@@ -127,7 +128,7 @@ def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | No
 
 
 def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> list[dict[str, Any]]:
-    """What `up` does with the benchmark of a cluster that is up, in the form of `./cluster plan --json`."""
+    """Return what `up` does with the benchmark of a running cluster, as in `./cluster plan --json`."""
     outputs, up = _outputs(stack, cluster), StackUp(stack, cluster.provider)
     if outputs is None:
         return []
@@ -148,7 +149,7 @@ def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | 
 
 
 def _outputs(stack: Stack, cluster: ClusterDesign) -> Outputs | None:
-    """The outputs of the stack that is up; `None` if `up` would refuse to run at all."""
+    """Return the outputs of the stack that is up; `None` if `up` would refuse to run at all."""
     from cli import runner
 
     try:
@@ -158,13 +159,13 @@ def _outputs(stack: Stack, cluster: ClusterDesign) -> Outputs | None:
 
 
 def _present(outputs: Mapping[str, Any]) -> str | None:
-    """The folder of the present run, relative to `bench`; `None` if the stack has none."""
+    """Return the folder of the present run, relative to `bench`; `None` if the stack has none."""
     result = outputs.get(RESULT)
     return "/".join(PurePosixPath(result).parts[-3:-1]) if isinstance(result, str) else None
 
 
 def _following(up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | None) -> str | None:
-    """The folder of the run that the stack file asks for, relative to `bench`; `None` if it asks for none."""
+    """Return the folder of the run that the stack file asks for, relative to `bench`; `None` without one."""
     if training is None:
         return None
     layout = provider.load(cluster.provider).layout(cluster)

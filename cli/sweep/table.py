@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -16,6 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.console.progress import Console, clock
+from cli.report import programs, runs, series, words
+from cli.results import Kept
+from cli.sweep.plan import SweepRequest
+from node import plurals
 
 Phase = Literal["queued", "waits", "starts", "runs", "done", "failed"]
 
@@ -38,25 +42,28 @@ STATE_WIDTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run in the table. `None` means not known yet."""
+    """A run in the table. `None` means not known yet.
+
+    Attributes:
+        text: The run's state, short.
+        detail: The run's state, at length.
+        seconds: Seconds of training.
+        where: The partition and the GPUs a node, if the sweep compares them.
+        whole: Whether `seconds` are of a whole program, which does not say how long its training took.
+    """
 
     number: int
     nodes: int
     repetition: int
     phase: Phase
     text: str
-    """The run's state, short."""
     detail: str = ""
-    """The run's state, at length."""
     job: int | None = None
     seconds: float | None = None
-    """Seconds of training."""
     images_per_second: float | None = None
     accuracy: float | None = None
     where: str = ""
-    """The partition and the GPUs a node, if the sweep compares them."""
     whole: bool = False
-    """Whether `seconds` are of a whole program, which does not say how long its training took."""
 
     @property
     def over(self) -> bool:
@@ -212,20 +219,24 @@ def window(rows: Sequence[Row], room: int) -> tuple[int, Sequence[Row], int]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the summary: the medians of the runs on one number of nodes."""
+    """One line of the summary: the medians of the runs on one number of nodes.
+
+    Attributes:
+        seconds: Seconds of training.
+        speed_up: Speed-up over one node. `None` means that no run was on one node, or that its cores were not
+            alike.
+        whole: Whether `seconds` are of a whole program.
+        cores: Which cores the runs had, if they were local.
+    """
 
     nodes: int
     runs: int
     seconds: float | None
-    """Seconds of training."""
     images_per_second: float | None
     accuracy: float | None
     speed_up: float | None
-    """Speed-up over one node. `None` means that no run was on one node, or that its cores were not alike."""
     whole: bool = False
-    """Whether `seconds` are of a whole program."""
     cores: str = ""
-    """Which cores the runs had, if they were local."""
 
 
 def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> None:
@@ -236,7 +247,7 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
     time = _time(any(line.whole for line in lines))
     for name in ("nodes", "runs", time, "images/s", "accuracy", "speed-up"):
         table.add_column(name, justify="right", header_style="dim")
-    if told := any(line.cores for line in lines):
+    if show_cores := any(line.cores for line in lines):
         table.add_column("cores", header_style="dim")
     for line in lines:
         table.add_row(
@@ -246,7 +257,7 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
             _or_dash(line.images_per_second, "{:.0f}"),
             _or_dash(line.accuracy, "{:.4f}"),
             _or_dash(line.speed_up, "{:.2f}"),
-            *([line.cores or "–"] if told else []),
+            *([line.cores or "–"] if show_cores else []),
         )
     console.print(table)
 
@@ -258,3 +269,102 @@ def _time(whole: bool) -> str:
 
 def _or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
+
+
+def summary_tables(kept: Iterable[Kept], stack: str) -> list[tuple[str, list[Line]]]:
+    """Return a title and a line of medians for each number of nodes.
+
+    There are several tables if the runs trained on different data.
+    """
+    kept = list(kept)
+    trained = series.group(runs.of(result, stack) for result in kept if not result.program)
+    user_programs = programs.group(programs.of(result, stack) for result in kept if result.program)
+    return [
+        *((_title(item), _lines(item)) for item in trained),
+        *(
+            (f"Medians of {item.name} on {item.key.partition} ({item.key.machine})", _own_lines(item))
+            for item in user_programs
+        ),
+    ]
+
+
+def _own_lines(program: programs.ProgramSeries) -> list[Line]:
+    return [
+        Line(
+            nodes=point.nodes,
+            runs=len(point.runs),
+            seconds=point.seconds.median,
+            images_per_second=None,
+            accuracy=None,
+            speed_up=_median(program.speed_up(point)),
+            whole=not program.key.timed,
+        )
+        for point in program.points
+    ]
+
+
+def _title(trainings: series.Series) -> str:
+    key = trainings.key
+    data = key.data if key.data == runs.MNIST else f"{key.data} (not MNIST)"
+    epochs = plurals.count(key.epochs, "epoch")
+    how = words.how_cores(trainings)
+    return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}{how and f', {how}'}"
+
+
+def _lines(trainings: series.Series) -> list[Line]:
+    return [
+        Line(
+            nodes=point.nodes,
+            runs=len(point.runs),
+            seconds=_median(point.spread(lambda run: run.seconds_train)),
+            images_per_second=_median(point.spread(lambda run: run.images_per_second)),
+            accuracy=_median(point.spread(lambda run: run.accuracy)),
+            speed_up=_median(trainings.speed_up(point)),
+            cores=_cores(point),
+        )
+        for point in trainings.points
+    ]
+
+
+def _cores(point: series.Point) -> str:
+    """Say which cores the runs of a number of nodes had; nothing of runs on machines of their own."""
+    first = point.runs[0]
+    if not first.local or first.cores is None:
+        return ""
+    text = f"{first.cores}, shared" if first.cores_shared else f"{first.cores}"
+    taken = series.spread_of(run.cores_others for run in point.runs)
+    return f"{text}, {100 * taken.median:.0f} % others'" if taken is not None else text
+
+
+def _median(spread: series.Spread | None) -> float | None:
+    return None if spread is None else spread.median
+
+
+def cost(
+    wanted: SweepRequest, price_hour: float | None, like: Mapping[str, Any], earlier: Iterable[Kept]
+) -> str | None:
+    """Return a sentence on what the runs cost. `None` means that the machines are free.
+
+    Args:
+        wanted: The numbers of nodes and the repetitions.
+        price_hour: USD for a node and hour. `None` means that the price is not known.
+        like: Values of the runs' records, which an earlier result must have to estimate their time.
+        earlier: Results that are kept from earlier runs.
+    """
+    if price_hour is None:
+        return f"price of {like['machine']} unknown"
+    if price_hour == 0:
+        return None
+    longest: dict[int, float] = {}
+    for record in (kept.record for kept in earlier):
+        if all(record.get(key) == value for key, value in like.items()):
+            nodes = record["nodes"]
+            longest[nodes] = max(longest.get(nodes, 0.0), record["seconds_total"])
+    rate = f"a node costs {price_hour:.4g} USD an hour"
+    if unknown := [str(nodes) for nodes in wanted.nodes if nodes not in longest]:
+        return f"{rate}; no earlier result says how long a run on {', '.join(unknown)} takes"
+    usd = sum(price_hour * nodes * longest[nodes] / 3600 for nodes in wanted.nodes) * wanted.repeat
+    return (
+        f"{rate}; if each takes as long as the longest earlier result, the runs cost {usd:.2f} USD, "
+        "plus the minutes in which nodes start and wait"
+    )

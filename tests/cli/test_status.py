@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.console import tables
-from cli.console.node_words import node_words
+from cli.console.status import node_words, show_status
 from cli.doctor import condition
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase
@@ -183,13 +182,15 @@ def test_a_node_that_is_set_to_fail_is_left_to_who_set_it() -> None:
 def test_what_a_partition_that_is_not_up_does(
     capsys: pytest.CaptureFixture[str], state: str, does: str
 ) -> None:
-    tables.show_status(status(partition=state))
+    show_status(cluster_status(partition=state))
     told = capsys.readouterr().out
     assert f"Partition debug is {state.lower()}: {does}; `./cluster exec" in told
     assert "scontrol update partitionname=debug state=up` opens it" in told
 
 
-def status(*nodes: tuple[str, str, str | None], partition: str = "UP", **changes: Any) -> dict[str, Any]:
+def cluster_status(
+    *nodes: tuple[str, str, str | None], partition: str = "UP", **changes: Any
+) -> dict[str, Any]:
     return {
         "partitions": [
             {"name": "debug", "state": partition, "machine": "local.small", "min": 0, "max": 3, "up": 0}
@@ -201,7 +202,7 @@ def status(*nodes: tuple[str, str, str | None], partition: str = "UP", **changes
         "reservations": [],
         "machines": {"running": 0, "pending": 0},
         "jobs": [],
-        "cost": {"node_hours": 0.0, "usd": 0.0, "by_partition": {}},
+        "cost": {"node_hours": 0.0, "usd": 0.0, "by_partition": {}, "damaged": [], "budget": None},
         **changes,
     }
 
@@ -215,7 +216,7 @@ def test_reservations_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
          "users": "root"},
     ]  # fmt: skip
     nodes = [(f"debug-{n}", "IDLE+CLOUD+MAINTENANCE+RESERVED+POWERED_DOWN", None) for n in range(2)]
-    tables.show_status(status(*nodes, reservations=reserved))
+    show_status(cluster_status(*nodes, reservations=reserved))
     told = capsys.readouterr().out
     assert "\x1b" not in told
     row, first, second = (line for line in told.splitlines() if "until" in line)
@@ -230,13 +231,13 @@ def test_reservations_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_doctor_names_what_is_out_of_service() -> None:
-    fine = status(
+    fine = cluster_status(
         ("debug-0", "IDLE+CLOUD", None),
         ("debug-1", "IDLE+CLOUD+DRAIN+POWERED_DOWN", "slurm-stacks quota: no more"),
         ("debug-2", "DOWN+CLOUD", "Not responding"),
     )
     assert list(condition.service(fine, "s")) == []
-    bad = status(
+    bad = cluster_status(
         ("debug-0", "IDLE+CLOUD+FAIL", "fan"),
         ("debug-1", "DOWN+CLOUD+POWERED_DOWN", "fan"),
         ("debug-2", "MISSING", None),

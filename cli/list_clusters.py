@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cli.changes.jobs import Job
     from cli.console.progress import Console
 
+
 WORKERS = 16
 CLOUDS = ("aws", "gcp")
 
@@ -65,13 +66,13 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
             for record, listed in zip(local, pool.map(providers.listed_here, local), strict=True)
         ]
         asked, problems = _ask(_places(project, records), pool) if clouds else ([], [])
-    made = {(place, record.id): record for record in records for place in _refs(record)}
+    by_place = {(place, record.id): record for record in records for place in _refs(record)}
     for (provider, ref), listed in asked:
-        keys = [key for key in made if key[0] == ref and made[key].provider == provider]
-        record = made.pop(keys[0]) if keys else None
+        keys = [key for key in by_place if key[0] == ref and by_place[key].provider == provider]
+        record = by_place.pop(keys[0]) if keys else None
         found.append(UserCluster(replace(listed, since=record.since) if record else listed, record))
     silent = {place for place, _ in problems}
-    for (ref, _), record in made.items():
+    for (ref, _), record in by_place.items():
         unknown = not clouds or (record.provider, ref.region, ref.project) in silent
         found.append(
             UserCluster(

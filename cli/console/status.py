@@ -1,0 +1,269 @@
+"""Shows a cluster's status: what it spends, its nodes, reservations and jobs, in words."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cli.console.tables import cell, new_table, put
+from cli.hints import hint
+from node import plurals
+from node.elastic.view import REASON_PREFIX, is_admin_disabled
+from node.slurm.hostlist import expand, fold
+from node.slurm.reasons import in_words
+from node.slurm.reservations import Reservation, now_kept
+from node.slurm.states import MISSING, NodeState
+
+MOST_JOBS = 50
+BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
+
+
+def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = False) -> None:
+    """Print the status as tables: partitions, nodes that are not simply off, reservations, jobs, cost.
+
+    Args:
+        here: Whether the cloud is a process of this machine, which the user can start again.
+    """
+    partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
+    for p in status["partitions"]:
+        partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
+    put(partitions)
+    for p in status["partitions"]:
+        if why := PARTITION_STATES.get(p.get("state", "UP")):
+            cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up")
+            put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cure}` opens it")
+    if error := status.get("cloud"):
+        cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
+        put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
+    reserved = [_reservation(reservation) for reservation in status.get("reservations", ())]
+    waiting = any(job["state"] == "PENDING" for job in status["jobs"])
+    _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
+    _show_reservations(reserved)
+    _show_jobs(status["jobs"], stack)
+    _show_spent(status)
+
+
+def _show_spent(status: Mapping[str, Any]) -> None:
+    cost: Mapping[str, Any] = status["cost"]
+    put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")
+    if damaged := cost["damaged"]:
+        put(f"  and what is in {cell(', '.join(damaged))}, which could not be read")
+    if (budget := cost["budget"]) is None:
+        return
+    left = [
+        f"{budget[f'left_{key}']:.2f} of {budget[f'max_{key}']:.2f} {unit}"
+        for key, unit in BUDGET_UNITS.items()
+        if budget[f"max_{key}"] is not None
+    ]
+    what = {"keep": "jobs that run go on", "cancel": "running jobs are cancelled"}[budget["running_jobs"]]
+    end = f"used up: no new node starts, {what}" if budget["used"] >= 1 else f"{budget['used']:.0%} used"
+    put(f"Budget: {' and '.join(left)} are left, {end}")
+
+
+def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> str:
+    """Return the sum. If a price is not known, return the least sum and the machines without a price."""
+    if cost["usd"] is not None:
+        return f"{cost['usd']:.2f} USD"
+    machines = {p["name"]: p["machine"] for p in partitions}
+    unknown = dict.fromkeys(machines.get(name) or f"partition {name}" for name in cost["unknown"])
+    return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
+
+
+def _show_nodes(
+    nodes: list[dict[str, Any]], reserved: Iterable[Reservation], *, waiting: bool, listed: bool
+) -> None:
+    """Print nodes of equal state on one line, and the number of nodes that are simply off.
+
+    Args:
+        reserved: The reservations.
+        waiting: Whether a job waits. The jobs' table then says what for.
+        listed: Whether the cloud has listed the machines just now.
+    """
+    kept = now_kept(reserved, time.time())
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    off = 0
+    for node in nodes:
+        state, why = node_words(
+            node["state"], node["machine_state"], node["reason"], kept.get(node["name"]), listed=listed
+        )
+        if state == "off" and not why:
+            off += 1
+        else:
+            row = (node["partition"] or "", state, node["machine_state"] or "", why)
+            rows.setdefault(row, []).append(node["name"])
+    if rows:
+        table = new_table("\nNodes", "name", "partition", "state", "machine", "why")
+        for cells, names in rows.items():
+            table.add_row(*map(cell, (fold(names), *cells)))
+        put(table)
+    if off:
+        why = f", as it should be while nobody needs {'it' if off == 1 else 'them'}"
+        put(f"\n{plurals.count(off, 'node is', 'nodes are')} off{'' if waiting else why}")
+
+
+def _reservation(fields: Mapping[str, Any]) -> Reservation:
+    nodes, flags = tuple(expand(fields["nodes"])), frozenset(fields["flags"])
+    return Reservation(fields["name"], fields["start"], fields["end"], nodes, flags, fields["users"])
+
+
+def _show_reservations(reserved: Iterable[Reservation]) -> None:
+    now = time.time()
+    table = new_table("\nReservations", "name", "nodes", "for", "when")
+    for reservation in sorted(reserved, key=lambda reservation: (reservation.start, reservation.name)):
+        table.add_row(
+            *map(
+                cell, (reservation.name, fold(reservation.nodes), reservation.purpose, reservation.times(now))
+            )
+        )
+    if table.row_count:
+        put(table)
+
+
+def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
+    """Print jobs that hold nodes first, then those that wait, with the cause."""
+    if not jobs:
+        put("\nNo jobs")
+        return
+    table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
+    # By the ids that are shown: Slurm gives an array's tasks ids of their own, and the last one the array's.
+    ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job["slurm_id"])))
+    for job in ordered[:MOST_JOBS]:
+        why = {"PENDING": in_words(job["cause"], job.get("advice")), "CONFIGURING": "its nodes are starting"}
+        row = (
+            job["slurm_id"],
+            job["name"],
+            job["user"],
+            job["partition"],
+            job["state"].lower(),
+            _elapsed(job["elapsed_seconds"]),
+            job["nodes"],
+            why.get(job["state"]),
+        )
+        table.add_row(*map(cell, row))
+    put(table)
+    if len(jobs) > MOST_JOBS:
+        put(f"and {len(jobs) - MOST_JOBS} more: {hint('exec', stack, '-- squeue')}")
+
+
+def _numbers(name: str | int) -> list[int]:
+    """Return the numbers in a job's id, in which ids are ordered: 3 and 10 for `3_10`."""
+    return [int(number) for number in re.findall(r"[0-9]+", str(name))]
+
+
+def _elapsed(seconds: float | None) -> str | None:
+    """Return a time as squeue writes it: 0:05, 1:02:03, 2-01:02:03."""
+    if seconds is None:
+        return None
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{left:02d}"
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+
+
+UNUSABLE = {
+    "INVALID_REG": ("unfit", "it has less than the cluster was told"),
+    "REBOOT_ISSUED": ("restarting", "its restart was asked for by hand"),
+    "PERFCTRS": ("busy", "a job has its performance counters, and so it takes no other"),
+    "BLOCKED": ("blocked", "a job that has the nodes around it keeps others away"),
+}
+"""Flag of a node that takes no jobs for now -> its state, and why if Slurm has no reason."""
+SOON = {
+    "POWER_DOWN": "it goes back after its job",
+    "REBOOT_REQUESTED": "it is restarted when it is free",
+    "PLANNED": "Slurm has it in mind for a job that waits",
+}
+"""Flag of a node that is as it should be -> what will become of it."""
+PARTITION_STATES = {
+    "DOWN": "it takes jobs and starts none",
+    "DRAIN": "it takes no more jobs, and starts those that wait",
+    "INACTIVE": "it takes no jobs and starts none",
+}
+"""What a partition does that is not UP."""
+
+
+def node_words(
+    state: str,
+    machine: str | None,
+    reason: str | None,
+    kept: Reservation | None = None,
+    *,
+    listed: bool = True,
+) -> tuple[str, str]:
+    """Return a node's state, and why it is not up, in words.
+
+    What somebody has taken out of service comes before what its machine does, so it never looks usable.
+
+    Args:
+        state: The state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN.
+        machine: The state of its machine, as the cloud reports it. `None` means that there is no machine.
+        reason: Slurm's reason, which may be an old one.
+        kept: The reservation that has the node now. Slurm marks its nodes a few seconds later.
+        listed: Whether the cloud has listed the machines just now.
+    """
+    base, *flags = state.split("+")
+    node = NodeState("", base, frozenset(flags), reason)
+    cause = (reason or "").removeprefix(REASON_PREFIX)
+    if base == MISSING:
+        return "missing", (
+            "Slurm does not list it: it was set to FUTURE by hand, or slurm.conf was changed; "
+            "`scontrol reconfigure` brings back what slurm.conf has"
+        )
+    if node.is_drained:
+        return _drained(node, cause)
+    if node.is_down and base != "UNKNOWN":
+        if node.is_powered_down and not is_admin_disabled(node):
+            return "down", f"last: {cause}" if cause else ""
+        return "down", cause or "Slurm gives no reason"
+    if kept is not None or node.flags & {"MAINTENANCE", "RESERVED"}:
+        repairs = "MAINTENANCE" in flags or (kept is not None and kept.is_maintenance)
+        rest = "+".join([base, *(flag for flag in flags if flag not in ("MAINTENANCE", "RESERVED"))])
+        what, why = node_words(rest, machine, reason, listed=listed)
+        trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
+        whose = f"{kept.name}, for {kept.purpose} {kept.times(time.time())}" if kept else "by a reservation"
+        return f"{'in maintenance' if repairs else 'reserved'}, {what}", f"{whose}{trouble}"
+    if node.is_powering_up:
+        waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
+        return "starting", waits.get(machine, "")
+    if node.is_powering_down:
+        return "going back", cause
+    if node.is_powered_down:
+        if machine is not None:
+            return "off", "its machine is being ended"
+        return "off", f"last: {cause}" if cause else ""
+    return _registered(node, cause, missing=machine is None and listed)
+
+
+def _drained(node: NodeState, cause: str) -> tuple[str, str]:
+    if node.is_powered_down and (node.reason or "").startswith(REASON_PREFIX):
+        return "drained, powered down", cause
+    # FAIL is DRAIN under another name, for programs that then leave the node.
+    word = "drained" if "DRAIN" in node.flags else "drained (fail)"
+    return (
+        f"{word}, its job goes on" if node.has_job else word,
+        cause or "it was taken out of service by hand",
+    )
+
+
+def _registered(node: NodeState, cause: str, *, missing: bool) -> tuple[str, str]:
+    """Return the words for a node that is neither off nor out of service.
+
+    Args:
+        missing: Whether the cloud lists no machine for it.
+    """
+    if node.base == "UNKNOWN":
+        return "unknown", "Slurm has not heard from it since slurmctld started"
+    if node.is_silent:
+        return "silent", cause or "does not answer"
+    for flag, words in UNUSABLE.items():
+        if flag in node.flags:
+            return words[0], cause or words[1]
+    if missing:
+        return ("busy" if node.has_job else "idle"), "the cloud lists no machine of this name"
+    for flag, why in SOON.items():
+        if flag in node.flags:
+            return ("busy" if node.has_job else "idle"), why
+    return ("busy" if node.has_job else "idle"), ""
