@@ -219,11 +219,12 @@ def test_slurmctld_reads_its_configuration_while_jobs_configure(release: Release
         off = until(lambda: release.nodes("idle~"), 120, "a node that is off", 0.5)
         jobs.append(release.submit("--exclusive", f"--nodelist={off[-1]}", script="true"))
         until(lambda: release.job(jobs[-1])["JobState"] != "PENDING", 120, "its node's boot")
-        while len(seconds) < RECONFIGURES and release.job(jobs[-1])["JobState"] == "CONFIGURING":
+        # Each reconfigure has slurmctld's prolog begin anew, so one job could take them all.
+        for _ in range(RECONFIGURES // 8):
+            if release.job(jobs[-1])["JobState"] != "CONFIGURING":
+                break
             began = time.monotonic()
-            release.run(
-                "sh", "-c", "scontrol reconfigure; until scontrol ping | grep -q UP; do sleep 0.1; done"
-            )
+            release.run("sh", "-c", READ)
             seconds.append(time.monotonic() - began)
     print(f"{len(seconds)} times over the boots of {len(jobs)} jobs; the slowest took {max(seconds):.1f} s")
     release.checkout.chaos("clear")
