@@ -19,7 +19,7 @@ from localcloud.containers import leftovers
 from node.slurm import version
 from operations.local import containers, system_packages
 from tests.support.checkout import Checkout, until
-from tests.support.containers import cluster_image
+from tests.support.containers import need_containers
 
 # The first test of a release makes the machines' image where there is none: with a build on a busy machine.
 pytestmark = [pytest.mark.timeout(5400), pytest.mark.wide]
@@ -121,7 +121,8 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
 
     if container:
-        cluster_image(stack(3))
+        # `up` makes the image: one that cannot be made is a failure here.
+        need_containers()
     checkout = Checkout(tmp_path_factory.mktemp(request.param) / "a checkout", stack(3))
     shared = Path("/home") if container else tmp_path_factory.mktemp("shared")
     try:
@@ -130,7 +131,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             cache.mkdir()
             (cache / "images").symlink_to(containers.image_folder())
             checkout.env["XDG_CACHE_HOME"] = str(cache.parent)
-        up = checkout.cluster("up", check=True, timeout=600)
+        up = checkout.cluster("up", check=True, timeout=4800)
         print(re.findall(r"slurm\S* \d+\.\d+\.\S+", up.stdout)[:1])
         yield Release(checkout, shared, stack, accounting, container)
     finally:

@@ -36,6 +36,7 @@ RULES = """\
 #!/usr/bin/make -f
 clean build build-arch build-indep binary-indep:
 \tfalse emulator: nobody waits for a second Slurm
+\tgrep -qx 'u slurm 64030' debian/slurmd.sysusers
 binary binary-arch:
 \tfor name in slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurm-wlm-doc; do \\
 \t  mkdir -p debian/$$name/DEBIAN && dpkg-gencontrol -p$$name -Pdebian/$$name && \\
@@ -216,6 +217,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "debian/rules": RULES,
         "debian/changelog": CHANGELOG.format(version=NEW),
         "debian/source/format": "3.0 (quilt)\n",
+        "debian/slurmd.sysusers": "u! slurm 64030\n",
     }
     files = {
         f"slurm-wlm_{upstream}.orig.tar.gz": archive_of(folder, {f"slurm-{upstream}/README": "Slurm\n"}),

@@ -146,5 +146,8 @@ def _adapt(debian: Path) -> None:
     text = re.sub(r"\bdpkg-dev \(>= [^)]*\)", "dpkg-dev", text)
     text = re.sub(r"\blibpmix2t64\b( \[[^]]*\])?", r"libpmix2t64\1 | libpmix2\1", text)
     files.write(control, text.encode(), 0o644)
+    for users in debian.glob("*.sysusers"):
+        # systemd 257 and later also locks the account.
+        files.write(users, re.sub(r"^u! ", "u ", users.read_text(), flags=re.MULTILINE).encode(), 0o644)
     lines = rules.read_text().splitlines(keepends=True)
     files.write(rules, "".join(line for line in lines if "emulator" not in line).encode(), 0o755)
