@@ -8,8 +8,8 @@ from typing import TypedDict
 from node import plurals
 from node.model import ClusterDesign, Containers, SlurmSettings
 
-BUILD_MINUTES = "about 15 minutes more"
-"""How long a build of Slurm takes on two cores that have nothing else to do, rounded up."""
+BUILD_MINUTES = "about 10 minutes more"
+"""How long a build of Slurm takes on two cores that have nothing else to do."""
 
 
 class Addition(TypedDict):
