@@ -100,6 +100,8 @@ def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
     """Yield the packages that are known by their hashes, each with its key of the stack file."""
     for number, package in enumerate(design.containers.packages if design.containers else ()):
         yield f"containers.packages[{number}].source", package
+    for number, package in enumerate(design.slurm.packages):
+        yield f"slurm.packages[{number}].source", package
 
 
 def _to_be_filled_in(package: Package) -> bool:

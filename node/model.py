@@ -397,6 +397,25 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Repository:
+    """An apt repository with packages of Slurm.
+
+    Attributes:
+        url: The address in a `deb` line.
+        suite: The suite in a `deb` line.
+        components: The components in a `deb` line.
+        key: The address of the key that signs the repository.
+        fingerprint: The key's fingerprint.
+    """
+
+    url: str
+    suite: str
+    components: tuple[str, ...]
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmSettings:
     """Slurm's timers, in seconds, and whether it keeps accounts.
 
@@ -405,6 +424,9 @@ class SlurmSettings:
         suspend_timeout: How long a power-down may take.
         resume_timeout: How long a node may take from its launch to its registration.
         slurmd_timeout: How long a slurmd may not answer before its node is DOWN.
+        source: The distribution whose source package of Slurm the images are built from: debian-13.
+        packages: Packages of Slurm, instead of the distribution's.
+        repository: An apt repository with packages of Slurm, instead of the distribution's.
     """
 
     suspend_time: int = 300
@@ -415,6 +437,9 @@ class SlurmSettings:
     accounting: bool = False
     prolog: JobScript | None = None
     epilog: JobScript | None = None
+    source: str | None = None
+    packages: tuple[Package, ...] = ()
+    repository: Repository | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +541,7 @@ class ClusterDesign:
         """
         found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
         found += [package.source for package in self.containers.packages] if self.containers else []
+        found += [package.source for package in self.slurm.packages]
         return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:

@@ -18,7 +18,7 @@ gc.disable()
 # pytest rewrites the asserts of these modules too, so that a failure shows the values.
 pytest.register_assert_rewrite("tests.support")
 # These imports must come after that line.
-from tests.support import coverage, signals  # noqa: E402
+from tests.support import coverage, other_slurm, signals  # noqa: E402
 
 pytest_plugins = ["tests.support.accounts", "tests.support.left_clusters"]
 # This comes before any import of the code that is measured, and so before the next line.
@@ -31,6 +31,8 @@ signals.reset()
 if "PYTEST_XDIST_WORKER" not in os.environ:
     caller.forget(os.environ)
     sys.dont_write_bytecode = False
+# This comes before any process that a test starts.
+other_slurm.enter()
 # moto would make its hundreds of images anew for every test of a cloud, and no test needs them.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.

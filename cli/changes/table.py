@@ -495,6 +495,10 @@ SHARED: dict[str, Row] = {
             "slurm.accounting",
         ),
     ),
+    **{
+        f"slurm.{key}": Row(Kind.NEVER, (f"slurm.{key}",), "heads and nodes have one Slurm: down, then up")
+        for key in ("source", "packages", "repository")
+    },
     "slurm.prolog": Row(Kind.NODES, ("slurm.prolog",)),
     "slurm.epilog": Row(Kind.NODES, ("slurm.epilog",)),
     "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),

@@ -38,6 +38,10 @@ INSTEAD: dict[str, Row | None] = {
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
+    **{
+        f"slurm.{key}": Row(Kind.DATA, (f"slurm.{key}",), "another image is another cluster")
+        for key in ("source", "packages", "repository")
+    },
     "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
     "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,

@@ -12,7 +12,10 @@ from pydantic import Field
 
 from infra.config.fields import (
     ABSOLUTE_PATH,
+    APT_WORD,
     CPU_PLATFORM,
+    FINGERPRINT,
+    HTTPS,
     KEY_PAIR,
     KMS_KEY,
     PLACEMENT_GROUP,
@@ -134,7 +137,7 @@ class JobScriptConfig(Section):
 
 
 class PackageConfig(Section):
-    """A Debian package that nodes and login machines install, known by its hash."""
+    """A Debian package that machines install, known by its hash."""
 
     source: str = Field(
         description="A path in this project, or an address: s3:// on AWS, gs:// on Google Cloud, https:// on "
@@ -476,8 +479,40 @@ class AwsConfig(Section):
     )
 
 
-class SlurmConfig(Section):
-    """Slurm's timers in seconds, whose defaults depend on the provider, and your prolog and epilog."""
+class RepositoryConfig(Section):
+    """An apt repository with packages of Slurm, and the key that signs it."""
+
+    url: str = Field(pattern=HTTPS, description="The address in a deb line.")
+    suite: str = Field(pattern=APT_WORD, description="The suite in a deb line; / for a flat repository.")
+    components: list[str] = Field(
+        default_factory=list, description="The components in a deb line; empty for a flat repository."
+    )
+    key: str = Field(pattern=HTTPS, description="The address of the key, in ASCII armour.")
+    fingerprint: str = Field(
+        pattern=FINGERPRINT, description="The key's fingerprint: gpg --show-keys --fingerprint FILE."
+    )
+
+
+class SlurmOriginConfig(Section):
+    """At most one of these keys says where Slurm comes from. Without one it is the distribution's."""
+
+    source: Literal["debian-13"] | None = Field(
+        None,
+        description="Build Debian 13's source package of Slurm, which its security team maintains, for the "
+        "image's distribution while the images are baked (image: {bake: true}).",
+    )
+    packages: list[PackageConfig] = Field(
+        default_factory=list,
+        description="Packages of one release of Slurm, instead of the distribution's: built from Debian's or "
+        "Ubuntu's source (slurmctld, slurmd, slurm-client, what they need) or from SchedMD's (slurm-smd-…).",
+    )
+    repository: RepositoryConfig | None = Field(
+        None, description="An apt repository that has these packages, instead."
+    )
+
+
+class SlurmConfig(SlurmOriginConfig):
+    """Slurm's timers in seconds, whose defaults depend on the provider, your scripts, and Slurm's origin."""
 
     suspend_time: int | None = Field(
         None, ge=1, le=LONGEST_SUSPEND, description="Idle seconds after which a node is powered down."

@@ -32,6 +32,9 @@ ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
 """A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
 SHA256 = rf"^([0-9a-f]{{64}}|{PLACEHOLDER})$"
+HTTPS = r"^https://[^\s/]+(/\S*)?$"
+APT_WORD = r"^(/|[A-Za-z0-9][A-Za-z0-9._/+-]*)$"
+FINGERPRINT = r"^([0-9A-F]{40}|[0-9A-F]{64})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
@@ -50,6 +53,9 @@ IN_WORDS = {
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",
     SHA256: "64 small hexadecimal digits, as sha256sum prints them",
+    HTTPS: "an address that begins with https://",
+    APT_WORD: "a suite or component of a deb line: letters, digits and . _ / + -",
+    FINGERPRINT: "40 or 64 capital hexadecimal digits without spaces, as gpg --with-colons prints them",
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",

@@ -20,6 +20,7 @@ from localcloud import cgroups, images, layers, nspawn
 from localcloud.containers import BootPlan
 from localcloud.layers import Say
 from localcloud.nspawn import Bind, Machine
+from node.bootstrap import time_limits
 from node.bootstrap.vm import images as kinds
 from node.bootstrap.vm.clouds.local import BUCKET
 from node.loader import IMAGE
@@ -34,9 +35,9 @@ from operations.local import system_packages
 # host's network, and takes the steps of the role `image` (`node.bootstrap.vm.baking`). The changes on its
 # disk are the layer. It holds what all of the cluster's roles need; clusters with the same needs share it.
 
-STEPS = ("apt", "baking", "packages", "pyxis")
+STEPS = ("apt", "baking", "packages", "pyxis", "slurm_packages", "slurm_source")
 """The modules below `node/bootstrap/vm` that decide what an image holds."""
-STEP_SECONDS = 1500.0
+STEP_SECONDS = float(time_limits.PACKAGES + time_limits.SOURCE)
 BOOT_SECONDS = 120.0
 OFF_SECONDS = 60.0
 USER_DATA_BYTES = 1 << 20

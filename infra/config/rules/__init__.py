@@ -25,6 +25,7 @@ from infra.config.rules.partitions import (
     check_partitions,
     check_topology,
 )
+from infra.config.rules.slurm_origin import check_slurm_origin
 from infra.config.rules.software import check_containers, check_health, check_hooks
 from infra.config.rules.storage import check_storage, check_writable_sources
 from infra.instance_types.catalog import Catalog
@@ -79,6 +80,7 @@ def check(
             step(context)
         check_writable_sources(context)
         check_containers(context)
+        check_slurm_origin(context)
         check_health(context)
         check_amazon(context)
         check_google(context)

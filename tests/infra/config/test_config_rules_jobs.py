@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "aws",
         UNMAINTAINED | {"containers": pyxis("https://h/enroot.rpm")},
         "containers.packages[0].source",
-        "containers.not-deb",
+        "package.not-deb",
     ),
     (
         "aws",
@@ -102,7 +102,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "gcp",
         UNMAINTAINED | {"containers": pyxis("gs://b/f/")},
         "containers.packages[0].source",
-        "containers.not-deb",
+        "package.not-deb",
     ),
     (
         "batch",
@@ -182,7 +182,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         UNMAINTAINED
         | {"containers": {"runtime": "pyxis", "packages": [{"source": ENROOT_DEB, "sha256": "0" * 64}] * 2}},
         "containers.packages[1].sha256",
-        "containers.package-twice",
+        "package.twice",
     ),
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", "batch.needs-scheduler"),
