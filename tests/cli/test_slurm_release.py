@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli import slurm_release
-from cli.console.tables import show_release
+from cli.console.status import show_release
 from cli.doctor.finding import Severity
 from infra.config import load_file
 from infra.design import design
