@@ -29,6 +29,7 @@ OLD, NEW = "23.11.4-1", "24.11.5-4+deb13u1"
 OTHERS = ("munge", "chrony", "libpmix-dev", "rsync", "nfs-common", "nftables", "dpkg-dev")
 DAEMONS = ("slurmctld", "slurmd", "slurm-client")
 PLUGINS = "slurm-wlm-basic-plugins"
+UNUSED = ("slurm-wlm-doc", "libslurm-dev", "libpmi0-dev")
 
 # A source package without debhelper: each package holds nothing.
 CONTROL = """\
@@ -42,7 +43,7 @@ clean build build-arch build-indep binary-indep:
 \tfalse emulator: nobody waits for a second Slurm
 \tgrep -qx 'u slurm 64030' debian/slurmd.sysusers
 binary binary-arch:
-\tfor name in slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurm-wlm-doc; do \\
+\tfor name in $$(sed -n 's/^Package: //p' debian/control); do \\
 \t  mkdir -p debian/$$name/DEBIAN && dpkg-gencontrol -p$$name -Pdebian/$$name && \\
 \t  dpkg-deb --root-owner-group -Znone --build debian/$$name .. || exit 1; done
 """
@@ -213,7 +214,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paragraphs = [
         f"\nPackage: {name}\nArchitecture: all\nDescription: Nothing\n"
         + (f"Depends: {PLUGINS} (= ${{binary:Version}})\n" if name in DAEMONS else "")
-        for name in (*DAEMONS, PLUGINS, "slurm-wlm-doc", "slurm-wlm-emulator")
+        for name in (*DAEMONS, PLUGINS, *UNUSED, "slurm-wlm-emulator")
     ]
     upstream = NEW.partition("-")[0]
     debian = {
@@ -265,6 +266,7 @@ def test_a_source_is_built_once_and_leaves_nothing_else(tmp_path: Path, run: Mac
     assert not run.versions().keys() & set(slurm_source.TOOLS), "what the build needed is gone"
     folder = node.at(slurm_packages.FOLDER)
     assert (folder / "debian-13").read_text() == f"{NEW}\n"
+    assert [path.name.partition("_")[0] for path in folder.glob("lib*.deb")] == ["libslurm-dev"]
     assert not list(folder.glob("*doc*")), "nobody installs it"
     assert not node.at(slurm_source.WORK).exists()
 

@@ -57,8 +57,9 @@ TOOLS = ("build-essential", "debian-archive-keyring", "xz-utils")
 WORK = "var/tmp/slurm-stacks-source"
 FETCH_SECONDS = 300.0
 BUILD_SECONDS = 3600.0
-LEFT_OUT = re.compile(r"dbgsym|-doc_|-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
-"""Packages that nothing here installs."""
+LEFT_OUT = re.compile(r"dbgsym|-doc_|(?<!libslurm)-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
+"""Packages that nothing here installs. libslurm-dev has the headers of plugins such as Pyxis, which whoever
+builds one needs of this very release."""
 
 
 def build(context: Context, source: str, folder: Path) -> str:
