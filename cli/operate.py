@@ -20,7 +20,7 @@ from cli.console.progress import Console
 from cli.hints import hint, left_over
 from cli.runner import interrupt
 from infra import cost
-from infra.additions import additions
+from infra.additions import additions, bake_time
 from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
 from infra.design import benchmark_design, design
@@ -225,6 +225,8 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
         UserError: The change failed; the message has what the machines report about it.
     """
     request = change.request
+    if (time_needed := bake_time(request.cluster)) is not None and not change.outputs():
+        console.say(f"images are baked first, which takes {time_needed}; nodes then boot from them")
     try:
         with console.waiting("bringing the cluster up"), console.errors_once():
             outputs = change.engine.up(console.on_event, benchmark=request.benchmark)

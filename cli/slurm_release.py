@@ -13,9 +13,10 @@ from node.model import ClusterDesign
 from node.slurm import packaged
 
 CLOUD_CURE = (
-    "image: {source: debian-13} has the fix, where the stack needs nothing that only ubuntu-24.04 has"
+    "slurm: {source: debian-13} with image: {bake: true} has the fix, and so has image: {source: debian-13} "
+    "where the stack needs nothing that only ubuntu-24.04 has"
 )
-LOCAL_CURE = "local: {isolation: container, suite: trixie} has the fix"
+LOCAL_CURE = "local: {isolation: container, suite: trixie} has the fixes"
 
 
 def planned(design: ClusterDesign) -> tuple[str, list[str]]:
@@ -25,10 +26,16 @@ def planned(design: ClusterDesign) -> tuple[str, list[str]]:
     """
     if design.scheduler != "slurm":
         return "", []
+    if design.slurm.packages or design.slurm.repository is not None:
+        return "Slurm of your own packages: status names the release once they are installed", []
     version = packaged.version() if design.isolation == "process" else None
     runtime = design.containers.runtime if design.containers is not None else None
     uses = {"accounting": design.slurm.accounting, str(runtime): True}
-    return _lines(design.provider, uses, version, _suite(design))
+    table, suite = slurm_releases.table(), _suite(design)
+    package = table.packages[design.slurm.source] if design.slurm.source else table.package_of_suite(suite)
+    if version is None and package is not None:
+        version = package.version
+    return ("", []) if version is None else _lines(design.provider, uses, version, suite)
 
 
 def running(config: StackConfig | None, status: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -39,7 +46,9 @@ def running(config: StackConfig | None, status: Mapping[str, Any]) -> tuple[str,
     """
     there = status.get("slurm") or {}
     uses = None if config is None else _uses(config.cluster)
-    return _lines(config.provider if config else None, uses, there.get("version"), there.get("suite"))
+    if (version := there.get("version")) is None:
+        return "", []
+    return _lines(config.provider if config else None, uses, version, there.get("suite"))
 
 
 def findings(design: ClusterDesign) -> Iterator[Finding]:
@@ -53,16 +62,16 @@ def findings(design: ClusterDesign) -> Iterator[Finding]:
 
 
 def _lines(
-    provider: str | None, uses: Mapping[str, bool] | None, version: str | None, suite: str | None
+    provider: str | None, uses: Mapping[str, bool] | None, version: str, suite: str | None
 ) -> tuple[str, list[str]]:
     table = slurm_releases.table()
-    package = table.package_of_suite(suite)
-    if package is None and version is None:
-        return "", []
-    if package is None:
-        package = slurm_releases.Package(title=suite or "this machine", suite="", version=str(version))
-    cure = LOCAL_CURE if provider == "local" else CLOUD_CURE
-    return table.described(package, version), table.open_lines(version or package.version, cure, uses)
+    name = table.described(table.package_that_runs(version, suite), version, uses)
+    if provider != "local":
+        return name, table.open_lines(version, CLOUD_CURE, uses)
+    # Its jobs are one person's, as a rule: a line for each would hide what else there is to say.
+    ids = [advisory.id for advisory in table.open_in(version, uses)]
+    why = "they matter where other people run jobs here, and docs/versions.md says how"
+    return name, [f"open in Slurm {version}: {', '.join(ids)}; {why}; {LOCAL_CURE}"] if ids else []
 
 
 def _uses(cluster: ClusterConfig) -> dict[str, bool]:

@@ -198,7 +198,8 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     from cli.init.choices import for_new_stack
     from cli.init.commented import stack_file_text
     from infra import cost
-    from infra.config import ConfigError, parse, placeholders
+    from infra.additions import bake_time
+    from infra.config import ConfigError, distributions, parse, placeholders
     from infra.design import design
     from infra.instance_types.catalog import catalog
     from infra.program.files import write_atomically
@@ -215,6 +216,12 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     price = cost.cost(design(config, catalog()))
     snapshot = "" if config.provider == "local" else f" (prices of {price['prices_of']})"
     lines = [f"It costs {cost.sentence(price)}{snapshot}."]
+    if config.cluster.slurm.source is not None and not choices.sets("cluster.slurm.source"):
+        lines.append(
+            f"Its machines need {distributions.chosen_row(config.cluster, catalog()).title}, whose own Slurm "
+            "nobody maintains. By image: {bake: true} and slurm: {source: …} the first `up` builds one that "
+            f"is maintained, which takes {bake_time(design(config, catalog()))}."
+        )
     if config.placeholders:
         lines += ["", placeholders.listed(config.placeholders)]
     if dry_run:

@@ -197,6 +197,18 @@ def chosen_row(cluster: ClusterConfig, facts: Catalog) -> Distribution:
     return DISTRIBUTIONS[chosen(cluster, facts)]
 
 
+def slurm_package(cluster: ClusterConfig, facts: Catalog) -> str | None:
+    """Return whose package of Slurm a stack gets on a cloud, as a key of the table of releases.
+
+    Returns:
+        `None` if the packages are the user's own, whose version is not known before they are installed.
+    """
+    slurm = cluster.slurm
+    if slurm.packages or slurm.repository is not None:
+        return None
+    return slurm.source or chosen(cluster, facts)
+
+
 def needs(cluster: ClusterConfig, facts: Catalog) -> Iterator[tuple[str, Location]]:
     """Yield what a stack needs of its distribution, with the key that needs it, below the cluster's.
 

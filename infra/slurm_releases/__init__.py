@@ -109,9 +109,31 @@ class Table(_Row):
         """Return the package of an archive's suite; `None` if the table has none."""
         return next((package for package in self.packages.values() if package.suite == suite), None)
 
-    def open_in(self, version: str) -> list[Advisory]:
-        """Return the advisories that are open in a version, the oldest first."""
-        return [advisory for advisory in self.advisories if advisory.is_open(version)]
+    def package_that_runs(self, version: str, suite: str | None) -> Package:
+        """Return the package of a version that is installed.
+
+        Args:
+            suite: The distribution on which it runs. A machine may have another distribution's package, built
+                from source: the one of the table with the same upstream version then.
+        """
+        there = self.package_of_suite(suite)
+        candidates = [*([there] if there else []), *self.packages.values()]
+        same = (known for known in candidates if parse(known.version)[:2] == parse(version)[:2])
+        return next(same, Package(title=suite or "this machine", suite="", version=version))
+
+    def open_in(self, version: str, uses: Mapping[str, bool] | None = None) -> list[Advisory]:
+        """Return the advisories that are open in a version, the oldest first.
+
+        Args:
+            uses: Key of `FEATURES` -> whether the cluster uses it. An advisory that affects something else is
+                left out. `None` means that it is not known, and all are returned.
+        """
+        return [
+            advisory
+            for advisory in self.advisories
+            if advisory.is_open(version)
+            and (uses is None or advisory.affects is None or uses.get(advisory.affects, False))
+        ]
 
     def maintained(self, package: Package, day: datetime.date | None = None) -> bool:
         """Say whether somebody brings fixes to a package, and has brought all that are due.
@@ -129,17 +151,20 @@ class Table(_Row):
         there = [one for one in known if one.until >= day]
         return max(there, key=lambda one: one.until, default=None)
 
-    def described(self, package: Package, version: str | None = None) -> str:
+    def described(
+        self, package: Package, version: str | None = None, uses: Mapping[str, bool] | None = None
+    ) -> str:
         """Name a package's Slurm, and who maintains it, in a line.
 
         Args:
             version: The version that runs, where it is known; the package's newest by default.
+            uses: As for `open_in`.
         """
         version = version or package.version
         release, patch, _ = parse(version)
         text = f"Slurm {release}.{patch} ({version} of {package.title})"
         maintainer = self._maintainer(package, self.date)
-        if maintainer is not None and not (found := self.open_in(version)):
+        if maintainer is not None and not (found := self.open_in(version, uses)):
             return f"{text}, maintained by {maintainer.name} until {maintainer.until:%B %Y}"
         if maintainer is not None:
             return f"{text}: {plurals.count(len(found), 'published advisory', 'published advisories')} open"
@@ -153,13 +178,11 @@ class Table(_Row):
 
         Args:
             cure: What to do about all of them.
-            uses: Key of `FEATURES` -> whether the cluster uses it. An advisory that affects something else is
-                left out. `None` means that it is not known, and all are named.
+            uses: As for `open_in`.
         """
         return [
             f"Slurm {parse(version)[0]}: {advisory.id} ({advisory.date}) is open: {advisory.what}; {cure}"
-            for advisory in self.open_in(version)
-            if uses is None or advisory.affects is None or uses.get(advisory.affects, False)
+            for advisory in self.open_in(version, uses)
         ]
 
 

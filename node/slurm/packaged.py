@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from node import subprocesses
 
-PACKAGES = ("slurmctld", "slurm-client")
+PACKAGES = ("slurmctld", "slurm-client", "slurm-smd-slurmctld", "slurm-smd-client")
 QUERY_SECONDS = 10.0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cli import doctor
+from cli import doctor, slurm_release
 from cli import main as cli
 from cli import provider as providers
 from cli.doctor import finding, general
@@ -300,6 +300,7 @@ def diagnosed(
     """Return exit status and output of `./cluster doctor` where only `checks` may find something."""
     monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(checks))
     monkeypatch.setattr(general, "python", lambda _: [fine("python.environment", "Python 3.13")])
+    monkeypatch.setattr(slurm_release, "planned", lambda _: ("Slurm 24.11.5", []))
     monkeypatch.setattr(sys, "argv", ["cluster", "doctor", *options])
     with pytest.raises(SystemExit) as ended:
         cli.main()

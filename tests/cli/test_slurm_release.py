@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cli.doctor.finding import Severity
 from infra.config import load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign
+from node.model import ClusterDesign, Package
 from node.slurm import packaged
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +30,32 @@ def test_a_plan_names_the_release_and_nothing_open_where_it_is_maintained() -> N
 
 
 def test_a_plan_names_what_is_open_for_what_the_cluster_uses() -> None:
-    name, lines = slurm_release.planned(of("aws-p4de-containers"))
+    containers = of("aws-p4de-containers")
+    of_ubuntu = dataclasses.replace(containers, slurm=dataclasses.replace(containers.slurm, source=None))
+    name, lines = slurm_release.planned(of_ubuntu)
     assert "nobody maintains" in name
     ids = [line.split()[2] for line in lines]
     assert "CVE-2026-65108" in ids, "its containers are Pyxis's"
     assert "CVE-2026-65139" not in ids, "it has no accounting"
     assert all("{source: debian-13}" in line for line in lines)
+
+
+def test_a_slurm_that_is_built_counts_as_the_package_that_it_is_built_from() -> None:
+    name, lines = slurm_release.planned(of("aws-p4de-containers"))
+    assert name.startswith("Slurm 24.11.5 (24.11.5-4+deb13u1 of Debian 13), maintained by")
+    assert lines == []
+    config = load_file(ROOT / "Pulumi.aws-gpu.yaml")
+    there = {"slurm": {"version": "24.11.5-4+deb13u1", "suite": "noble"}}
+    assert slurm_release.running(config, there) == (name, [])
+
+
+def test_the_release_of_the_users_own_packages_is_not_known_before_they_are_there() -> None:
+    gpu = of("gcp-gpu")
+    package = Package("https://example.org/slurmctld.deb", "0" * 64)
+    slurm = dataclasses.replace(gpu.slurm, source=None, packages=(package,))
+    name, lines = slurm_release.planned(dataclasses.replace(gpu, slurm=slurm))
+    assert "your own packages" in name
+    assert lines == []
 
 
 def test_aws_batch_has_no_slurm() -> None:
@@ -59,7 +80,9 @@ def test_a_machine_without_slurm_will_get_its_distributions(monkeypatch: pytest.
 
 
 def test_the_doctor_warns_of_each_advisory_with_its_cure() -> None:
-    name, *advisories = slurm_release.findings(of("aws-gpu"))
+    gpu = of("aws-gpu")
+    of_ubuntu = dataclasses.replace(gpu, slurm=dataclasses.replace(gpu.slurm, source=None))
+    name, *advisories = slurm_release.findings(of_ubuntu)
     assert (name.check, name.severity) == ("slurm.release", Severity.FINE)
     assert {finding.severity for finding in advisories} == {Severity.WARNS}
     assert all(finding.cure and "debian-13" in finding.cure for finding in advisories)

@@ -70,22 +70,11 @@ def test_a_shipped_stack_gets_what_its_hardware_allows(name: str) -> None:
     assert source == ("ubuntu-24.04" if ubuntu else "debian-13")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason="Ubuntu 24.04's own Slurm")]
-            * (name in NEEDS_UBUNTU),
-        )
-        for name in SHIPPED
-        if name != "aws-batch"
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "aws-batch"])
 def test_a_shipped_stack_gets_a_slurm_that_is_maintained(name: str) -> None:
     table = slurm_releases.table()
     config = load_file(ROOT / f"Pulumi.{name}.yaml")
-    package = table.packages[str(design(config, catalog()).image.source)]
+    package = table.packages[str(distributions.slurm_package(config.cluster, catalog()))]
     assert table.maintained(package), table.described(package)
     assert config.cluster.slurm.accept_unmaintained is None
 

@@ -59,8 +59,7 @@ def _offered(c: Context, source: str) -> None:
 def _accepted(c: Context) -> None:
     """Refuse what lets users rely on a Slurm that nobody maintains, until the stack file accepts that."""
     table = slurm_releases.table()
-    source = distributions.chosen(c.cluster, c.facts)
-    package, accepted = table.packages[source], c.cluster.slurm.accept_unmaintained
+    name, accepted = distributions.slurm_package(c.cluster, c.facts), c.cluster.slurm.accept_unmaintained
     at = (*CLUSTER, "slurm", "accept_unmaintained")
     if accepted is not None and accepted > table.date.isoformat():
         c.add(
@@ -71,7 +70,7 @@ def _accepted(c: Context) -> None:
             "what is published later is not known here, so nobody can accept it",
         )
         return
-    if table.maintained(package):
+    if name is None or table.maintained(package := table.packages[name]):
         return
     latest = max((a.date for a in table.open_in(package.version)), default=table.date)
     if accepted is not None and accepted >= latest.isoformat():
@@ -89,19 +88,19 @@ def _accepted(c: Context) -> None:
 
 
 def _maintained(c: Context, table: slurm_releases.Table) -> str:
-    """Say what the stack would have to do without to get a Slurm that is maintained."""
+    """Say how the stack gets a Slurm that is maintained: another distribution's, or built from its source."""
     name, row = next(
         (name, row)
         for name, row in distributions.DISTRIBUTIONS.items()
         if table.maintained(table.packages[name])
     )
-    lacking = {
-        _named(need, at): None
-        for need, at in distributions.needs(c.cluster, c.facts)
-        if not row.offers[need].supported
-    }
-    text = f"image: {{source: {name}}} has a Slurm that is maintained"
-    return f"{text}, but not {' and '.join(lacking)}" if lacking else text
+    needed = {need for need, _ in distributions.needs(c.cluster, c.facts)}
+    if all(row.offers[need].supported for need in needed):
+        return f"image: {{source: {name}}} has a Slurm that is maintained"
+    return (
+        f"slurm: {{source: {name}}} with image: {{bake: true}} builds {row.title}'s Slurm, which is "
+        "maintained, for the image"
+    )
 
 
 def _named(need: str, at: Location) -> str:

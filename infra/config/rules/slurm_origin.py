@@ -6,18 +6,19 @@ from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.rules.software import check_packages
 
-KEYS = ("source", "packages", "repository")
+ORIGINS = ("source", "packages", "repository")
+"""The keys of the stack file that name a Slurm other than the distribution's."""
 
 
 def check_slurm_origin(c: Context) -> None:
     slurm, at = c.cluster.slurm, (*CLUSTER, "slurm")
     # With scheduler batch the whole section is refused.
-    given = [key for key in KEYS if getattr(slurm, key)]
+    given = [key for key in ORIGINS if getattr(slurm, key)]
     if c.cluster.scheduler == "batch" or not given:
         return
     if len(given) > 1:
         advice = "a machine has one Slurm: remove the others"
-        c.add("slurm.one-origin", at, " and ".join(given), f"one of {', '.join(KEYS)}", advice)
+        c.add("slurm.one-origin", at, " and ".join(given), f"one of {', '.join(ORIGINS)}", advice)
     container = c.cluster.local is not None and c.cluster.local.isolation == "container"
     if c.provider == "local" and not container:
         for key in given:
