@@ -2,8 +2,8 @@
 
 `here` is this machine's own Slurm, or that of `SLURM_STACKS_TEST_SLURM` (tests/support/other_slurm.py), on
 machines that are processes. The others are machines that boot, from the packages of a suite, or from Debian
-13's source package, which is built for that suite. The clouds' GPU nodes boot noble; docs/local.md says what that
-needs here.
+13's source package, which is built for that suite. The clouds' GPU nodes boot noble; docs/local.md says what
+that needs here.
 """
 
 from __future__ import annotations
