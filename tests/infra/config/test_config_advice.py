@@ -73,7 +73,7 @@ def test_warnings() -> None:
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
     assert "use up the 2 USD in 4 h 58 min" in soon
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
-    assert "use up the 47.9 node-hours in 23.9 h" in soon
+    assert "use up the 47.9 node-hours in 23 h 57 min" in soon
     assert len(others("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
     (free,) = said("local", {"budget.max_usd": 2})
     assert "local.price_hour" in free
