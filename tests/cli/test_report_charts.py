@@ -409,7 +409,7 @@ def test_names_keep_apart_where_we_the_ideal_and_the_predicted_line_are_one(most
     for name in ("x-speed-up", "x-efficiency"):
         boxes = labels_of(found[name])
         assert "ideal" in boxes
-        assert all(0 <= box.low and box.high <= draw.HEIGHT for box in boxes.values())
+        assert all(box.low >= 0 and box.high <= draw.HEIGHT for box in boxes.values())
         for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
             assert not a.meets(b), (name, one, other)
 
