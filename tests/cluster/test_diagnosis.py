@@ -98,7 +98,8 @@ def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(clust
 
     def off() -> bool:
         """Whether no job of an earlier test holds one of them: Slurm makes only idle nodes FUTURE."""
-        return all("POWERED_DOWN" in node["state"] for node in cluster.status()["nodes"] if node["name"] in aside)
+        nodes = cluster.status()["nodes"]
+        return all("POWERED_DOWN" in node["state"] for node in nodes if node["name"] in aside)
 
     until(off, 180, "the nodes that are put aside are off")
     wants = ("sbatch", "--parsable", "--nodelist=debug-7", "--output=/dev/null", "--wrap", "true")
