@@ -124,7 +124,7 @@ class AwsImages(pulumi.ComponentResource):
             },
             terminate_instance_on_failure=True,
             # Image Builder names the machines itself, and refuses a name here.
-            resource_tags={CLUSTER: design.name, STACK: design.stack, ROLE: IMAGE},
+            resource_tags={**design.tags, CLUSTER: design.name, STACK: design.stack, ROLE: IMAGE},
             tags=tags(design, f"{design.name}-images"),
             opts=pulumi.ResourceOptions(parent=self),
         )

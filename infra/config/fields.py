@@ -34,6 +34,16 @@ SHA256 = rf"^([0-9a-f]{{64}}|{PLACEHOLDER})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
+BOUNDARY = rf"^(arn:aws(-[a-z]+)*:iam::([0-9]{{12}}|aws):policy/[A-Za-z0-9+=,.@_/-]+|{PLACEHOLDER})$"
+ROLE_PATH = r"^/([A-Za-z0-9+=,.@_-]+/)*$"
+NETWORK_TAG = r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
+DEVICE = r"^/dev/(sd[b-p]|xvd[b-z][a-z]?)$"
+SNAPSHOT = rf"^(snap-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
+LICENSE = (
+    r"^arn:aws(-[a-z]+)*:license-manager:[a-z0-9-]+:[0-9]{12}:license-configuration[:/]lic-[0-9a-f]{32}$"
+)
+HOST_ARN = r"^arn:aws(-[a-z]+)*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$"
+MAX_PRICE = r"^[0-9]+(\.[0-9]+)?$"
 
 IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
@@ -52,8 +62,21 @@ IN_WORDS = {
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
+    BOUNDARY: "the ARN of a managed policy, arn:aws:iam::<account>:policy/<name>",
+    ROLE_PATH: "a path that begins and ends with /, like /platform/ml/",
+    NETWORK_TAG: "small letters, digits and hyphens, at most 63; a letter first, no hyphen last",
+    DEVICE: "the name of a device besides the root disk, /dev/sdb to /dev/sdp",
+    SNAPSHOT: "the id of a snapshot, snap-…",
+    LICENSE: "the ARN of a license configuration",
+    HOST_ARN: "the ARN of a resource group of hosts",
+    RESOURCE_TAG: "the id of a tag's value in Resource Manager, tagValues/…",
+    MAX_PRICE: 'USD an hour in digits, like "0.5"',
 }
 LONGEST_NAME = 63
+MOST_GROUPS = 15
+"""A network interface has at most 16 security groups (Amazon VPC quotas), and one is the cluster's."""
+MOST_NETWORK_TAGS = 64
+"""The most network tags of a Compute Engine instance."""
 UBUNTU = "ubuntu-24.04"
 CLUSTER_NAME_LENGTH = 40
 
@@ -246,4 +269,6 @@ MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
+SecurityGroups = Annotated[list[Annotated[str, Field(pattern=SECURITY_GROUP)]], Field(max_length=MOST_GROUPS)]
+NetworkTags = Annotated[list[Annotated[str, Field(pattern=NETWORK_TAG)]], Field(max_length=MOST_NETWORK_TAGS)]
 Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]

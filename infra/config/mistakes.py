@@ -232,8 +232,25 @@ def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) ->
     """
     inner = tuple(error["loc"])
     if error["type"] == "extra_forbidden":
+        section = _walk(model, inner[:-1])
+        if (instead := getattr(section, "RESERVED", {}).get(str(inner[-1]))) is not None:
+            return [_reserved(top + inner, _keys_at(model, inner[:-1]), instead)]
         return unknown_key(top + inner, _keys_at(model, inner[:-1]), error["input"], model=model)
     return [_wrong_value(error, top, model)]
+
+
+def _reserved(location: Location, allowed: Sequence[str], instead: str) -> Mistake:
+    """Return a field of a node's template on which the cluster relies as a mistake."""
+    advice = f"leave it out; {instead}" if instead.startswith("nothing") else f"write {instead} instead"
+    return Mistake(
+        "override.reserved",
+        path_of(location),
+        "a field on which the cluster relies",
+        f"the keys {', '.join(allowed)}",
+        f"leave it out and write {instead}"
+        if not instead.startswith("nothing")
+        else f"leave it out; {instead}",
+    )
 
 
 def _wrong_value(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:

@@ -24,6 +24,7 @@ from infra.config.rules.partitions import (
     check_partitions,
     check_topology,
 )
+from infra.config.rules.platform import check_platform
 from infra.config.rules.software import check_containers, check_health, check_hooks
 from infra.config.rules.storage import check_storage, check_writable_sources
 from infra.instance_types.catalog import Catalog
@@ -81,6 +82,7 @@ def check(
         check_health(context)
         check_amazon(context)
         check_google(context)
+        check_platform(context)
         check_topology(context)
     return context.mistakes
 
