@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -42,6 +43,7 @@ SNAPSHOT = rf"^(snap-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 LICENSE = (
     r"^arn:aws(-[a-z]+)*:license-manager:[a-z0-9-]+:[0-9]{12}:license-configuration[:/]lic-[0-9a-f]{32}$"
 )
+RESOURCE_TAG = r"^tagValues/[0-9]+$"
 HOST_ARN = r"^arn:aws(-[a-z]+)*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$"
 MAX_PRICE = r"^[0-9]+(\.[0-9]+)?$"
 
@@ -98,6 +100,16 @@ class Section(BaseModel):
     """Base of every section of a stack file. An unknown key is a mistake, and "4" is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Overrides(Section):
+    """Base of the sections with fields of a cloud's own template.
+
+    Attributes:
+        RESERVED: Fields on which the cluster relies -> what to write instead; "nothing: …" says why nothing.
+    """
+
+    RESERVED: ClassVar[Mapping[str, str]] = {}
 
 
 def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:

@@ -217,7 +217,6 @@ _PARALLELCLUSTER_2 = {
     "additional_sg": _to("partitions.aws.security_groups", "a list; also controller.security_groups"),
     "additional_iam_policies": _ROLE,
     "cluster_template": _not("a stack file is one cluster: Pulumi.<stack>.yaml"),
-    "tags": _LABELS,
 }  # fmt: skip
 """ParallelCluster 2, whose file has `key = value`, and the words of `pcluster configure`."""
 _PARALLELCLUSTER_3 = {

@@ -20,16 +20,13 @@ from infra.config.fields import (
     MAX_PRICE,
     RESOURCE_TAG,
     SNAPSHOT,
-    Section,
+    Overrides,
 )
 
-ROOT_DEVICES = ("/dev/sda1", "/dev/xvda")
-"""The names of root disks in Ubuntu's images and in Amazon's."""
-_BOOT = "a node could not boot, or would not find its cluster"
 _ENDS = "the cluster ends nodes, and learns from the cloud which have ended"
 
 
-class CpuOptions(Section):
+class CpuOptions(Overrides):
     """Cores and threads of a node. Slurm's number of CPUs follows from them."""
 
     core_count: int | None = Field(None, ge=1, description="Cores of a node.")
@@ -40,7 +37,7 @@ class CpuOptions(Section):
     )
 
 
-class CreditSpecification(Section):
+class CreditSpecification(Overrides):
     """What burstable machines (T3) do without CPU credits."""
 
     cpu_credits: Literal["standard", "unlimited"] = Field(
@@ -48,37 +45,37 @@ class CreditSpecification(Section):
     )
 
 
-class EnclaveOptions(Section):
+class EnclaveOptions(Overrides):
     """Nitro Enclaves."""
 
     enabled: bool = Field(description="Whether nodes may run enclaves.")
 
 
-class LicenseSpecification(Section):
+class LicenseSpecification(Overrides):
     """A license configuration of AWS License Manager."""
 
     license_configuration_arn: str = Field(pattern=LICENSE, description="Its ARN.")
 
 
-class MaintenanceOptions(Section):
+class MaintenanceOptions(Overrides):
     """What EC2 does with a node whose hardware fails."""
 
     auto_recovery: Literal["default", "disabled"] = Field(description="Whether EC2 recovers the machine.")
 
 
-class Monitoring(Section):
+class Monitoring(Overrides):
     """CloudWatch's metrics of nodes."""
 
     enabled: bool = Field(description="true: one a minute, which is paid for; false: one in five minutes.")
 
 
-class NetworkPerformanceOptions(Section):
+class NetworkPerformanceOptions(Overrides):
     """How a node's bandwidth is divided."""
 
     bandwidth_weighting: Literal["default", "vpc-1", "ebs-1"] = Field(description="More for the VPC or EBS.")
 
 
-class PrivateDnsNameOptions(Section):
+class PrivateDnsNameOptions(Overrides):
     """The names that AWS's DNS has for nodes. Slurm does not use them."""
 
     hostname_type: Literal["ip-name", "resource-name"] | None = Field(None, description="Kind of the name.")
@@ -86,7 +83,7 @@ class PrivateDnsNameOptions(Section):
     enable_resource_name_dns_aaaa_record: bool | None = Field(None, description="An AAAA record of the id.")
 
 
-class PlacementOverrides(Section):
+class PlacementOverrides(Overrides):
     """The host of a node."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -104,7 +101,7 @@ class PlacementOverrides(Section):
     )
 
 
-class SpotOptions(Section):
+class SpotOptions(Overrides):
     """The price of spot capacity."""
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -114,7 +111,7 @@ class SpotOptions(Section):
     max_price: str = Field(pattern=MAX_PRICE, description='The most USD an hour, in quotes: "0.5".')
 
 
-class MarketOptions(Section):
+class MarketOptions(Overrides):
     """How capacity is bought."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -123,7 +120,7 @@ class MarketOptions(Section):
     spot_options: SpotOptions = Field(description="With spot: true.")
 
 
-class Ebs(Section):
+class Ebs(Overrides):
     """An additional EBS volume."""
 
     delete_on_termination: bool = Field(True, description="Whether the volume goes with its node.")
@@ -141,7 +138,7 @@ class Ebs(Section):
     )
 
 
-class BlockDeviceMapping(Section):
+class BlockDeviceMapping(Overrides):
     """A volume that nodes have besides their root disk."""
 
     device_name: str = Field(pattern=DEVICE, description="Its device, /dev/sdb to /dev/sdp.")
@@ -152,7 +149,7 @@ class BlockDeviceMapping(Section):
     )
 
 
-class LaunchTemplateOverrides(Section):
+class LaunchTemplateOverrides(Overrides):
     """Fields of EC2's launch template of nodes that have no key of their own here."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -177,7 +174,7 @@ class LaunchTemplateOverrides(Section):
         "security_group_names": "aws: {security_groups: […]} of the partition",
         "security_groups": "aws: {security_groups: […]} of the partition",
         "tag_specifications": "tags: {…} of the cluster",
-        "user_data": f"hooks: […] for scripts of yours: without our user data {_BOOT}",
+        "user_data": "hooks: […] for scripts of yours",
         "vpc_security_group_ids": "aws: {security_groups: […]} of the partition",
     }
     block_device_mappings: list[BlockDeviceMapping] = Field(
@@ -207,7 +204,7 @@ class LaunchTemplateOverrides(Section):
         return options.core_count * options.threads_per_core
 
 
-class AdvancedMachineFeatures(Section):
+class AdvancedMachineFeatures(Overrides):
     """Cores and threads of a node, and its virtualization. Slurm's number of CPUs follows from them."""
 
     enable_nested_virtualization: bool | None = Field(None, description="Virtual machines inside of nodes.")
@@ -220,7 +217,7 @@ class AdvancedMachineFeatures(Section):
     visible_core_count: int | None = Field(None, ge=1, description="Cores that a node shows.")
 
 
-class ConfidentialInstanceConfig(Section):
+class ConfidentialInstanceConfig(Overrides):
     """Confidential VMs."""
 
     confidential_instance_type: Literal["SEV", "SEV_SNP", "TDX"] | None = Field(
@@ -229,7 +226,7 @@ class ConfidentialInstanceConfig(Section):
     enable_confidential_compute: bool | None = Field(None, description="Whether memory is encrypted.")
 
 
-class NetworkInterfaceOverrides(Section):
+class NetworkInterfaceOverrides(Overrides):
     """The network interface of a node."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -254,13 +251,13 @@ class NetworkInterfaceOverrides(Section):
     queue_count: int | None = Field(None, ge=1, description="Queues.")
 
 
-class NetworkPerformanceConfig(Section):
+class NetworkPerformanceConfig(Overrides):
     """The bandwidth of a node."""
 
     total_egress_bandwidth_tier: Literal["DEFAULT", "TIER_1"] = Field(description="TIER_1 is paid for.")
 
 
-class NodeAffinity(Section):
+class NodeAffinity(Overrides):
     """Sole-tenant nodes on which machines may be."""
 
     key: str = Field(description="The label of the sole-tenant node.")
@@ -268,7 +265,7 @@ class NodeAffinity(Section):
     values: list[str] = Field(min_length=1, description="Values of the label.")
 
 
-class SchedulingOverrides(Section):
+class SchedulingOverrides(Overrides):
     """Where Google places a node."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -277,8 +274,8 @@ class SchedulingOverrides(Section):
         **dict.fromkeys(
             (
                 "automatic_restart", "graceful_shutdown", "instance_termination_action",
-                "local_ssd_recovery_timeouts", "max_run_duration", "on_host_maintenance",
-                "on_instance_stop_action", "preemption_notice_duration", "skip_guest_os_shutdown",
+                "local_ssd_recovery_timeout", "local_ssd_recovery_timeouts", "max_run_duration",
+                "on_host_maintenance", "on_instance_stop_action", "preemption_notice_duration", "skip_guest_os_shutdown",
                 "termination_time",
             ),
             f"nothing: {_ENDS}",
@@ -292,7 +289,7 @@ class SchedulingOverrides(Section):
     node_affinities: list[NodeAffinity] = Field(default_factory=list, description="Sole-tenant nodes.")
 
 
-class ShieldedInstanceConfig(Section):
+class ShieldedInstanceConfig(Overrides):
     """Shielded VMs."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -302,7 +299,7 @@ class ShieldedInstanceConfig(Section):
     enable_vtpm: bool | None = Field(None, description="A virtual TPM.")
 
 
-class InstanceTemplateOverrides(Section):
+class InstanceTemplateOverrides(Overrides):
     """Fields of Compute Engine's instance template of nodes that have no key of their own here."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {
@@ -312,7 +309,7 @@ class InstanceTemplateOverrides(Section):
         "instance_description": "nothing: it names the cluster and the partition",
         "labels": "tags: {…} of the cluster",
         "machine_type": "instance_type: … of the partition",
-        "metadata_startup_script": f"hooks: […] for scripts of yours: without our script {_BOOT}",
+        "metadata_startup_script": "hooks: […] for scripts of yours",
         "min_cpu_platform": "gcp: {min_cpu_platform: …} of the partition",
         "name": "nothing: the cluster's name begins all names",
         "name_prefix": "nothing: the cluster's name begins all names",
@@ -357,7 +354,7 @@ class InstanceTemplateOverrides(Section):
         return (features.visible_core_count or vcpus // 2) * threads
 
 
-def given(overrides: Section | None) -> dict[str, Any]:
+def given(overrides: Overrides | None) -> dict[str, Any]:
     """Return what the stack file gives, with defaults only inside of what it gives."""
     if overrides is None:
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import Location
-from infra.config.overrides import ROOT_DEVICES, BlockDeviceMapping
+from infra.config.overrides import BlockDeviceMapping
 from infra.config.rules.context import CLUSTER, Context
 from node.elastic.drivers.ec2.names import NODES_TAGS
 
@@ -109,7 +109,9 @@ def _google_labels(c: Context) -> None:
     for key, value in tags.items():
         if not GOOGLE_KEY.fullmatch(key):
             allowed = "a label's key: small letters, digits, _ and -, a letter first, at most 63"
-            c.add("tags.label-key", (*at, key), key, allowed, _renamed(key.lower()))
+            meant = re.sub(r"[^a-z0-9_-]", "-", key.lower()).lstrip("-_0123456789")[:63]
+            advice = f"write for example {meant}" if meant else "rename it"
+            c.add("tags.label-key", (*at, key), key, allowed, advice)
         elif key.startswith("goog"):
             c.add("tags.reserved", (*at, key), value, "keys that do not begin with goog", "rename it")
         if not GOOGLE_VALUE.fullmatch(value):
@@ -146,7 +148,7 @@ def _same_but_for_case(tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _renamed(key: str) -> str:
     meant = re.sub(r"[^A-Za-z0-9_:.=+-]", "-", key).strip("-")
-    return f"write for example {meant}" if meant and meant != key else "rename it"
+    return f"write for example {meant}" if meant and meant not in (key, "_index") else "rename it"
 
 
 def _groups(c: Context) -> None:
@@ -212,14 +214,6 @@ def _volume(c: Context, mapping: BlockDeviceMapping, at: Location) -> None:
     kinds = [mapping.ebs, mapping.no_device, mapping.virtual_name]
     if sum(kind is not None for kind in kinds) != 1:
         c.add("override.device", at, mapping.device_name, "one of ebs, no_device and virtual_name")
-    if mapping.device_name in ROOT_DEVICES:
-        c.add(
-            "override.root-device",
-            (*at, "device_name"),
-            mapping.device_name,
-            f"a device other than the root disk, {' or '.join(ROOT_DEVICES)}",
-            "disk_gib, aws.gp3 and aws.kms_key describe the root disk",
-        )
     if mapping.ebs is not None and mapping.ebs.volume_size is None and mapping.ebs.snapshot_id is None:
         c.add("override.volume-size", (*at, "ebs"), "nothing", "a volume_size in GiB, or a snapshot_id")
 
