@@ -30,10 +30,10 @@ def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
         name: The name that AWS's console shows.
         more: `role`, `host`, `partition`. The prefix is added.
     """
-    return {**design.tags, **own_tags(design, name, **more)}
+    return {**design.tags, **identifying_tags(design, name, **more)}
 
 
-def own_tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
+def identifying_tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
     """Return the cluster's own tags of one resource, by which it is found: they stay when others change.
 
     Args:

@@ -275,7 +275,8 @@ class SchedulingOverrides(Overrides):
             (
                 "automatic_restart", "graceful_shutdown", "instance_termination_action",
                 "local_ssd_recovery_timeout", "local_ssd_recovery_timeouts", "max_run_duration",
-                "on_host_maintenance", "on_instance_stop_action", "preemption_notice_duration", "skip_guest_os_shutdown",
+                "on_host_maintenance", "on_instance_stop_action", "preemption_notice_duration",
+                "skip_guest_os_shutdown",
                 "termination_time",
             ),
             f"nothing: {_ENDS}",
