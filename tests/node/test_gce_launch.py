@@ -20,6 +20,7 @@ from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity
 from node.model import Partition, Settings, Site
 from tests.support import doubles
+from tests.support.checkout import until
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 6000)
@@ -97,7 +98,7 @@ def test_a_launch_has_the_stack_files_labels_and_its_machines_are_found_and_ende
     for instance in fake.living():
         assert labels.items() <= dict(instance.labels).items()
     driver.terminate(list(made.values()))
-    assert {machine.state for machine in driver.list()} <= {MachineState.STOPPING, MachineState.TERMINATED}
+    until(lambda: fake.living() == [], 60, "no machines", 0.1)
 
 
 def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:

@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -111,7 +111,7 @@ def args(sdk: Any, section: str, path: str) -> set[str]:
     return set(inspect.signature(cls.__init__).parameters) - {"self", "__self__"}
 
 
-CLOUDS = {
+CLOUDS: dict[str, tuple[type[Overrides], Callable[[], Fields], Callable[[str], set[str]]]] = {
     "EC2": (
         overrides.LaunchTemplateOverrides,
         lambda: of_ec2(ec2().shape_for("RequestLaunchTemplateData")),
@@ -193,5 +193,5 @@ ENUMERATIONS = [
 def test_values_are_those_of_compute_engine(message: Any, enumeration: str, name: str) -> None:
     """The client has no enumeration for `turbo_mode`, of which its documentation has the one value."""
     known = set(vars(getattr(message, enumeration))["_member_names_"])
-    (field,) = {m.model_fields[name] for _, _, m in SECTIONS if name in m.model_fields}  # type: ignore[misc]
+    (field,) = {m.model_fields[name] for _, _, m in SECTIONS if name in m.model_fields}
     assert set(_literals(field.annotation)) <= known
