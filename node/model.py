@@ -6,7 +6,9 @@ seconds, USD.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from node.health.model import Health, JobScript
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
@@ -374,6 +376,11 @@ class Partition:
 
     def static_nodes(self) -> list[str]:
         return self.nodes()[: self.min]
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields of the nodes' template that the stack file gives."""
+        found: dict[str, Any] = json.loads(self.template_overrides or "{}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ be tested without them.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +110,7 @@ class TemplateOverrides:
     @classmethod
     def of(cls, partition: Partition) -> TemplateOverrides:
         """Return the overrides of a partition."""
-        fields: dict[str, Any] = json.loads(partition.template_overrides or "{}")
+        fields = partition.overrides()
         volumes = fields.pop("block_device_mappings", [])
         market = fields.pop("instance_market_options", {})
         placement = fields.pop("placement", {})

@@ -7,7 +7,6 @@ Whoever may list the machines can read their metadata.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -150,7 +149,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         design = self._design
         own_labels = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
-        overrides: dict[str, Any] = json.loads(partition.template_overrides or "{}")
+        overrides = partition.overrides()
         network: dict[str, Any] = next(iter(overrides.pop("network_interfaces", [])), {})
         more_metadata = overrides.pop("metadata", {})
         return compute.InstanceTemplate(

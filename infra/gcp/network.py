@@ -87,7 +87,7 @@ def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, i
             "instance type or another zone"
         )
     # With fewer threads or cores a node has not all vCPUs of its type.
-    with_all = isinstance(of, Partition) and "advanced_machine_features" not in of.template_overrides
+    with_all = isinstance(of, Partition) and "advanced_machine_features" not in of.overrides()
     if isinstance(of, Partition) and with_all and offered[of.instance_type] != of.cpus:
         vcpus = offered[of.instance_type]
         raise UserError(
