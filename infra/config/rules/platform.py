@@ -11,9 +11,9 @@ from infra.config.overrides import BlockDeviceMapping
 from infra.config.rules.context import CLUSTER, Context
 from node.elastic.drivers.ec2.names import NODES_TAGS
 
-AWS_KEY = re.compile(r"[A-Za-z0-9+=._:-]{1,128}")
+AWS_KEY = re.compile(r"[A-Za-z0-9+=._:@-]{1,128}")
 """A tag's key. EC2 allows slashes and spaces only where machines do not read their tags from the metadata
-service, IAM no commas, and EC2 Image Builder no @ (botocore: TagKey; EC2 user guide, "Access to tags")."""
+service (its user guide, "Access to tags"), and IAM allows no commas (botocore, tagKeyType)."""
 AWS_VALUE = re.compile(r"[A-Za-z0-9 +=._:/@-]{0,256}")
 """A tag's value, in the characters that all services allow (botocore: TagValue)."""
 NOT_IN_METADATA = (".", "..", "_index")
@@ -69,7 +69,7 @@ def _aws_tags(c: Context) -> None:
     for key, value in tags.items():
         if not AWS_KEY.fullmatch(key) or key in NOT_IN_METADATA:
             allowed = (
-                "a key of at most 128 letters, digits and + - = . _ : (machines read their tags from the "
+                "a key of at most 128 letters, digits and + - = . _ : @ (machines read their tags from the "
                 "metadata service, which has no other)"
             )
             c.add("tags.key", (*at, key), key, allowed, _renamed(key))
@@ -147,7 +147,7 @@ def _same_but_for_case(tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _renamed(key: str) -> str:
-    meant = re.sub(r"[^A-Za-z0-9_:.=+-]", "-", key).strip("-")
+    meant = re.sub(r"[^A-Za-z0-9_:.=+@-]", "-", key).strip("-")
     return f"write for example {meant}" if meant and meant not in (key, "_index") else "rename it"
 
 
