@@ -523,4 +523,5 @@ def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Par
         default=True,
         price_hour=facts.price(batch.machines[0], config.region),
         disk_gib=settings.disk_gib if settings else 0,
+        security_groups=tuple(settings.security_groups) if settings else (),
     )

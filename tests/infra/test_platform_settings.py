@@ -70,7 +70,7 @@ EDITED: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "batch.start_on_manifest": True, "batch.file_system": "job", "storage": {"scratch": LINKED},
             "budget": {"max_usd": 100, "running_jobs": "cancel"}, "batch.placement_group": "g",
-            "batch.tags": {"job": "resnet"},
+            "batch.tags": {"job": "resnet"}, "network.aws": VPC, "batch.security_groups": [GROUP],
         },
     ),
     "everything on Google Cloud": (
@@ -257,6 +257,12 @@ def test_security_groups_are_those_of_the_machine() -> None:
     assert any(arn.endswith(f":security-group/{GROUP}") for arn in into["Resource"]), (
         "or EC2 refuses launches"
     )
+
+
+def test_machines_of_batch_have_the_stack_files_groups() -> None:
+    (interface,) = run("Batch with its own events").named("-launch-template").inputs["networkInterfaces"]
+    own, more = interface["securityGroups"]
+    assert (own[:1], more) == ("<", GROUP)
 
 
 def test_a_launch_template_has_the_stack_files_fields_beside_ours() -> None:

@@ -66,18 +66,12 @@ def _local(c: Context) -> None:
 
 def _aws_tags(c: Context) -> None:
     tags, at = c.cluster.tags, (*CLUSTER, "tags")
+    _characters(c, tags, at)
+    if c.cluster.batch is not None:
+        _characters(c, c.cluster.batch.tags, (*CLUSTER, "batch", "tags"))
     for key, value in tags.items():
-        if not AWS_KEY.fullmatch(key) or key in NOT_IN_METADATA:
-            allowed = (
-                "a key of at most 128 letters, digits and + - = . _ : @ (machines read their tags from the "
-                "metadata service, which has no other)"
-            )
-            c.add("tags.key", (*at, key), key, allowed, _renamed(key))
-        elif key.lower().startswith("aws:"):
+        if key.lower().startswith("aws:"):
             c.add("tags.reserved", (*at, key), value, "keys that do not begin with aws:", "rename it")
-        if not AWS_VALUE.fullmatch(value):
-            allowed = "a value of at most 256 letters, digits, spaces and + - = . _ : / @"
-            c.add("tags.value", (*at, key), value, allowed)
         if c.cluster.image.bake and key in OF_IMAGE_BUILDER:
             c.add(
                 "tags.image-builder",
@@ -102,6 +96,19 @@ def _aws_tags(c: Context) -> None:
     elif c.cluster.batch is not None and len(all_tags := tags | c.cluster.batch.tags) > MOST_BATCH_TAGS:
         allowed = f"at most {MOST_BATCH_TAGS} tags, together with `tags` of the cluster"
         c.add("tags.too-many", (*CLUSTER, "batch", "tags"), len(all_tags), allowed)
+
+
+def _characters(c: Context, tags: Mapping[str, str], at: Location) -> None:
+    for key, value in tags.items():
+        if not AWS_KEY.fullmatch(key) or key in NOT_IN_METADATA:
+            allowed = (
+                "a key of at most 128 letters, digits and + - = . _ : @ (machines read their tags from the "
+                "metadata service, which has no other)"
+            )
+            c.add("tags.key", (*at, key), key, allowed, _renamed(key))
+        if not AWS_VALUE.fullmatch(value):
+            allowed = "a value of at most 256 letters, digits, spaces and + - = . _ : / @"
+            c.add("tags.value", (*at, key), value, allowed)
 
 
 def _google_labels(c: Context) -> None:
@@ -161,6 +168,10 @@ def _groups(c: Context) -> None:
         if partition.aws is not None and c.provider == "aws":
             at = (*CLUSTER, "partitions", index, "aws", "security_groups")
             found.append(("security_groups", at, partition.aws.security_groups))
+    if c.cluster.batch is not None:
+        found.append(
+            ("security_groups", (*CLUSTER, "batch", "security_groups"), c.cluster.batch.security_groups)
+        )
     network = c.cluster.network.aws
     for key, at, values in found:
         if not values:

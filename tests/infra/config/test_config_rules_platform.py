@@ -47,6 +47,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "batch.tags",
         "tags.too-many",
     ),
+    ("batch", {"batch.tags": {"acme/owner": "7"}}, 'batch.tags["acme/owner"]', "tags.key"),
+    ("batch", {"batch.security_groups": [GROUP]}, "batch.security_groups", "groups.own-vpc"),
     ("aws", {"tags": {"CreatedBy": "me"}, "image.bake": True}, "tags.CreatedBy", "tags.image-builder"),
     ("gcp", {"tags": {"Team": "ml"}}, "tags.Team", "tags.label-key"),
     ("gcp", {"tags": {"1st": "ml"}}, "tags.1st", "tags.label-key"),
@@ -186,6 +188,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
             "partitions[0].aws.security_groups": [GROUP],
         },
     ),
+    ("batch", {"network.aws": VPC, "batch.security_groups": [GROUP]}),
     ("gcp", {"controller.network_tags": ["bastion"], "partitions[0].gcp.network_tags": ["no-egress"]}),
     (
         "aws",
