@@ -351,10 +351,12 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
 
 def text(value: Any) -> str:
     """Return a value as text for users."""
-    if value is None or value == ():
+    if value is None or value in ((), ""):
         return "none"
     if isinstance(value, bool):
         return str(value).lower()  # as a stack file has it
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     if isinstance(value, tuple):
         return ", ".join(
             item if isinstance(item, str) else str(getattr(item, "source", item)) for item in value
@@ -449,6 +451,11 @@ SHARED: dict[str, Row] = {
     "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),
     "provider": Row(Kind.DATA, ("cluster.provider",), OTHER_CLUSTER),
     "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER_CLUSTER),
+    "tags": Row(
+        Kind.RENEWED,
+        ("cluster.tags",),
+        "all that is no node has them at once; a node that is up keeps the former ones",
+    ),
     "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
     "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
     "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
@@ -531,12 +538,14 @@ UNSEEN = frozenset(
 ON_AWS = (
     *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
     *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
+    *("controller.security_groups", "login.security_groups"),
 )
 """Keys that only AWS has."""
 
 
 OF_GOOGLE = tuple(
-    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+    f"partitions.{key}"
+    for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform", "network_tags")
 )
 """Fields of the design that follow from `partitions.gcp`."""
 

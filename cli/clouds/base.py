@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STORAGE = "storage"
 """The name of the check of existing storage, which every provider has."""
+PLATFORM = "platform"
+"""The name of the check of groups and policies that the stack file names."""
 SSH = "ssh"
 """The name of the check of SSH access to the login machine, which every provider has."""
 
@@ -209,6 +211,7 @@ class CloudProvider(abc.ABC):
 
         headings = {
             STORAGE: "this storage cannot be used",
+            PLATFORM: "these groups or this policy cannot be used",
             QUOTAS: "the account's quotas are too small for what is up all the time",
             SSH: "the login machine could not be reached from here",
         }

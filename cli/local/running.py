@@ -27,6 +27,7 @@ _CLOUDS = "the clouds'"
 _HERE = "a local stack uses this machine's hardware as it is"
 
 INSTEAD: dict[str, Row | None] = {
+    "tags": Row(Kind.NOTHING, ("cluster.tags",), _CLOUDS),
     **table.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
     **table.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
     **table.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
@@ -54,10 +55,22 @@ OWN: dict[str, Row] = {
     "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
     "partitions.aws": Row(
         Kind.NOTHING,
-        ("partitions.efa", "partitions.capacity_block", "partitions.placement_group", "partitions.gp3"),
+        (
+            "partitions.efa",
+            "partitions.capacity_block",
+            "partitions.placement_group",
+            "partitions.gp3",
+            "partitions.security_groups",
+            "partitions.template_overrides",
+        ),
         _CLOUDS,
     ),
-    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
+    "aws": Row(
+        Kind.NOTHING,
+        ("cluster.kms_key", "cluster.permissions_boundary", "cluster.role_path", "network.nat"),
+        _CLOUDS,
+    ),
+    **table.without_effect(_CLOUDS, "controller.network_tags", "login.network_tags"),
     "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE, _CLOUDS),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),

@@ -17,7 +17,7 @@ import pulumi_aws as aws
 
 from infra import addresses
 from infra.addresses import labels
-from infra.aws.tags import tags
+from infra.aws.tags import identifying_tags, tags
 from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
 from infra.program.mode import UNKNOWN
@@ -119,7 +119,7 @@ def _current_head_zone(design: ClusterDesign) -> str | None:
     AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
     would replace the controller there, with empty disks.
     """
-    wanted = tags(design, public_subnet_name(design))
+    wanted = identifying_tags(design, public_subnet_name(design))
     filters = [
         aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, value in wanted.items()
     ]

@@ -86,7 +86,9 @@ def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, i
             f"{who}: Google Cloud does not offer {of.instance_type} in {zone}; take another "
             "instance type or another zone"
         )
-    if isinstance(of, Partition) and offered[of.instance_type] != of.cpus:
+    # With fewer threads or cores a node has not all vCPUs of its type.
+    with_all = isinstance(of, Partition) and "advanced_machine_features" not in of.overrides()
+    if isinstance(of, Partition) and with_all and offered[of.instance_type] != of.cpus:
         vcpus = offered[of.instance_type]
         raise UserError(
             f"{who}: {of.instance_type} has {vcpus} vCPUs in {zone}, and the snapshot says {of.cpus}: "

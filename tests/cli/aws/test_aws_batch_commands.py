@@ -169,7 +169,12 @@ def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = diagnosis.docker(DESIGN)
     assert "not on PATH" in finding.found
-    assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
+    assert {check.name for check in diagnosis.checks(DESIGN)} == {
+        "credentials",
+        "quotas",
+        "docker",
+        "platform",
+    }
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
 
 

@@ -120,6 +120,8 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",
         "partitions.open_metadata",
+        "tags", "aws.role_path", "partitions.aws.security_groups",
+        "partitions.aws.launch_template_overrides",
     }  # fmt: skip
 
 

@@ -164,22 +164,6 @@ def test_nothing_secret_is_planned_in_clear(plans: dict[str, Plan], stack: str) 
     assert not [r for r in plans[stack]["resources"] if r["type"].endswith((":SecretVersion", ":PrivateKey"))]
 
 
-@pytest.mark.parametrize("stack", SLURM)
-def test_everything_that_takes_tags_has_the_clusters(plans: dict[str, Plan], stack: str) -> None:
-    untagged = (
-        "Route", "RouteTableAssociation", "RolePolicy", "BucketPublicAccessBlock", "BucketPolicy",
-        "BucketOwnershipControls", "BucketServerSideEncryptionConfiguration", "BucketObjectv2",
-        "VolumeAttachment", "DataRepositoryAssociation", "MountTarget",
-    )  # fmt: skip
-    missing = [
-        r["name"]
-        for r in plans[stack]["resources"]
-        if r["type"].startswith("aws:") and r["type"].rpartition(":")[2] not in untagged
-        if (r["inputs"].get("tags") or {}).get("slurm-stacks:cluster") != stack
-    ]
-    assert missing == []
-
-
 def test_the_published_machines_cost_what_was_published(plans: dict[str, Plan]) -> None:
     """The prices of the seed: m4.large at 0.12 and c4.2xlarge at 0.454 USD an hour in eu-central-1."""
     partitions = plans["aws-cpu"]["outputs"]["cluster"]["partitions"]
