@@ -178,10 +178,14 @@ EDITS: dict[str, Any] = {
     "attempts": 2,
     "timeout": 3600,
     "tags": {"Team": "vision"},
+    "security_groups": ["sg-0123456789abcdef0"],
 }
 """Key of `batch` -> another value."""
 WITH: dict[str, dict[str, Any]] = {
     "efa": {"batch.placement_group": "group"},
+    "security_groups": {
+        "network.aws": {"vpc": VPC, "public_subnet": f"{SUBNET}1", "private_subnets": [f"{SUBNET}2"]}
+    },
     "parameters": {
         "batch.container": {"image": "t", "vcpus": 62, "memory_mib": 424000, "command": ["t", "Ref::rate"]},
         "batch.parameters": {"rate": "0.2"},

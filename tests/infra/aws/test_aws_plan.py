@@ -213,7 +213,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
         r"partition compute +0–10 × m4\.large, each 2 CPUs, 7 GiB +0\.00 to 1\.20 USD an hour",
         r"partition c4 +0–10 × c4\.2xlarge, each 8 CPUs, 14 GiB +0\.00 to 4\.54 USD an hour",
         r"/home +nfs 50 GiB",
-        r"log in +ssh admin@<aws-cpu-addresses-controller-public\.publicIp>",
+        r"log in +\S*cluster ssh --stack aws-cpu",
         r".*aws-cpu-head-controller aws:ec2/instance:Instance m4\.large",
         r".*aws-cpu-network-controller-in-203-0-113-0-24-22 .* SSH from 203\.0\.113\.0/24",
         r".*aws-cpu-storage-home aws:ebs/volume:Volume 50 GiB",

@@ -217,7 +217,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
         r"login-0 +n1-standard-2 +0\.10 USD an hour",
         r"partition debug +0–10 × n1-standard-2, each 2 CPUs, 7 GiB +0\.00 to ",
         r"/home +nfs 50 GiB",
-        r"log in +gcloud compute ssh slurm10-login-0 --project my-project --zone europe-west4-a --tunnel-th",
+        r"log in +\S*cluster ssh --stack gcp-cpu",
         r".*slurm10-head-controller gcp:compute/instance:Instance n1-standard-2",
         r".*slurm10-network-login-iap gcp:compute/firewall:Firewall SSH from 35\.235\.240\.0/20",
         r".*slurm10-storage-home gcp:compute/disk:Disk 50 GiB",
