@@ -112,12 +112,12 @@ def _replace_tmp(tmp: Path, shared: Iterable[str]) -> None:
 
     Args:
         tmp: The folder.
-        shared: Paths below /tmp. One that does not exist is left out.
+        shared: Paths below /tmp. One that does not exist, or that this user may not reach, is left out.
     """
     handles: dict[str, int] = {}
     for path in outermost(shared):
         # An open folder is reached also when it is hidden.
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             handles[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
     _mount(tmp, TMP, MS_BIND)
     # All users may enter the folders above, as those of the host.

@@ -57,7 +57,8 @@ def shared_in_tmp(stack: Stack) -> list[str]:
     """Return the paths below /tmp that are the same on all machines.
 
     These are the folders of clusters and of the checkout, the user's home, cache and state folders, this
-    Python, and what the stack file names by its absolute path and is there: data, a container's bundle.
+    Python, and what the stack file names by its absolute path, such as data or a container's bundle. Any of
+    them may be missing.
     """
     # Imported late, because `status` and `exec` import this module, and do not read the stack file.
     from infra.config import ConfigError, stack_file
@@ -68,9 +69,11 @@ def shared_in_tmp(stack: Stack) -> list[str]:
         folders.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
     with contextlib.suppress(ConfigError):  # `up` has refused a file with mistakes
         values, _ = stack_file.read(stack.project / f"Pulumi.{stack.name}.yaml")
-        folders += [path for path in map(Path, _paths(values)) if path.exists()]
+        folders += map(Path, _paths(values))
     # A path may be a link, or lead through some.
-    return hosts_namespace.outermost(str(path) for named in folders for path in (named, named.resolve()))
+    return hosts_namespace.outermost(
+        path for named in map(str, folders) for path in (named, os.path.realpath(named))
+    )
 
 
 def _paths(value: object) -> Iterator[str]:

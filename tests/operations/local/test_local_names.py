@@ -203,15 +203,14 @@ def test_what_machines_see_in_tmp_besides_their_own_files(
     in_tmp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     project, home, cache = in_tmp / "a checkout", in_tmp / "home", in_tmp / "cache"
-    for folder in (project, home, in_tmp / "bundle", in_tmp / "data", in_tmp / "elsewhere"):
+    for folder in (project, home, in_tmp / "elsewhere"):
         folder.mkdir()
-    (in_tmp / "hook.sh").touch()
     (project / "Pulumi.test.yaml").write_text(STACK_FILE.format(tmp=in_tmp))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     wanted = [locations.run_root(), project, home, cache / "slurm-stacks"]
-    wanted += [in_tmp / name for name in ("bundle", "data", "hook.sh")]
+    wanted += [in_tmp / name for name in ("bundle", "data", "hook.sh", "none")]
     stack = Stack(project, "test")
     assert names.shared_in_tmp(stack) == sorted(map(str, wanted))
 
