@@ -517,6 +517,7 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     release, found = slurm_release.planned(cluster)
     found += warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
+    found += provider.load(cluster.provider).limits_here(stack, cluster)
     result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     result["additions"] = additions(cluster)
     result["slurm"] = release or None

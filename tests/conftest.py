@@ -38,6 +38,8 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.
 # It reads this when it is imported, so a fixture would come too late for some.
 os.environ["NO_GCE_CHECK"] = "true"
+# Where `tmp_path` is: nodes of process clusters have a /tmp of their own, and tests read what jobs write.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
 
 def _fsync(fd: Any) -> None:

@@ -339,6 +339,10 @@ class CloudProvider(abc.ABC):
         """Return empty: each node is a machine of its own."""
         return []
 
+    def limits_here(self, stack: Stack, design: ClusterDesign) -> list[str]:
+        """Return empty: the cluster's machines are elsewhere."""
+        return []
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         from operations.clouds.cloud import kept_report
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from typing import Any, Literal
 from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
-from localcloud.machines import CLUSTER_VARIABLE
+from localcloud.machines import CLUSTER_VARIABLE, COMPUTE
 from node import rpc, subprocesses
+from node.bootstrap import files
 from node.model import Settings
 from node.processes import ProcessId, end_all
 from operations.local.run_directory import RunDirectory
@@ -121,7 +121,7 @@ def end_cluster(run: RunDirectory) -> None:
     if stays := containers.remove_leftovers(run.path):
         raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
     addresses.public_note(run.path).unlink(missing_ok=True)
-    shutil.rmtree(run.path, ignore_errors=True)
+    files.remove(run.path)
 
 
 def controller_is_dead(run: RunDirectory) -> bool:
@@ -236,8 +236,6 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
 
 def terminate(run: RunDirectory, role: str) -> int:
     """End all machines of a role, and return their number."""
-    from localcloud.limits import COMPUTE  # here, because `status` and `exec` import this module
-
     if not run.path.exists():
         return 0
     try:

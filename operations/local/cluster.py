@@ -16,7 +16,7 @@ from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
-from localcloud.limits import COMPUTE
+from localcloud.machines import COMPUTE
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
 from node.published import read_settings
@@ -77,7 +77,7 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
     if kind == CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(stack.project, run)
-    _update_name_support(run, say)
+    _update_namespaces(stack, run, say)
     run.call("limits", **limits)
     return {"run": str(run.path)}
 
@@ -87,10 +87,10 @@ def look(stack: Stack) -> dict[str, Any]:
     return {"warnings": containers.support_warnings(from_json(ClusterDesign, json.loads(sys.stdin.read())))}
 
 
-def _update_name_support(run: RunDirectory, say: Callable[[str], None]) -> None:
-    """Find out whether machines that start from now on know each other by name. Containers always do."""
+def _update_namespaces(stack: Stack, run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Find out what machines that start from now on have of their own. Containers have all of it."""
     if not run.containers:
-        names.update(run, say)
+        names.update(run, stack, say)
 
 
 def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
     if not agent_answers(run):
         say("the local cloud's agent has ended: it is started again")
         start_agent(stack.project, run)
-    _update_name_support(run, say)
+    _update_namespaces(stack, run, say)
     if controller_is_dead(run):
         say("the controller has ended: it is started again, with its queue")
         head_up(stack)

@@ -228,7 +228,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
-        "make_environment", "check_host", "neighbours",
+        "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = provider.load(name)

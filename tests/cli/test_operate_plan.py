@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -16,16 +17,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli import doctor, operate, runner
+from cli import doctor, operate, provider, runner
 from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
 from cli.doctor import general
 from cli.doctor.finding import Severity
 from infra import outputs
 from infra.config import load_file
+from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from operations.local import system_packages
+from operations.local import names, system_packages
 from operations.local.__main__ import main
 from tests.support.checkout import CODE, ROOT
 
@@ -47,6 +50,25 @@ def planned() -> Any:
             )
         )
     )
+
+
+def test_what_nodes_lack_on_this_machine_is_said_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(names, "unsupported_reason", lambda first: f"they share /tmp ({first})")
+
+    def lacks(name: str) -> list[str]:
+        made = design(load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
+        return provider.load(made.provider).limits_here(Stack(ROOT, name), made)
+
+    (text,) = lacks("local")
+    assert re.fullmatch(r"they share /tmp \(127\.[\d.]+\)", text)
+    plan = operate.make_plan(Stack(ROOT, "local"), load_file(ROOT / "Pulumi.local.yaml"))
+    assert text in plan["warnings"]
+    assert lacks("local-machines") == []
+    assert lacks("aws-cpu") == []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert lacks("local") == []
 
 
 def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
@@ -192,6 +214,7 @@ def test_the_plan_says_what_accounting_needs(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr("infra.local.subprocess.run", in_this_process)
+    monkeypatch.setattr(names, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")

@@ -307,15 +307,18 @@ def names(host: Host, name: str | None = None) -> Iterable[Finding]:
 def node_names(
     run: RunDirectory, problem: Callable[[str], str | None] = names_of_nodes.unsupported_reason
 ) -> Iterable[Finding]:
-    """Check whether nodes will know each other by name.
+    """Check whether nodes will know each other by name, and have a /tmp of their own.
 
     Args:
         problem: Returns the reason why they will not, for a block of addresses.
     """
     first = planned_block(run.path)
     if (sentence := problem(first)) is None:
-        found = f"nodes know each other by name, with addresses from {first_node_address(first)} on"
-        yield fine("network.node_names", found)
+        yield fine(
+            "network.node_names",
+            f"nodes know each other by name, with addresses from {first_node_address(first)} on, and each "
+            "has a /tmp of its own",
+        )
         return
     yield from_message("network.node_names", Severity.WARNS, sentence)
 
