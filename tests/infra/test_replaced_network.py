@@ -182,10 +182,8 @@ EDITS: dict[str, Any] = {
 }
 """Key of `batch` -> another value."""
 WITH: dict[str, dict[str, Any]] = {
+    "security_groups": {"network.aws": VPC},
     "efa": {"batch.placement_group": "group"},
-    "security_groups": {
-        "network.aws": {"vpc": VPC, "public_subnet": f"{SUBNET}1", "private_subnets": [f"{SUBNET}2"]}
-    },
     "parameters": {
         "batch.container": {"image": "t", "vcpus": 62, "memory_mib": 424000, "command": ["t", "Ref::rate"]},
         "batch.parameters": {"rate": "0.2"},
