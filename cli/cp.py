@@ -52,9 +52,12 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
             "both ends are on the login machine: `./cluster exec --stack "
             f"{up.stack.name} -- cp …` copies there",
             EXIT_USAGE,
+            code="cp.both-remote",
         )
     else:
-        raise UserError(f"cp goes one way, to the login machine or from it: {_HOW}", EXIT_USAGE)
+        raise UserError(
+            f"cp goes one way, to the login machine or from it: {_HOW}", EXIT_USAGE, code="cp.directions"
+        )
 
 
 def stanza(up: StackUp) -> str:
@@ -82,6 +85,7 @@ def _remote_path(path: str) -> str | None:
             f"{path}: {match[1]} is no machine of the stack; write :PATH for the login machine, or ./{path} "
             "for a file here with a colon in its name",
             EXIT_USAGE,
+            code="cp.machine",
         )
     # Users are accustomed to write `~` for the home folder.
     return re.sub(r"^~(/+|$)", "", match[2]) or "."
@@ -90,7 +94,7 @@ def _remote_path(path: str) -> str | None:
 def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     for path in sources:
         if not Path(path).exists():
-            raise UserError(f"{path}: there is no such file here")
+            raise UserError(f"{path}: there is no such file here", code="cp.no-local-file")
     chosen = provider.load(up.provider)
     files = chosen.files_here(up.stack)
     if isinstance(files, Inside):
@@ -118,7 +122,7 @@ def _tell(files: Files, goal: str) -> None:
 def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     parent = Path(last).absolute().parent
     if not parent.is_dir():
-        raise UserError(f"{last}: there is no folder {parent} here")
+        raise UserError(f"{last}: there is no folder {parent} here", code="cp.no-local-folder")
     files = provider.load(up.provider).files_here(up.stack)
     if isinstance(files, Inside):
         fetch_inside(files, sources, last)
@@ -138,7 +142,7 @@ def _matching(files: Files, source: str) -> list[str]:
         return [str(path)]
     if found := sorted(glob.glob(str(path))):  # noqa: PTH207 - the whole path is the pattern
         return found
-    raise UserError(f":{source}: there is no such file on the login machine")
+    raise UserError(f":{source}: there is no such file on the login machine", code="cp.no-remote-file")
 
 
 def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> None:
@@ -151,11 +155,11 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
     """
     if (given.endswith("/") or len(sources) > 1) and not Path(goal).is_dir():
         where = "here" if shown == given else "on the login machine"
-        raise UserError(f"{shown}: there is no such folder {where}")
+        raise UserError(f"{shown}: there is no such folder {where}", code="cp.no-folder")
     words = ["cp", "-R", "--", *sources, goal]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise UserError(done.stderr.strip() or f"cp ended with status {done.returncode}")
+        raise UserError(done.stderr.strip() or f"cp ended with status {done.returncode}", code="cp.failed")
 
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
@@ -170,13 +174,14 @@ def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
             "files go to the login machine by `scp`, which is not on PATH: install OpenSSH's client "
             f"({pages.OPENSSH})",
             EXIT_REFUSED,
+            code="cp.no-scp",
         ) from None
     if done.returncode == 0:
         print(done.stderr, end="", file=sys.stderr)
         return
     if done.returncode == openssh.OWN_FAILURE or openssh.is_connection_failure(done.stderr):
         raise openssh.explain(target, done.stderr)
-    raise UserError(done.stderr.strip() or f"scp ended with status {done.returncode}")
+    raise UserError(done.stderr.strip() or f"scp ended with status {done.returncode}", code="cp.failed")
 
 
 _COPY_LINES = ("cp", "-R", "--remove-destination", "--")
@@ -209,7 +214,7 @@ def send_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
     """
     several = goal.endswith("/") or len(sources) > 1
     if several and _run_inside(machine, ["test", "-d", goal]).returncode:
-        raise UserError(f":{goal}: there is no such folder on the login machine")
+        raise UserError(f":{goal}: there is no such folder on the login machine", code="cp.no-remote-folder")
     with _Folders() as here:
         _copy(machine, [here.word(Path(source)) for source in sources], goal, here)
 
@@ -226,13 +231,16 @@ def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
     """
     found = _run_inside(machine, ["sh", "-c", _MATCH, "sh", *sources])
     if found.returncode == _MISSING:
-        raise UserError(f":{os.fsdecode(found.stderr)}: there is no such file on the login machine")
+        raise UserError(
+            f":{os.fsdecode(found.stderr)}: there is no such file on the login machine",
+            code="cp.no-remote-file",
+        )
     if found.returncode:
-        raise UserError(_error_text(found, "cp"))
+        raise UserError(_error_text(found, "cp"), code="cp.failed")
     matches = [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
     is_folder = Path(goal).is_dir()
     if (goal.endswith("/") or len(matches) > 1) and not is_folder:
-        raise UserError(f"{goal}: there is no such folder here")
+        raise UserError(f"{goal}: there is no such folder here", code="cp.no-local-folder")
     with _Folders() as here:
         _copy(machine, matches, here.word(Path(goal), inside=is_folder), here)
 
@@ -255,7 +263,7 @@ class _Folders(contextlib.ExitStack):
         try:
             handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise UserError(f"{folder}: {error.strerror}") from None
+            raise UserError(f"{folder}: {error.strerror}", code="cp.local-folder") from None
         self.callback(os.close, handle)
         self.open[handle] = folder
         return f"/proc/self/fd/{handle}/{'.' if itself else path.name}"
@@ -264,7 +272,7 @@ class _Folders(contextlib.ExitStack):
 def _copy(machine: Inside, sources: Sequence[str], goal: str, here: _Folders) -> None:
     done = _run_inside(machine, [*_COPY_LINES, *sources, goal], here)
     if done.returncode:
-        raise UserError(_error_text(done, "cp", here))
+        raise UserError(_error_text(done, "cp", here), code="cp.failed")
 
 
 def _run_inside(

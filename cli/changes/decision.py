@@ -180,7 +180,7 @@ def check_changes(
     if why is not None:
         if not reach.release(held):
             why += f"\n{STAYS.format(', '.join(held))}"
-        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED, code="change.refused")
     return CheckedChanges(release=lambda: _release(reach, held, say))
 
 

@@ -62,7 +62,10 @@ def start_agent(project: Path, run: RunDirectory) -> None:
         elif other is None and started is None:
             started = _spawn(project, run, log)
         elif (other is None and ended) or now - began > AGENT_START_SECONDS:
-            raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
+            raise UserError(
+                f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}",
+                code="agent.not-started",
+            )
         time.sleep(0.02)
 
 
@@ -115,9 +118,14 @@ def end_cluster(run: RunDirectory) -> None:
         containers.end_machines(run.path)
         left = end_all(run.pids)
     if left:
-        raise UserError(f"these processes of the cluster cannot be ended: {left}")
+        raise UserError(
+            f"these processes of the cluster cannot be ended: {left}", code="agent.processes-left"
+        )
     if stays := containers.remove_leftovers(run.path):
-        raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+        raise UserError(
+            f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}",
+            code="agent.parts-left",
+        )
     addresses.public_note(run.path).unlink(missing_ok=True)
     shutil.rmtree(run.path, ignore_errors=True)
 

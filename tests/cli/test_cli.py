@@ -128,7 +128,7 @@ def test_a_file_that_is_no_yaml_is_exit_2(cluster: Cluster, project: Path) -> No
 
 def test_a_user_error_is_one_message_with_its_code(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: Any, **_options: Any) -> None:
-        raise UserError("somebody else owns it", EXIT_REFUSED)
+        raise UserError("somebody else owns it", EXIT_REFUSED, code="test.cause")
 
     monkeypatch.setattr(operate, "bring_up", refuse)
     assert cluster("up") == Ended(3, "", "somebody else owns it\n")

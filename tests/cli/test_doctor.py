@@ -81,7 +81,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
         raise ZeroDivisionError("half the machine is broken")
 
     def refuses() -> Iterable[Finding]:
-        raise UserError("/x is not yours. Have it removed.")
+        raise UserError("/x is not yours. Have it removed.", code="test.cause")
 
     def hangs() -> Iterable[Finding]:
         never.wait(600)
@@ -354,7 +354,7 @@ def test_a_provider_that_does_not_exist_yet_is_a_finding(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(name: str) -> Any:
-        raise UserError(f"provider {name!r} is not available. Use local.", EXIT_REFUSED)
+        raise UserError(f"provider {name!r} is not available. Use local.", EXIT_REFUSED, code="test.cause")
 
     monkeypatch.setattr(providers, "load", refuse)
     told = {f.check: f for f in doctor.findings_of(Stack(project, "local"))}

@@ -186,7 +186,7 @@ def test_a_refusal_of_the_provider_stays_one(
     """Without credentials the cluster was not asked, so its logs have nothing about it."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED)
+        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED, code="aws.no-credentials")
 
     monkeypatch.setattr(LocalProvider, "access", refuse)
     with pytest.raises(UserError) as caught:

@@ -199,7 +199,9 @@ def follow(config: StackConfig, console: Console) -> Any:
 def test_a_controller_that_is_restarted_is_waited_for(
     answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
 ) -> None:
-    down = UserError("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    down = UserError(
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code="test.cause"
+    )
     answers += [down, "7", json.dumps({**SEEN, "result": None, "job": RUNNING}), down, down, json.dumps(SEEN)]
     assert follow(config, console).result == RECORD
     assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in said.getvalue()
@@ -231,7 +233,7 @@ def test_one_that_stays_silent_is_told_with_its_last_words(
     answers: list[Any], config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operate, "PATIENCE_SECONDS", 0.1)
-    answers += ["7", UserError("no answer within 30 s")]
+    answers += ["7", UserError("no answer within 30 s", code="cluster.no-answer")]
     with pytest.raises(UserError) as caught:
         follow(config, console)
     text = str(caught.value)
@@ -245,7 +247,7 @@ def test_one_that_stays_silent_is_told_with_its_last_words(
 def test_a_cluster_that_is_gone_is_not_waited_for(
     answers: list[Any], config: StackConfig, console: Console
 ) -> None:
-    answers += ["7", NotUpError("stack test is not up")]
+    answers += ["7", NotUpError("stack test is not up", code="cluster.not-up")]
     with pytest.raises(NotUpError):
         follow(config, console)
 
@@ -253,6 +255,6 @@ def test_a_cluster_that_is_gone_is_not_waited_for(
 def test_a_silent_cluster_does_not_fail_an_up_that_has_its_result(
     answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
 ) -> None:
-    answers += [UserError("no answer")]
+    answers += [UserError("no answer", code="cluster.no-answer")]
     operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), config), design(config, catalog()), console)
     assert "the cluster does not answer just now: no answer" in said.getvalue()

@@ -349,7 +349,7 @@ def test_down_drains_first_and_goes_on_whatever_the_engine_says_of_outputs(
         engine.did.append(f"drain {stack.name} {outputs()}")
 
     def refuse() -> None:
-        raise UserError("the state is damaged")
+        raise UserError("the state is damaged", code="test.cause")
 
     monkeypatch.setattr(LocalProvider, "drain", drain)
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
@@ -389,7 +389,7 @@ def test_a_refusal_on_the_way_to_the_cluster_is_said_at_once(
 
     def refused(_up: StackUp, verb: str, *_rest: str, **_more: Any) -> str:
         asked.append(verb)
-        raise UserError("there are no credentials", EXIT_REFUSED)
+        raise UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
 
     monkeypatch.setattr(login_machine, "tool", refused)
     with pytest.raises(UserError, match=r"^there are no credentials$") as caught:
@@ -406,7 +406,7 @@ def test_up_checks_before_it_changes_anything(
 
     def check_changes(_self: LocalProvider, *_arguments: Any, replace: bool) -> None:
         asked.append(replace)
-        raise UserError("jobs run", EXIT_REFUSED)
+        raise UserError("jobs run", EXIT_REFUSED, code="test.cause")
 
     monkeypatch.setattr(LocalProvider, "check_changes", check_changes)
     monkeypatch.setattr(LocalProvider, "prepare", lambda *_arguments: pytest.fail("something is installed"))
@@ -438,7 +438,7 @@ def test_up_prepares_this_machine_before_it_ends_jobs_or_destroys_what_is_up(
     def prepare(*_arguments: Any) -> None:
         engine.did.append("prepare")
         if fails:
-            raise UserError("no space for the image")
+            raise UserError("no space for the image", code="test.cause")
 
     monkeypatch.setattr(LocalProvider, "check_host", step("check host"))
     monkeypatch.setattr(LocalProvider, "check_changes", check_changes)
@@ -482,7 +482,7 @@ def test_a_benchmark_that_is_off_now_is_not_cancelled_unasked(
     with pytest.raises(UserError, match=r"^nothing was changed: benchmark: it is off now, so job 7"):
         bring_up(off, console)
     # The cluster does not answer, so it is unknown whether the run is over.
-    tool.benchmark = [UserError("no answer")]  # type: ignore[list-item]
+    tool.benchmark = [UserError("no answer", code="cluster.no-answer")]  # type: ignore[list-item]
     with pytest.raises(UserError, match=r"which is not known, because the cluster does not answer"):
         bring_up(off, console)
     assert engine.did == []
@@ -508,7 +508,7 @@ def test_the_same_run_and_a_cluster_that_is_down_end_no_run(
     run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
     same = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
     assert runs.find(up, cluster, training, lambda: same) is None
-    tool.benchmark = [NotUpError("down")]  # type: ignore[list-item]
+    tool.benchmark = [NotUpError("down", code="cluster.not-up")]  # type: ignore[list-item]
     other = {"benchmark_result": FORMER}
     assert runs.find(up, cluster, training, lambda: other) is None
     tool.benchmark = [seen()]
@@ -555,7 +555,7 @@ def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
     asked: list[float] = []
 
     def fail(_on_event: Any, **_options: Any) -> Any:
-        raise UserError("Pulumi: an image was not built")
+        raise UserError("Pulumi: an image was not built", code="test.cause")
 
     def explain(_self: LocalProvider, _design: Any, since: float) -> str | None:
         asked.append(since)

@@ -55,7 +55,7 @@ class Engine:
             for one in declared
             for line in refused(one["type"], one["name"], one["inputs"])
         ]:
-            raise UserError("Pulumi: " + "\n".join(wrong))
+            raise UserError("Pulumi: " + "\n".join(wrong), code="test.cause")
         for one in declared:
             on_event(ResourceDone(one["urn"], one["name"], one["type"], "created", 0.0))
         return Summary({"created": len(declared), "unchanged": 1})
@@ -141,7 +141,7 @@ def test_what_the_provider_accepts_is_made_and_jobs_end_only_then(scene: Scene) 
 
 
 def test_ctrl_c_in_the_preview_ends_no_job_either(scene: Scene) -> None:
-    scene.engine.fails = UserError("interrupted; nothing was changed", EXIT_INTERRUPTED)
+    scene.engine.fails = UserError("interrupted; nothing was changed", EXIT_INTERRUPTED, code="test.cause")
     with pytest.raises(UserError) as caught:
         scene.up()
     assert (caught.value.exit_code, str(caught.value)) == (

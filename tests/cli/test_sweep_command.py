@@ -165,7 +165,7 @@ def test_a_report_that_fails_does_not_hide_a_failed_run(
     user: SweepUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: Any, **_options: Any) -> Made:
-        raise UserError("no space for the report")
+        raise UserError("no space for the report", code="test.cause")
 
     monkeypatch.setattr(report, "make", fail)
     user.slurm.broken = {1}

@@ -123,7 +123,7 @@ def test_ctrl_c_before_anything_is_promised(user: SweepUser) -> None:
 def test_a_submit_that_fails_is_gone_on_with(user: SweepUser) -> None:
     def silent(_stage: str) -> None:
         if user.slurm.submitted:
-            raise UserError("the cluster of stack test did not answer within 90 s")
+            raise UserError("the cluster of stack test did not answer within 90 s", code="cluster.no-answer")
 
     user.slurm.hooks = {"sbatch": silent}
     done = user.run("--nodes", "1,2")
@@ -168,7 +168,7 @@ def test_a_cluster_that_is_silent_for_a_while_loses_nothing(user: SweepUser) -> 
     def silent(_stage: str) -> None:
         if 3 <= user.slurm.looks < 6:
             user.slurm.looks += 1
-            raise UserError("first line\nno route to the login machine")
+            raise UserError("first line\nno route to the login machine", code="test.cause")
 
     user.slurm.hooks = {"show": silent}
     done = user.run("--nodes", "1,2")
@@ -183,7 +183,7 @@ def test_a_cluster_that_stays_silent_is_given_up_and_nothing_is_lost(
 ) -> None:
     def silent(_stage: str) -> None:
         if user.slurm.looks == 3:
-            raise UserError("no route to the login machine")
+            raise UserError("no route to the login machine", code="test.cause")
 
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.2)
     user.slurm.hooks = {"show": silent}
@@ -285,7 +285,7 @@ def test_a_cancel_that_finds_nobody_changes_nothing(user: SweepUser) -> None:
     user.cut_off("--nodes", "1")
 
     def silent(_stage: str) -> None:
-        raise UserError("no route to the login machine")
+        raise UserError("no route to the login machine", code="test.cause")
 
     user.slurm.hooks = {"cancel": silent}
     done = user.run("--cancel")

@@ -286,7 +286,7 @@ def test_without_credentials_or_without_existing_storage_there_is_nothing_to_say
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> None:
-        raise UserError("no credentials")
+        raise UserError("no credentials", code="aws.no-credentials")
 
     monkeypatch.setattr(aws_account, "session", refuse)
     with_one: ClusterDesign = aws_design(mounts=(home("efs", "fs-01234567"),))

@@ -215,7 +215,7 @@ def test_a_head_that_does_not_answer_is_no_head_without_jobs(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(made())
-    head.answer = SshError("timed out")
+    head.answer = SshError("timed out", code="ssh.no-answer")
     with pytest.raises(UserError, match="whether there are any is not known"):
         check_changes(provider, fewer())
     check_changes(provider, fewer(), replace=True)
@@ -243,14 +243,14 @@ def test_files_are_refused_without_jobs_and_what_is_not_possible_always(
 
 def test_changes_that_cost_nothing_ask_nobody(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = SshError("timed out")
+    head.answer = SshError("timed out", code="ssh.no-answer")
     assert len(check_changes(provider, made(dataclasses.replace(CPU, max=20), GPU))) == 1
     assert head.lines == []
 
 
 def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provider: FakeProvider) -> None:
-    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
     with pytest.raises(UserError, match="there are no credentials"):
         check_changes(provider, made())
-    cloud.refuses = UserError("the cloud does not answer")
+    cloud.refuses = UserError("the cloud does not answer", code="cluster.no-answer")
     assert check_changes(provider, made()) == ["what this changes cannot be told: the cloud does not answer"]

@@ -74,9 +74,12 @@ def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakePro
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (SshError("the login machine does not answer\nmore"), "the login machine does not answer"),
-        (NotUpError("stack test is not up"), None),
-        (UserError("no credentials", EXIT_REFUSED), None),
+        (
+            SshError("the login machine does not answer\nmore", code="ssh.no-answer"),
+            "the login machine does not answer",
+        ),
+        (NotUpError("stack test is not up", code="cluster.not-up"), None),
+        (UserError("no credentials", EXIT_REFUSED, code="aws.no-credentials"), None),
     ],
 )
 def test_a_cluster_that_does_not_answer(

@@ -128,7 +128,7 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     def no(jobs: Sequence[Job]) -> None:
-        raise UserError("nothing was changed", EXIT_REFUSED)
+        raise UserError("nothing was changed", EXIT_REFUSED, code="test.cause")
 
     cloud.up(made())
     head.answer = "held=gpu\n" + JOBS
@@ -186,7 +186,7 @@ def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
     def run(line: str, _seconds: float) -> str:
         asked.append(line)
         if len(asked) <= failures:
-            raise UserError("slurmctld does not answer")
+            raise UserError("slurmctld does not answer", code="cluster.no-answer")
         return ""
 
     assert decision.ClusterControl(run).release(["a"]) == released
@@ -204,7 +204,7 @@ def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, 
 
 def test_a_head_that_is_dead_is_a_sentence(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = SshError("cannot reach ann@x port 22: timed out", passing=True)
+    head.answer = SshError("cannot reach ann@x port 22: timed out", passing=True, code="ssh.no-answer")
     assert drain(provider) == [
         "the cluster does not answer, so nobody knows which jobs run (cannot reach ann@x port 22: timed "
         "out); it is ended all the same"
@@ -222,7 +222,7 @@ def test_a_cluster_that_is_not_up_is_drained_without_a_word(
 
 def test_down_goes_on_without_credentials(cloud: FakeCloud, provider: FakeProvider) -> None:
     """The engine reports the problem better, and the destroy is its task."""
-    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
     (said,) = drain(provider)
     assert "(there are no credentials)" in said
     assert said.endswith("it is ended all the same")
@@ -281,7 +281,7 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
     stack.file.write_text("config: {}\n")
     assert provider.kept(stack, outputs) == lines
-    cloud.refuses = UserError("no credentials")
+    cloud.refuses = UserError("no credentials", code="aws.no-credentials")
     assert provider.kept(stack, outputs) == ["what stays on purpose could not be listed: no credentials"]
 
 

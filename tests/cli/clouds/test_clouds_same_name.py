@@ -96,7 +96,7 @@ def test_on_google_cloud_a_name_is_one_in_the_whole_project(provider: FakeProvid
 def test_a_cloud_that_does_not_say_it_stops_nobody(
     cloud: FakeCloud, provider: FakeProvider, stack: Stack
 ) -> None:
-    cloud.refuses = UserError("the cloud does not answer")
+    cloud.refuses = UserError("the cloud does not answer", code="cluster.no-answer")
     assert check(provider, stack)[0] == (
         "whether another stack has a cluster of this name cannot be told: the cloud does not answer"
     )
@@ -120,14 +120,14 @@ def test_doctor_says_it_too(
     assert finding.severity is Severity.STOPS
     assert "slurm-stacks:cluster.name: c is the name" in finding.found
     assert str(finding.cure).startswith("Write another `name`")
-    cloud.refuses = UserError("no answer")
+    cloud.refuses = UserError("no answer", code="cluster.no-answer")
     (finding,) = findings(provider, stack)
     assert finding.severity is Severity.WARNS
     cloud.refuses = None
     engine.known = outputs()
     assert findings(provider, stack) == []
     known_clusters.note_cluster(stack, PLACE)
-    cloud.refuses = UserError("no answer")
+    cloud.refuses = UserError("no answer", code="cluster.no-answer")
     assert findings(provider, stack) == [], "ours is not asked about"
 
 

@@ -112,7 +112,7 @@ def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_kno
 
     def silent(_run: RunDirectory, _stack: str) -> Any:
         def ask(_line: str, _seconds: float) -> str:
-            raise UserError("Unable to contact slurm controller")
+            raise UserError("Unable to contact slurm controller", code="test.cause")
 
         return ClusterControl(ask)
 

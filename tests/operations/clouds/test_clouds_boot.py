@@ -171,7 +171,7 @@ def test_login_machines_are_waited_for_and_their_keys_are_the_ones(cloud: FakeCl
 
 def test_what_the_cloud_refuses_ends_the_wait_at_once(cloud: FakeCloud) -> None:
     cloud.run("controller")
-    cloud.refuses = UserError("no credentials", EXIT_REFUSED)
+    cloud.refuses = UserError("no credentials", EXIT_REFUSED, code="aws.no-credentials")
     with pytest.raises(UserError, match=r"^no credentials$"):
         Boot(cloud).facts()
 
