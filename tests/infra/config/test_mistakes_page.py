@@ -47,8 +47,9 @@ def examples() -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(SENTENCES.glob("config_*.txt")):
         for message in file.read_text(encoding="utf-8").strip().split("\n\n"):
-            line, _, _ = message.partition("\n")
-            found.setdefault(line.rpartition("[")[2].rstrip("]"), message)
+            code = re.search(rf"\[({CODE.pattern})\]$", message, re.M)
+            assert code is not None, message
+            found.setdefault(code[1], message)
     return found
 
 
@@ -57,8 +58,8 @@ def rows() -> Iterator[str]:
     yield from ("| code | allowed |", "|---|---|")
     for code, message in sorted(examples().items()):
         allowed = re.search(r"^    allowed +(.*)$", message, re.M)
-        whole = re.sub(r"^Pulumi\.\w+\.yaml[,:]? ", "", message.rpartition(" [")[0])
-        yield f"| `{code}` | {_cell(allowed[1] if allowed else whole)} |"
+        whole = re.sub(r"^Pulumi\.\w+\.yaml[,:]? ", "", message.rpartition("[")[0])
+        yield f"| `{code}` | {_cell(allowed[1] if allowed else ' '.join(whole.split()))} |"
 
 
 def _cell(text: str) -> str:
