@@ -106,7 +106,8 @@ def _print_text(stack: str, findings: Sequence[Finding]) -> None:
             _row(table, Severity.FINE, group, "; ".join(calm))
         for finding in found:
             if finding.severity is not Severity.FINE:
-                _row(table, finding.severity, finding.check, finding.found, finding.cure)
+                found_text = f"{finding.found} [{finding.code}]" if finding.code else finding.found
+                _row(table, finding.severity, finding.check, found_text, finding.cure)
     put(table)
     stopping = sum(f.severity is Severity.STOPS for f in findings)
     warnings = sum(f.severity is Severity.WARNS for f in findings)

@@ -132,7 +132,7 @@ def explained() -> Iterator[None]:
             ) from error
         if code in INVALID:
             why = f"AWS does not accept these credentials ({message}). {GET_SOME}"
-            raise UserError(why, EXIT_REFUSED, code="aws.credentials-unusable") from error
+            raise UserError(why, EXIT_REFUSED, code="aws.credentials-refused") from error
         if code in DENIED:
             raise UserError(
                 f"your user or role on AWS may not call {error.operation_name} ({message}): have it allowed, "

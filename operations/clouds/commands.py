@@ -231,7 +231,7 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
     try:
         os.execvp(line[0], line)
     except FileNotFoundError:
-        raise UserError(refusal, EXIT_REFUSED, code="boot.refused") from None
+        raise UserError(refusal, EXIT_REFUSED, code="cloud.tool-missing") from None
 
 
 def verbs(opened: Open) -> dict[str, Verb]:

@@ -113,7 +113,7 @@ def _check_folder(target: Path, needed_mib: int) -> None:
         UserError: The environment would not fit there, or not run.
     """
     if problem := noexec_problem(target):
-        raise UserError(problem, EXIT_REFUSED, code="training.cache")
+        raise UserError(problem, EXIT_REFUSED, code="training.noexec")
     if problem := space_problem(target, needed_mib):
         raise UserError(problem, code="training.space")
 

@@ -41,7 +41,7 @@ def check_loopback() -> None:
         UserError: Exit 3, with the cure.
     """
     if (found := loopback_problem()) is not None:
-        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="run.folder")
+        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="host.loopback")
 
 
 def loopback_problem() -> tuple[str, str] | None:

@@ -172,7 +172,7 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
         with contextlib.suppress(UserError):
             programs.capture([*_root(""), "rm", "-f", POLICY])
     if problem := unsuitable():
-        raise UserError(problem, EXIT_REFUSED, code="packages.missing")
+        raise UserError(problem, EXIT_REFUSED, code="packages.unsuitable")
 
 
 def ensure_for(purpose: str, say: Say) -> None:

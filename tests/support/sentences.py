@@ -25,13 +25,16 @@ if TYPE_CHECKING:  # the training environment, in which some tests run, lacks wh
 ROOT = Path(__file__).parents[2]
 HEAD = "== "
 """Begins the line above the message of a test."""
+FOLDERS = r"/[^\s'\":,;`(]*/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?"
 PLACES = [
-    (r"/tmp/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[^/\s'\":,;`)]+", "<folder of the test>"),
-    (r"/tmp/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?", "<folder of the tests>"),
+    (rf"{FOLDERS}/[^/\s'\":,;`)]+", "<folder of the test>"),
+    (FOLDERS, "<folder of the tests>"),
     (re.escape(sys.prefix), "<environment>"),
     (re.escape(str(ROOT)), "<checkout>"),
+    (r"/runs/[0-9a-f]{10}", "/runs/<cluster>"),
+    (r"\d+ MiB( are)? free", "<n> MiB\\1 free"),
 ]
-"""Paths that differ from run to run."""
+"""What differs from run to run: paths, the free space on a disk."""
 _causes: dict[str, int] = {}
 
 

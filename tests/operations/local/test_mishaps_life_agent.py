@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
 from node import rpc
 from node.processes import ProcessId, caller, with_environment
 from operations.local import agent, cluster
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -285,7 +285,7 @@ def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> Non
     ]
     assert local.process("controller").alive()
     (local.run.bucket / "loader.py").unlink()
-    with pytest.raises(UserError, match=r"bucket/loader\.py(.|\n)*down --stack test"):
+    with sentences.raises("cluster.part-gone", "bucket/loader.py", "`./cluster down --stack test`"):
         cluster.repair(Stack(local.project, "test"), said.append)
 
 
