@@ -402,6 +402,7 @@ def _let_go() -> None:
 
 
 def _run() -> None:
+    Output.json = False
     if not app.registered_groups:
         app.add_typer(chaos.app, name="chaos")
         app.add_typer(env.app, name="env")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import platform
@@ -104,7 +105,8 @@ def changes(
     if found is None:
         return
     if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
-        yield from_message("cluster.changes", Severity.STOPS, reason)
+        finding = from_message("cluster.changes", Severity.STOPS, reason.text)
+        yield dataclasses.replace(finding, code=reason.code)
     if (former := runs.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
 

@@ -258,7 +258,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
         return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
-            raise NotUpError(clusters.why_gone(stack, run), code="cluster.gone") from None
+            raise NotUpError(clusters.why_gone(stack, run), code="cluster.not-up") from None
         raise UserError(
             f"the local cloud of stack {stack.name} does not answer ({error}): "
             f"`./cluster up --stack {stack.name}` starts it again",

@@ -81,7 +81,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
         raise ZeroDivisionError("half the machine is broken")
 
     def refuses() -> Iterable[Finding]:
-        raise UserError("/x is not yours. Have it removed.", code="test.cause")
+        raise UserError("/x is not yours. Have it removed.", code="folder.foreign")
 
     def hangs() -> Iterable[Finding]:
         never.wait(600)
@@ -101,7 +101,9 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
     told = {f.check: f for f in found}
     assert "ZeroDivisionError: half the machine is broken" in told["breaks"].found
     assert told["breaks"].severity is Severity.WARNS
-    assert told["refuses"] == Finding("refuses", Severity.STOPS, "/x is not yours.", "Have it removed.")
+    assert told["refuses"] == Finding(
+        "refuses", Severity.STOPS, "/x is not yours.", "Have it removed.", "folder.foreign"
+    )
     assert told["hangs"].severity is Severity.WARNS
     assert "no answer within 60 s" in told["hangs"].found
 
@@ -318,11 +320,11 @@ def test_json_is_the_contract(
     told = json.loads(out)
     assert (code, set(told), told["stack"], told["ok"]) == (1, {"stack", "findings", "ok"}, "local", False)
     for row in told["findings"]:
-        assert set(row) == {"check", "severity", "found", "cure"}
+        assert set(row) == {"check", "severity", "found", "cure", "code"}
         assert row["severity"] in ("stops", "warns", "fine")
         assert (row["cure"] is None) == (row["severity"] == "fine")
     assert told["findings"][-1] == {
-        "check": "disk.b", "severity": "stops", "found": "full\nof [x]", "cure": "empty [it]",
+        "check": "disk.b", "severity": "stops", "found": "full\nof [x]", "cure": "empty [it]", "code": None,
     }  # fmt: skip
     code, out = diagnosed(monkeypatch, capsys, [], "--json")
     assert (code, json.loads(out)["ok"]) == (0, True)

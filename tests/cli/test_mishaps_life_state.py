@@ -28,6 +28,7 @@ from infra.instance_types.catalog import catalog
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from operations.access import StackUp
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import design as small
 from tests.support.fake_machines import FakeMachines
@@ -134,7 +135,7 @@ def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachin
     state_file(local).write_text("{")
     with (
         state.locked(Stack(local.project, "test"), "up"),
-        pytest.raises(UserError, match="is working on stack test") as caught,
+        sentences.raises("state.busy") as caught,
     ):
         operate.take_down(Stack(local.project, "test"), "local", console)
     assert caught.value.exit_code == 3

@@ -11,7 +11,7 @@ from cli import report
 from cli.report import Made
 from infra.errors import UserError
 from node.benchmark import Run
-from tests.support import sweep_cluster
+from tests.support import sentences, sweep_cluster
 from tests.support.sweep_cluster import STACK, SweepUser
 
 
@@ -76,17 +76,9 @@ def test_many_runs_go_in_several_calls_and_one_chain(user: SweepUser) -> None:
 def test_every_mistake_in_the_numbers_is_said_at_once(user: SweepUser) -> None:
     done = user.run("--nodes", "0,x,,2,2,9,-1")
     assert (done.code, done.out) == (2, "")
-    for said in (
-        "0: a run needs at least one node",
-        "'x' is not a whole number",
-        "nothing between two commas",
-        "2 is given twice",
-        "9 is more than the 8 nodes of partition debug "
-        f"(slurm-stacks:cluster.partitions[0].nodes.max in {user.project}/Pulumi.test.yaml)",
-        "-1: a run needs",
-        "--nodes 1,2,4",
-    ):
-        assert said in done.err
+    limit = f"slurm-stacks:cluster.partitions[0].nodes.max in {user.project}/Pulumi.test.yaml"
+    wrong = ("0: ", "'x'", "2 is", "9 is", "8 nodes of partition debug", limit, "-1: ", "--nodes 1,2,4")
+    sentences.printed(done.err, "sweep.option", *wrong)
     assert user.run("--repeat", "0").code == 2
     assert user.run("--nodes", "1,2,3", "--repeat", "100").code == 2
     assert user.run("--cancel", "--nodes", "1").code == 2
@@ -103,10 +95,8 @@ def test_a_stack_without_a_benchmark_is_told_what_to_set(user: SweepUser) -> Non
 def test_a_cluster_that_is_not_up(user: SweepUser) -> None:
     user.slurm.up = False
     done = user.run("--nodes", "1")
-    assert (done.code, done.err) == (
-        1,
-        "stack test is not up: bring it up with `./cluster up --stack test`\n",
-    )
+    assert done.code == 1
+    sentences.printed(done.err, "cluster.not-up", "`./cluster up --stack test`")
     assert user.left() == []
 
 
@@ -127,9 +117,10 @@ def test_a_failed_run_is_named_and_the_others_have_results(user: SweepUser) -> N
     done = user.run("--nodes", "1,2,4")
     assert done.code == 1
     assert user.kept() == [(1, 1), (4, 3)]
-    *_, head, words, count = done.err.splitlines()
-    assert head.startswith("run 2 (2 nodes, 1 of 1), job 2: ended without a result (FAILED); the end of its")
-    assert (words, count) == ("  words of job 2", "1 of 3 runs without a result")
+    told = done.err[done.err.rindex("run 2 (") :]
+    sentences.printed(
+        told, "sweep.runs-failed", "run 2 (2 nodes, 1 of 1), job 2: ", "FAILED", "words of job 2"
+    )
     assert user.reports == [["test"]], "the report is made all the same"
     assert user.left() == []
 

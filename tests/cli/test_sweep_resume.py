@@ -285,11 +285,11 @@ def test_a_cancel_that_finds_nobody_changes_nothing(user: SweepUser) -> None:
     user.cut_off("--nodes", "1")
 
     def silent(_stage: str) -> None:
-        raise UserError("no route to the login machine", code="test.cause")
+        raise UserError("no route to the login machine", code="ssh.unreachable")
 
     user.slurm.hooks = {"cancel": silent}
     done = user.run("--cancel")
-    assert (done.code, done.err) == (1, "no route to the login machine\n")
+    assert (done.code, done.err) == (1, "no route to the login machine [ssh.unreachable]\n")
     assert user.left() != []
 
 

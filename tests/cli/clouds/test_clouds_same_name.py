@@ -14,6 +14,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign
+from tests.support import sentences
 from tests.support.cloud_up import FILE, cloud, head, made, outputs, provider, state
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head
 
@@ -61,7 +62,7 @@ def test_up_is_refused_where_another_stack_has_a_cluster_of_that_name(
     assert "Write another `name` into Pulumi.mine.yaml" in text
     assert "`./cluster down --stack mine`" in text
     assert known_clusters.known_places(stack) == [], "it is not taken for our own the next time"
-    with pytest.raises(UserError, match="is the name of a cluster"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack)
 
 
@@ -77,7 +78,7 @@ def test_a_free_name_is_used_and_is_ours_from_then_on(
 
 def test_what_the_engine_knows_is_ours(cloud: FakeCloud, provider: FakeProvider, stack: Stack) -> None:
     cloud.left = OTHERS
-    with pytest.raises(UserError, match="name of a cluster"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack, lambda: outputs(name="d"))
     assert check(provider, stack, outputs) == [], "a colleague's checkout with the same backend"
 
@@ -87,7 +88,7 @@ def test_on_google_cloud_a_name_is_one_in_the_whole_project(provider: FakeProvid
     other = FakeCloud(ClusterRef.of(moved))
     other.left = OTHERS
     provider.clouds[ClusterRef.of(moved)] = other
-    with pytest.raises(UserError, match="in project p which"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack, lambda: outputs(project="q"), moved)
     here = lambda: outputs(zone="region-1-a", project="p")  # noqa: E731
     assert check(provider, stack, here, moved) == [], "it is this stack's own that moves"
@@ -136,11 +137,11 @@ def test_down_of_a_stack_that_has_made_nothing_ends_no_other_stacks_cluster(
 ) -> None:
     provider.clouds[OF_FILE] = cloud
     cloud.run("controller", stack="theirs")
-    with pytest.raises(UserError) as caught:
+    with sentences.raises(
+        "cluster.of-another-stack", "eu-west-1", "`./cluster down --stack theirs`"
+    ) as caught:
         provider.drain(stack, nothing, print, print)
     assert caught.value.exit_code == EXIT_REFUSED
-    assert "nothing was ended: cluster renamed in eu-west-1 is of stack theirs" in str(caught.value)
-    assert "`./cluster down --stack theirs`" in str(caught.value)
     assert known_clusters.known_places(stack) == []
     assert head.lines == [], "no partition is held"
 

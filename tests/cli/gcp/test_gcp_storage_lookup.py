@@ -14,10 +14,11 @@ from pulumi_gcp.filestore import outputs
 from cli.doctor.finding import Finding, Severity, fine
 from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
 from node.model import Mount
 from operations.gcp import account, leftovers
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import EXISTING, NFS, ZONE, gcp_design
@@ -144,7 +145,7 @@ def test_a_bucket_is_there(there: Project) -> None:
 
 def test_up_says_it_before_anything_is_made(there: Project) -> None:
     design = gcp_design(mounts=(DISK,), project=there.account.project, trains=False)
-    with pytest.raises(UserError, match=r"storage\.home\.existing: there is no disk lab-home") as refused:
+    with sentences.raises("change.not-checked", "storage.home.existing", "lab-home") as refused:
         GcpProvider().check_changes(Stack(ROOT, "t"), design, dict, print, replace=False)
     assert refused.value.exit_code == EXIT_REFUSED
     assert list(diagnosis.storage(gcp_design())) == []
