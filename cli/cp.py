@@ -155,7 +155,8 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
     """
     if (given.endswith("/") or len(sources) > 1) and not Path(goal).is_dir():
         where = "here" if shown == given else "on the login machine"
-        raise UserError(f"{shown}: there is no such folder {where}", code="cp.no-folder")
+        code = "cp.no-local-folder" if where == "here" else "cp.no-remote-folder"
+        raise UserError(f"{shown}: there is no such folder {where}", code=code)
     words = ["cp", "-R", "--", *sources, goal]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:

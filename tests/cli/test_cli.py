@@ -141,14 +141,13 @@ def test_a_user_error_is_one_message_with_its_code(cluster: Cluster, monkeypatch
 
 
 def test_mistakes_are_json_for_programs(cluster: Cluster, project: Path) -> None:
-    file = project / "Pulumi.local.yaml"
-    file.write_text(
-        file.read_text().replace("slurm-stacks:cluster:", "slurm-stacks:cluster:\n    nmae: x", 1)
-    )
+    text = "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
+    (project / "Pulumi.local.yaml").write_text(text)
     done = cluster("plan", "--json")
-    (mistake,) = json.loads(done.out)["error"]["mistakes"]
-    assert (done.code, mistake["code"]) == (2, "key.unknown")
-    assert mistake["path"] == "slurm-stacks:cluster.nmae"
+    assert done.code == 2
+    mistakes = {mistake["path"]: mistake["code"] for mistake in json.loads(done.out)["error"]["mistakes"]}
+    assert mistakes["slurm-stacks:cluster.nmae"] == "key.unknown"
+    assert mistakes["slurm-stacks:cluster.name"] == "key.missing"
 
 
 def test_ctrl_c_is_said_and_is_130(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

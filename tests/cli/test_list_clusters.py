@@ -342,10 +342,10 @@ def test_what_is_left_is_named_and_another_call_finds_it(
 def test_a_cluster_whose_checkout_is_there_is_ended_there(tmp_path: Path) -> None:
     stack = made(tmp_path / "it's here")
     (record,) = clusters.recorded()
-    with sentences.raises("list.checkout-there", stack.project) as caught:
+    with sentences.raises("list.checkout-there", stack.project, varies=[record.id]) as caught:
         down(record.id)
     assert caught.value.exit_code == EXIT_REFUSED
-    with sentences.raises("list.cluster-unknown", record.id) as caught:
+    with sentences.raises("list.cluster-unknown", varies=[record.id]) as caught:
         down("0000000000")
     assert caught.value.exit_code == EXIT_USAGE
 
@@ -367,7 +367,7 @@ def test_a_clouds_cluster_without_its_checkout_is_looked_for(
     shutil.rmtree(tmp_path / "gone")
     (record,) = clusters.recorded()
     (machine,) = account.nodes("cpu-0", 1)
-    with sentences.raises("list.state-left", "`./cluster down --stack aws`", varies=[machine]):
+    with sentences.raises("list.state-left", "`./cluster down --stack aws`", varies=[machine, record.id]):
         down(record.id)
     account.ec2.terminate_instances(InstanceIds=[machine])
     for volume in account.ec2.describe_volumes()["Volumes"]:

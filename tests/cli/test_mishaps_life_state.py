@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -135,7 +136,7 @@ def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachin
     state_file(local).write_text("{")
     with (
         state.locked(Stack(local.project, "test"), "up"),
-        sentences.raises("state.busy") as caught,
+        sentences.raises("state.busy", "stack test", varies=[f"pid {os.getpid()}"]) as caught,
     ):
         operate.take_down(Stack(local.project, "test"), "local", console)
     assert caught.value.exit_code == 3

@@ -89,7 +89,7 @@ def test_a_stack_without_a_benchmark_is_told_what_to_set(user: SweepUser) -> Non
     (user.project / "Pulumi.test.yaml").write_text(STACK.replace("{epochs: 1}", "{enabled: false}"))
     done = user.run("--nodes", "1")
     assert done.code == 2
-    assert "Set slurm-stacks:benchmark.enabled to true" in done.err
+    sentences.printed(done.err, "sweep.no-benchmark", "slurm-stacks:benchmark.enabled")
 
 
 def test_a_cluster_that_is_not_up(user: SweepUser) -> None:
@@ -104,8 +104,7 @@ def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -
     user.slurm.needed = False
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "/workload\n" in done.err
-    assert "Run `./cluster up --stack test` to bring it there" in done.err
+    sentences.printed(done.err, "sweep.cluster-lacks", "/workload\n", "`./cluster up --stack test`")
     assert (user.slurm.submitted, user.left()) == ([], [])
 
 
@@ -148,22 +147,22 @@ def test_a_result_that_is_none_is_a_failure(user: SweepUser, monkeypatch: pytest
     monkeypatch.setattr(sweep_cluster, "record", lambda nodes, job: {"job_id": str(job), "nodes": nodes})
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "the job's result is not valid: " in done.err
-    assert "result.apiVersion: missing" in done.err
+    assert "[sweep.runs-failed]" in done.err
+    assert "result.apiVersion" in done.err
 
 
 def test_a_report_that_fails_does_not_hide_a_failed_run(
     user: SweepUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: Any, **_options: Any) -> Made:
-        raise UserError("no space for the report", code="test.cause")
+        raise UserError("no space for the report", code="system.no-space")
 
     monkeypatch.setattr(report, "make", fail)
     user.slurm.broken = {1}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
     assert "no space for the report" in done.err
-    assert "1 of 2 runs without a result" in done.err
+    assert "[sweep.runs-failed]" in done.err
     assert user.left() == []
 
 
@@ -172,5 +171,6 @@ def test_another_users_run_is_not_ones_own(user: SweepUser, monkeypatch: pytest.
     monkeypatch.setattr(Run, "show", lambda run, jobs=None: {**show(run, jobs), "owner": "alice"})
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "is alice's run, whose result is not yours: change a value of the benchmark" in done.err
+    assert "[sweep.runs-failed]" in done.err
+    assert "alice" in done.err
     assert user.kept() == []

@@ -167,7 +167,7 @@ def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
 def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = diagnosis.docker(DESIGN)
-    assert "not on PATH" in finding.found
+    sentences.finding(finding, "docker", Severity.WARNS)
     assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
 

@@ -93,7 +93,7 @@ def test_a_free_volume_is_described(lab: Lab) -> None:
 def test_a_volume_without_encryption_is_a_warning(lab: Lab) -> None:
     first, second = lab.found(home("nfs", lab.volume(encrypted=False)))
     assert (first.severity, second.severity) == (Severity.WARNS, Severity.FINE)
-    assert "not encrypted" in first.found
+    sentences.finding(first, "storage", Severity.WARNS)
 
 
 def test_a_volume_of_somebody_elses_machine_stops_up_and_the_controllers_own_does_not(lab: Lab) -> None:
@@ -102,7 +102,7 @@ def test_a_volume_of_somebody_elses_machine_stops_up_and_the_controllers_own_doe
     lab.ec2.attach_volume(VolumeId=made, InstanceId=theirs, Device="/dev/sdf")
     (only,) = lab.found(home("nfs", made))
     assert only.severity is Severity.STOPS
-    assert f"{made} is attached to {theirs}" in only.found
+    sentences.finding(only, "storage", Severity.STOPS, made, theirs)
     lab.ec2.detach_volume(VolumeId=made, InstanceId=theirs)
     lab.ec2.attach_volume(VolumeId=made, InstanceId=lab.account.head(), Device="/dev/sdf")
     assert [one.severity for one in lab.found(home("nfs", made))] == [Severity.FINE]
@@ -120,7 +120,7 @@ MISSING: list[tuple[Mount, str]] = [
 def test_what_does_not_exist_is_one_message(lab: Lab, mount: Mount, what: str) -> None:
     (only,) = lab.found(mount)
     assert only.severity is Severity.STOPS
-    assert f"there is no {what}" in only.found
+    sentences.finding(only, "storage", Severity.STOPS, what)
 
 
 # --- EFS ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(lab: Lab) ->
     snapshot = lab.ec2.create_snapshot(VolumeId=lab.volume())["SnapshotId"]
     small = dataclasses.replace(NFS[0], restore=snapshot, name="home")
     (only,) = lab.found(small)
-    assert (only.severity, only.cure) == (Severity.STOPS, "Write size_gib: 70, or more.")
+    sentences.finding(only, "storage", Severity.STOPS, "size_gib")
     (only,) = lab.found(dataclasses.replace(small, size_gib=70))
     assert only.severity is Severity.FINE
     tags = [OURS, {"Key": "Name", "Value": "c-home"}]
@@ -248,23 +248,22 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(lab: Lab) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "region", "severity", "words"),
+    ("name", "region", "severity", "named"),
     [
-        ("data-1", REGION, Severity.FINE, "data-1 is mounted at /data, read-only"),
-        ("data-2", "eu-central-1", Severity.WARNS, "data-2 is in eu-central-1, not in eu-west-1"),
-        ("data-3", None, Severity.STOPS, "there is no bucket data-3"),
+        ("data-1", REGION, Severity.FINE, ["data-1", "/data"]),
+        ("data-2", "eu-central-1", Severity.WARNS, ["data-2", "eu-central-1"]),
+        ("data-3", None, Severity.STOPS, ["data-3"]),
     ],
 )
 def test_a_bucket_is_there_and_near(
-    lab: Lab, name: str, region: str | None, severity: Severity, words: str
+    lab: Lab, name: str, region: str | None, severity: Severity, named: list[str]
 ) -> None:
     if region is not None:
         s3 = boto3.client("s3", region, endpoint_url=lab.account.url, **KEYS)
         s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
     mount = Mount("/data", "s3", existing=f"s3://{name}/train", options="ro", name="buckets[0]")
     (only,) = lab.found(mount)
-    assert only.severity is severity
-    assert f"storage.buckets[0].bucket: {words}" in only.found
+    sentences.finding(only, "storage", severity, "storage.buckets[0].bucket", *named)
 
 
 # --- where they are asked -----------------------------------------------------------------------------------

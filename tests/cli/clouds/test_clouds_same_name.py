@@ -115,12 +115,11 @@ def test_doctor_says_it_too(
     engine = Engine()
     monkeypatch.setattr(runner, "select", lambda *_: engine)
     (finding,) = findings(provider, stack)
-    assert (finding.severity, finding.found) == (Severity.FINE, "no cluster is named c there yet")
+    sentences.finding(finding, "name", Severity.FINE)
     cloud.left = OTHERS
     (finding,) = findings(provider, stack)
     assert finding.severity is Severity.STOPS
-    assert "slurm-stacks:cluster.name: c is the name" in finding.found
-    assert str(finding.cure).startswith("Write another `name`")
+    sentences.finding(finding, "name", Severity.STOPS, "slurm-stacks:cluster.name", "`name`")
     cloud.refuses = UserError("no answer", code="cluster.no-answer")
     (finding,) = findings(provider, stack)
     assert finding.severity is Severity.WARNS
