@@ -147,7 +147,7 @@ def test_mistakes_are_json_for_programs(cluster: Cluster, project: Path) -> None
     assert done.code == 2
     mistakes = {mistake["path"]: mistake["code"] for mistake in json.loads(done.out)["error"]["mistakes"]}
     assert mistakes["slurm-stacks:cluster.nmae"] == "key.unknown"
-    assert mistakes["slurm-stacks:cluster.name"] == "key.missing"
+    assert mistakes["slurm-stacks:cluster.partitions"] == "key.missing"
 
 
 def test_ctrl_c_is_said_and_is_130(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_ssh_is_a_shell(cluster: Cluster, project: Path, monkeypatch: pytest.Mon
 def test_ssh_with_a_command_has_a_shell_read_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words are joined as ssh does; words after the command belong to the command."""
     seen: list[Any] = []
-    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv: seen.append(argv))
+    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv, _greeting="": seen.append(argv))
     assert cluster("ssh", "--stack", "other", "sh", "-s", "x", "--stack").code == 0
     assert cluster("ssh", "cd /x && ls | wc -l").code == 0
     assert seen == [["sh", "-c", "sh -s x --stack"], ["sh", "-c", "cd /x && ls | wc -l"]]

@@ -107,7 +107,7 @@ def test_a_machine_that_cannot_be_reached_is_told_from_a_file_that_is_not_there(
         ((":a", "b", "c"), "cp.directions"),
         ((":a", ":b"), "cp.both-remote"),
         (("node-1:a", "b"), "cp.machine"),
-        (("a", "b", ":c", ":d"), "cp.directions"),
+        (("a", "b", ":c", ":d"), "cp.both-remote"),
     ],
 )
 def test_impossible_copies_are_refused_before_anything_is_done(
