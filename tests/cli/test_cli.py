@@ -147,7 +147,7 @@ def test_mistakes_are_json_for_programs(cluster: Cluster, project: Path) -> None
     assert done.code == 2
     mistakes = {mistake["path"]: mistake["code"] for mistake in json.loads(done.out)["error"]["mistakes"]}
     assert mistakes["slurm-stacks:cluster.nmae"] == "key.unknown"
-    assert mistakes["slurm-stacks:cluster.partitions"] == "key.missing"
+    assert mistakes["slurm-stacks:cluster.partitions"] == "partition.none"
 
 
 def test_ctrl_c_is_said_and_is_130(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

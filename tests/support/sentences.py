@@ -37,6 +37,8 @@ PLACES = [
     (r"\b(i|vol|vpc|subnet|snap|sg|ami)-[0-9a-f]{17}\b", r"\1-<id>"),
     (r"\bfs-[0-9a-f]{8,17}\b", "fs-<id>"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
+    (r"\bfrom \d{5} (on|to \d{5})\b", "from <port>"),
+    (r"--cluster [0-9a-f]{10}\b", "--cluster <id>"),
     (r"/runs/[0-9a-f]{10}", "/runs/<cluster>"),
     (r"\d+ MiB( are)? free", "<n> MiB\\1 free"),
 ]
