@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import ROOT
+from tests.support.sentences import HEAD as HEAD_OF_TEST
 
 PAGE = ROOT / "docs" / "mistakes.md"
 SENTENCES = Path(__file__).with_name("sentences")
@@ -45,8 +46,10 @@ def _codes(file: Path) -> Iterator[str]:
 def examples() -> dict[str, str]:
     """Return the first message of each code."""
     found: dict[str, str] = {}
-    for file in sorted(SENTENCES.glob("config_*.txt")):
-        for message in file.read_text(encoding="utf-8").strip().split("\n\n"):
+    texts = [file.read_text(encoding="utf-8").strip() for file in sorted(SENTENCES.glob("config_*.txt"))]
+    # Warnings, which have no codes, stand with the names of their tests.
+    for text in (text for text in texts if not text.startswith(HEAD_OF_TEST)):
+        for message in text.split("\n\n"):
             code = re.search(rf"\[({CODE.pattern})\]$", message, re.M)
             assert code is not None, message
             found.setdefault(code[1], message)
