@@ -39,6 +39,7 @@ PLACES = [
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\bfrom \d{5} (on|to \d{5})\b", "from <port>"),
     (r"--cluster [0-9a-f]{10}\b", "--cluster <id>"),
+    (r"/bench/[0-9a-f]{16}(/[\w-]+)?", "/bench/<run>"),
     (r"/runs/[0-9a-f]{10}", "/runs/<cluster>"),
     (r"\d+ MiB( are)? free", "<n> MiB\\1 free"),
 ]
