@@ -196,7 +196,25 @@ def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
     return (*files_of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
 
 
-def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why changes are refused.
+
+    Attributes:
+        code: The code of the error that says it.
+        text: The changes with their costs, and what to do.
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def refusal(
+    found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace"
+) -> Refusal | None:
     """Return why these changes are refused; `None` if they are allowed.
 
     Args:
@@ -204,26 +222,24 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
         command: The command that makes them all the same, for the message.
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
-        return _because("this is not possible: put the old value back", never)
+        return Refusal("change.impossible", _because("this is not possible: put the old value back", never))
     if lost := [change for change in found if change.deletes]:
         why = _because(f"this deletes files. Save them first. `{command}` makes the change anyway", lost)
         ended = [job for job in jobs or () if any(change.costs(job) for change in lost)]
-        return "\n".join([why, *losses(lost), *listed(ended)])
+        return Refusal("change.deletes-files", "\n".join([why, *losses(lost), *listed(ended)]))
     costly = [change for change in found if change.kind in JOBS]
     if jobs is None:
         unknown = (
             "this would end jobs, and whether there are any is not known, because the cluster does not "
             f"answer. `{command}` makes the change anyway"
         )
-        return _because(unknown, costly) if costly else None
+        return Refusal("change.jobs-unknown", _because(unknown, costly)) if costly else None
     hit = [change for change in costly if any(change.costs(job) for job in jobs)]
     if not hit:
         return None
-    return _because(
-        f"this would end jobs that run or wait. Let them end first, or use `{command}`",
-        hit,
-        [job for job in jobs if any(change.costs(job) for change in hit)],
-    )
+    why = f"this would end jobs that run or wait. Let them end first, or use `{command}`"
+    ended = [job for job in jobs if any(change.costs(job) for change in hit)]
+    return Refusal("change.ends-jobs", _because(why, hit, ended))
 
 
 def losses(found: Sequence[Change]) -> list[str]:

@@ -135,6 +135,7 @@ class CloudProvider(abc.ABC):
             f"{stack.file.name} and run `./cluster up --stack {stack.name}`. Or make one in your home "
             f"folder, which every machine sees: `./cluster ssh --stack {stack.name}`, then `python3 -m venv`",
             EXIT_REFUSED,
+            code="environment.made-by-controller",
         )
 
     def diagnose(
@@ -231,7 +232,7 @@ class CloudProvider(abc.ABC):
                 say(f"quotas: {one.found}. {one.cure}")
         if lines:
             code = EXIT_USAGE if headings[QUOTAS] in lines else EXIT_REFUSED
-            raise UserError("nothing was changed: " + "\n".join(lines), code)
+            raise UserError("nothing was changed: " + "\n".join(lines), code, code="change.not-checked")
 
     def _compare(
         self,
@@ -377,6 +378,7 @@ class CloudProvider(abc.ABC):
                 f"the engine knows no cluster of stack {stack.name}, and its file does not say which one "
                 f"to look for:\n{error}",
                 error.exit_code,
+                code="cluster.unknown",
             ) from error
 
 

@@ -180,8 +180,9 @@ def _standing(stack: Stack) -> RunDirectory:
         raise NotUpError(
             clusters.why_gone(stack, run)
             + clusters.other_owners(stack)
-            + "".join(f"\n{text}" for text in clusters.gone_messages())
+            + "".join(f"\n{text}" for text in clusters.gone_messages()),
+            code="cluster.not-up",
         )
     if agent.controller_is_dead(run):
-        raise UserError(agent.how_to_restart(stack.name))
+        raise UserError(agent.how_to_restart(stack.name), code="agent.no-answer")
     return run

@@ -118,7 +118,10 @@ def published(run: RunDirectory) -> ClusterDesign | None:
     try:
         return parse_settings(text).design
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"what was published of the cluster in {run.path} cannot be read: {error}") from error
+        raise UserError(
+            f"what was published of the cluster in {run.path} cannot be read: {error}",
+            code="cluster.settings-unreadable",
+        ) from error
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
@@ -146,9 +149,9 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
 
     def ask(line: str, seconds: float) -> str:
         if not machine_access.is_up(run):
-            raise NotUpError(f"stack {stack} is not up")
+            raise NotUpError(f"stack {stack} is not up", code="cluster.not-up")
         if agent.controller_is_dead(run):
-            raise UserError(agent.how_to_restart(stack))
+            raise UserError(agent.how_to_restart(stack), code="agent.no-answer")
         return _shell(run, line, seconds)
 
     return ClusterControl(ask, machine_access.slurm_conf(run))
@@ -231,7 +234,9 @@ def _shell(run: RunDirectory, line: str, seconds: float) -> str:
     env = without_slurm(os.environ) | command.env
     done = programs.capture(command.argv, env=env, seconds=seconds, apart=True)
     if done.status == programs.TIMED_OUT:
-        raise UserError(f"the controller did not answer within {seconds:g} s")
+        raise UserError(f"the controller did not answer within {seconds:g} s", code="cluster.no-answer")
     if done.failed:
-        raise UserError(done.err.strip() or f"Slurm's commands failed with status {done.status}")
+        raise UserError(
+            done.err.strip() or f"Slurm's commands failed with status {done.status}", code="slurm.failed"
+        )
     return done.out

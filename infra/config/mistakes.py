@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import json
@@ -100,12 +101,16 @@ class ConfigError(UserError):
             count += f", and {plurals.count(unfilled, 'value')} still to be filled in"
         head = f"{subject}: {count}."
         if len(mistakes) <= MOST_IN_FULL:
-            super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
+            super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE, code=code)
         else:
             earlier: set[str] = set()
             # The head is repeated at the end, because the beginning has scrolled off the screen.
             lines = [head, "", *(mistake.line(earlier) for mistake in mistakes), "", head]
-            super().__init__("\n".join(lines), EXIT_USAGE)
+            super().__init__("\n".join(lines), EXIT_USAGE, code=code)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the error for a program that reads it, each mistake with its code and path."""
+        return super().as_json() | {"mistakes": [dataclasses.asdict(mistake) for mistake in self.mistakes]}
 
 
 def path_of(location: Location) -> str:

@@ -65,7 +65,9 @@ def start_agent(project: Path, run: RunDirectory) -> None:
             started = _spawn(project, run, log)
         elif other is None and ended:
             break
-    raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
+    raise UserError(
+        f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}", code="agent.not-started"
+    )
 
 
 def agent_answers(run: RunDirectory) -> bool:
@@ -117,9 +119,14 @@ def end_cluster(run: RunDirectory) -> None:
         containers.end_machines(run.path)
         left = end_all(run.pids)
     if left:
-        raise UserError(f"these processes of the cluster cannot be ended: {left}")
+        raise UserError(
+            f"these processes of the cluster cannot be ended: {left}", code="agent.processes-left"
+        )
     if stays := containers.remove_leftovers(run.path):
-        raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+        raise UserError(
+            f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}",
+            code="agent.parts-left",
+        )
     addresses.public_note(run.path).unlink(missing_ok=True)
     files.remove(run.path)
 

@@ -63,6 +63,7 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
             f"another cluster. `./cluster up --stack {stack.name} --replace` destroys {other}, its files "
             f"and its jobs, and makes {cluster}; with the old name in the stack file {other} goes on",
             EXIT_REFUSED,
+            code="cluster.other-name",
         )
     if cluster is not None:
         run.cluster_file.write_text(cluster)
@@ -72,7 +73,8 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
         raise UserError(
             f"the cluster's machines are of kind {isolation}, and the stack file says "
             f"{kind}: run `./cluster down --stack {stack.name}` first, then "
-            f"`./cluster up --stack {stack.name}`"
+            f"`./cluster up --stack {stack.name}`",
+            code="cluster.other-kind",
         )
     if kind == CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
@@ -198,7 +200,8 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
         raise UserError(
             f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
             f"`./cluster down --stack {stack.name}` and then `./cluster up --stack {stack.name}` make a new "
-            "cluster."
+            "cluster.",
+            code="cluster.part-gone",
         )
     if not agent_answers(run):
         say("the local cloud's agent has ended: it is started again")
@@ -286,15 +289,22 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             present = machines(run, tags, "pending", "running")
             # Its last report may be newer than `report`.
             if not present and run.report(host.name).get("state") not in ENDED:
-                raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
+                raise UserError(
+                    f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}",
+                    code="boot.ended",
+                )
     else:
-        raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
+        raise UserError(
+            f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})",
+            code="boot.late",
+        )
     if report["state"] == "failed":
         step = report["steps"][-1]
         raise UserError(
             f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
             + "\n".join(f"  {line}" for line in step.get("tail", []))
-            + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
+            + f"\nIts logs are in {run.path}/log; fix the cause and run up again.",
+            code="boot.step-failed",
         )
     if waits := report["facts"].get("waits"):
         say(f"{host.name}: {waits}")

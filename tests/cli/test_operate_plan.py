@@ -30,6 +30,7 @@ from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from operations.local import names, system_packages
 from operations.local.__main__ import main
+from tests.support import sentences
 from tests.support.checkout import CODE, ROOT
 
 STACK = "urn:pulumi:local::slurm-stacks::"
@@ -156,7 +157,7 @@ def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     config = load_file(file)
-    with pytest.raises(UserError, match="too small for 2 zones") as refused:
+    with sentences.raises("network.too-small", "2 zones") as refused:
         operate.make_plan(Stack(tmp_path, config.stack), config)
     for asks in ("check_host", "prepare", "check_changes"):
         monkeypatch.setattr(
@@ -178,9 +179,7 @@ def test_a_machine_that_is_no_linux_has_the_clouds_and_is_told_so(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
-    with pytest.raises(
-        UserError, match=r"the local stack needs Linux, and this machine's system is Darwin"
-    ) as no:
+    with sentences.raises("provider.needs-linux", "Darwin") as no:
         operate.make_plan(Stack(ROOT, "local"), load_file(ROOT / "Pulumi.local.yaml"))
     assert no.value.exit_code == EXIT_REFUSED
     found = doctor.findings_of(Stack(ROOT, "local"))
@@ -224,7 +223,7 @@ def test_the_plan_says_what_accounting_needs(
     )
     if not installed:
         monkeypatch.setattr(shutil, "which", lambda _name: None)
-        with pytest.raises(UserError, match="accounting: true needs slurmdbd, and there is no apt-get here"):
+        with sentences.raises("local.failed", "slurmdbd"):
             operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.doctor.finding import Finding, Severity, fine, from_error, from_message, stops, warns
 from infra.errors import UserError
 from localcloud.addresses import first_node_address, planned_block
 from node import plurals, ports
@@ -339,7 +339,7 @@ def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable
         try:
             base = run.free_ports(count)
         except UserError as error:
-            yield from_message("ports.free", Severity.STOPS, str(error))
+            yield from_error("ports.free", error)
             return
         yield fine("ports.free", f"{count} in a row are free, from {base} on")
     span = (host.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack
-from tests.support import aws_plans
+from tests.support import aws_plans, offline_plan
 from tests.support.checkout import ROOT
 from tests.support.replacements import undecided
 from tests.support.stack_values import installing
@@ -242,27 +240,7 @@ def test_a_retired_machine_is_answered_with_what_replaced_it(tmp_path: Path) -> 
 
 
 def test_a_plan_needs_no_account_and_imports_nothing_in_vain(tmp_path: Path) -> None:
-    """There are no credentials, no Pulumi CLI, no network that answers, and an empty home."""
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "SLURM_STACKS_PROJECT": str(ROOT),
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "https_proxy": "http://127.0.0.1:9",
-        "http_proxy": "http://127.0.0.1:9",
-    }
-    code = (
-        "import sys; from cli.main import main\n"
-        "try: main()\n"
-        "finally: print(*sorted({'boto3', 'botocore', 'pulumi_gcp'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "plan", "--stack", "aws-gpu", "--json"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["stack"] == "aws-gpu"
-    assert done.stderr.strip() == "", "imported for nothing"
-    assert not list(tmp_path.rglob("*.zip")), "a plan leaves nothing behind"
+    offline_plan.check("aws-gpu", tmp_path, ["boto3", "botocore", "pulumi_gcp"])
 
 
 @pytest.mark.parametrize("subject", aws_plans.SUBJECTS)

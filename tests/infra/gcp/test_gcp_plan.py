@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from infra.config import load_file
 from infra.errors import EXIT_USAGE, UserError
 from infra.gcp.instance_templates import BOOT_SCRIPT
 from infra.program.stack import Stack
-from tests.support import gcp_plans
+from tests.support import gcp_plans, offline_plan
 from tests.support.checkout import ROOT
 from tests.support.replacements import undecided
 from tests.support.stack_values import installing
@@ -241,28 +239,7 @@ def test_the_example_project_is_to_be_replaced(stack: str, plans: dict[str, Plan
 
 
 def test_a_plan_needs_no_account(tmp_path: Path) -> None:
-    """There are no credentials, no Pulumi CLI, no network that answers, and an empty home."""
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "SLURM_STACKS_PROJECT": str(ROOT),
-        "NO_GCE_CHECK": "true",
-        "https_proxy": "http://127.0.0.1:9",
-        "http_proxy": "http://127.0.0.1:9",
-    }
-    code = (
-        "import sys; from cli.main import main\n"
-        "try: main()\n"
-        "finally: print(*sorted({'google.cloud', 'google.auth', 'pulumi_aws'} & set(sys.modules)),"
-        " file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "plan", "--stack", "gcp-gpu", "--json"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["stack"] == "gcp-gpu"
-    assert done.stderr.strip() == "", "imported for nothing"
-    assert not list(tmp_path.rglob("*.zip")), "a plan leaves nothing behind"
+    offline_plan.check("gcp-gpu", tmp_path, ["google.cloud", "google.auth", "pulumi_aws"])
 
 
 @pytest.mark.parametrize("subject", gcp_plans.SUBJECTS)
