@@ -16,13 +16,13 @@ from infra.benchmark import BenchmarkRun
 from infra.errors import UserError
 from infra.inventory import Inventory
 from infra.program import folders, owner
+from infra.program.launcher import RUN
 from infra.program.stack import Stack
 from node.codec import to_json
 from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
 
-# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
 MODULE = "operations.local"
-OPERATIONS = f".venv/bin/python -m {MODULE}"
+OPERATIONS = f"{RUN} {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
@@ -30,7 +30,7 @@ def operation(verb: str, stack: str, *rest: str) -> str:
     return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
 
 
-def create(design: ClusterDesign) -> LocalCluster:
+def create(name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> LocalCluster:
     """Declare the resources, and claim the cluster for the engine that runs the program.
 
     Raises:
@@ -39,7 +39,7 @@ def create(design: ClusterDesign) -> LocalCluster:
     for text in warnings(design):
         pulumi.warn(text)
     owner.claim_in_program(Stack(bundle.ROOT, design.stack))
-    return LocalCluster(design.name, design)
+    return LocalCluster(name, design, opts)
 
 
 def warnings(design: ClusterDesign) -> list[str]:

@@ -136,7 +136,7 @@ def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
 
 
 ENTRY_POINTS = {"aws", "aws.batch", "gcp", "local", "ssh"}
-"""The modules of `operations/` that resources run, as `python -m operations.NAME`."""
+"""The modules of `operations/` that resources run, as `operations.NAME`."""
 
 
 def named_modules(text: str) -> set[str]:

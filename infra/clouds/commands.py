@@ -12,11 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.program.launcher import RUN
 from node.model import ClusterDesign
-
-PYTHON = ".venv/bin/python"
-"""The Python of the project's folder, where the engine runs commands. The path is relative, so that moving
-the project changes no resource."""
 
 
 def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
@@ -25,7 +22,7 @@ def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
     Args:
         module: The provider's module, such as `operations.aws`.
     """
-    return f"{PYTHON} -m {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
+    return f"{RUN} {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ import pulumi_command as command
 from infra import bundle, ssh
 from infra.benchmark import BenchmarkRun
 from infra.inventory import ClusterComponent
+from infra.program.launcher import WORDS
 from node.model import APPS, SHARED, ClusterDesign
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
 
-# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
-CLIENT = (".venv/bin/python", "-m", "operations.ssh")
+CLIENT = (*WORDS, "operations.ssh")
 ENVIRONMENT_SECONDS = 1800
 
 

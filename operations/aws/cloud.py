@@ -102,8 +102,8 @@ class AwsCloud:
     def user(self) -> str:
         return USER
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return ssh_proxy(self.place.region, access.mode, access.key, python)
+    def proxy(self, access: Access, run: str) -> str | None:
+        return ssh_proxy(self.place.region, access.mode, access.key, run)
 
     def console_line(self, machine: Machine) -> str:
         region, identity = self.place.region, machine.id

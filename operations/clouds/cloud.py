@@ -193,11 +193,11 @@ class Cloud(Protocol):
         """Return the user name for `ssh`."""
         ...
 
-    def proxy(self, access: Access, python: str) -> str | None:
+    def proxy(self, access: Access, run: str) -> str | None:
         """OpenSSH's ProxyCommand for this access mode; `None` if the mode needs none.
 
         Args:
-            python: The command that starts this project's Python with this project in its path.
+            run: The command that runs a module of `operations`.
         """
         ...
 

@@ -202,8 +202,8 @@ class GcpCloud:
             self._user = bring_key(self.account, locations.home() / ".ssh")
         return self._user
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return proxy(self.place, access.mode, python)
+    def proxy(self, access: Access, run: str) -> str | None:
+        return proxy(self.place, access.mode, run)
 
     def console_line(self, machine: Machine) -> str:
         return self._gcloud("get-serial-port-output", machine)

@@ -24,6 +24,7 @@ from operations.local.__main__ import PASSING, VERBS
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, sources
 from tests.support.doubles import DEBUG, design
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, declare
 
 COMMAND = "command:local:Command"
@@ -38,8 +39,8 @@ TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
 
 def operation(line: str) -> tuple[str, list[str]]:
     """Return a command line's verb and arguments, after a check that its program exists."""
-    python, flag, module, verb, option, stack, *rest = shlex.split(line)
-    assert (python, flag, module) == (".venv/bin/python", "-m", "operations.local")
+    module, verb, option, stack, *rest = operation_words(line)
+    assert module == "operations.local"
     assert (option, stack) == ("--stack", "test")
     assert verb in {*VERBS, *PASSING}
     return verb, rest

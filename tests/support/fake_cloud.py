@@ -152,8 +152,8 @@ class FakeCloud:
     def user(self) -> str:
         return "ann"
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return None if access.mode == "ssh" else f"{python} -m tunnel %h %p"
+    def proxy(self, access: Access, run: str) -> str | None:
+        return None if access.mode == "ssh" else f"{run} tunnel %h %p"
 
     def console_line(self, machine: Machine) -> str:
         return f"cloud console {machine.id}"

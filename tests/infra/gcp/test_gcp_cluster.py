@@ -34,6 +34,7 @@ from tests.support.gcp_mocks import (
     gcp_ssh_design,
 )
 from tests.support.gcp_rules import weaknesses
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, counts, custom, needs
 
 COMMAND = "command:local:Command"
@@ -150,8 +151,8 @@ def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_ca
     made = cluster(gcp_design()).inputs("c-termination")
     assert made["create"] == "true"
     assert "update" not in made
-    python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    module, *words = operation_words(made["delete"])
+    assert module == __main__.__package__
     options = __main__.parse(words)
     assert (options.verb, options.project, options.cluster) == ("terminate-nodes", "acme-ml", "c")
     assert (options.region, options.zone) == ("europe-west4", "europe-west4-a")
@@ -215,7 +216,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
     wish = WaitRequest(place, "c-bucket-store-name", ["controller", "login-0"], "login-0", "ssh")
     assert WaitRequest.parse(ready["stdin"]) == wish
     assert ready["update"] == ready["create"]
-    assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
+    assert __main__.parse(operation_words(ready["create"])[1:]).verb == "wait"
     assert ready["environment"] == {
         "PUBLISHED": content(made, "c-bundle-current"),
         "MACHINE_CONTROLLER": "c-head-controller-number",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from infra.aws.tags import CLUSTER, store
-from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
+from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
+from infra.program.launcher import RUN
 from node.model import Access
 from operations.aws import account as access
 from operations.aws import machines
@@ -94,11 +95,11 @@ def test_a_user_gets_commands_that_name_the_region() -> None:
 
 def test_ssh_access_follows_the_access_mode() -> None:
     cloud = AwsCloud(ClusterRef("c", REGION))
-    assert (MACHINE.ssh_host(Access("ssh")), cloud.proxy(Access("ssh"), PYTHON)) == ("198.51.100.7", None)
+    assert (MACHINE.ssh_host(Access("ssh")), cloud.proxy(Access("ssh"), RUN)) == ("198.51.100.7", None)
     assert MACHINE.ssh_host(Access("ssm")) == "i-1"
-    with_key = str(cloud.proxy(Access("ssm", key="k"), PYTHON))
+    with_key = str(cloud.proxy(Access("ssm", key="k"), RUN))
     assert with_key.startswith("aws ssm start-session --region eu-west-1 --target %h ")
-    assert str(cloud.proxy(Access("ssm"), PYTHON)).startswith(f"{PYTHON} -m operations.aws proxy ")
+    assert str(cloud.proxy(Access("ssm"), RUN)).startswith(f"{RUN} operations.aws proxy ")
 
 
 def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
