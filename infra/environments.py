@@ -14,6 +14,8 @@ from infra.errors import EXIT_USAGE, UnusableFileError, UserError
 from node.bootstrap.vm.training import requirements_digest
 
 ROOT = Path(__file__).resolve().parent.parent
+CHECKOUT = ("node/loader.py", "workload/launcher.py")
+"""Files of ours that a checkout has, and a program that has clusters as components does not."""
 MOST_BYTES = 1 << 20
 ELSEWHERE = re.compile(
     r"(-r|-c|-e|-f|--requirement|--constraint|--editable|--find-links)\b|[./~]|file:|\S+\s*@\s*(file:|[./~])"
@@ -21,12 +23,19 @@ ELSEWHERE = re.compile(
 """Lines of a requirements file that lead to other files, which the cluster does not have."""
 
 
+def code_of(project: Path) -> Path:
+    """Return the folder with our code: the project itself if it is a checkout, else this process's own."""
+    return project if all((project / file).is_file() for file in CHECKOUT) else ROOT
+
+
 def lock_digest(project: Path, kind: str) -> str:
     """Return the digest that names an environment below workload/envs.
 
     Equal lock files are equal environments.
     """
-    return hashlib.sha256((project / "workload" / "envs" / kind / "uv.lock").read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(
+        (code_of(project) / "workload" / "envs" / kind / "uv.lock").read_bytes()
+    ).hexdigest()[:16]
 
 
 def digest(kind: str, requirements: str | None, root: Path = ROOT) -> str:

@@ -15,7 +15,7 @@ from infra import bundle, environments
 from infra.benchmark import BenchmarkRun
 from infra.errors import UserError
 from infra.inventory import Inventory
-from infra.program import folders, owner
+from infra.program import folders, mode, owner
 from infra.program.launcher import RUN
 from infra.program.stack import Stack
 from node.codec import to_json
@@ -38,7 +38,7 @@ def create(name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None
     """
     for text in warnings(design):
         pulumi.warn(text)
-    owner.claim_in_program(Stack(bundle.ROOT, design.stack))
+    owner.claim_in_program(Stack(mode.folder(), design.stack))
     return LocalCluster(name, design, opts)
 
 
@@ -53,9 +53,9 @@ def warnings(design: ClusterDesign) -> list[str]:
     if design.isolation != CONTAINER and not design.slurm.accounting:
         return []
     done = subprocess.run(
-        [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
+        [sys.executable, str(bundle.ROOT / "operations"), MODULE, "look", "--stack", design.stack],
         input=json.dumps(to_json(design)),
-        cwd=bundle.ROOT,
+        cwd=mode.folder(),
         capture_output=True,
         text=True,
         check=False,
@@ -175,11 +175,11 @@ class LocalShell:
     def __init__(self, stack: str, isolation: str = PROCESS, requirements: str | None = None) -> None:
         self._stack = stack
         self._requirements = requirements
-        run = folders.check_run_dir(Stack(bundle.ROOT, stack))
+        run = folders.check_run_dir(Stack(mode.folder(), stack))
         in_container = isolation == CONTAINER
         self.apps = APPS if in_container else str(run / "apps")
         self.shared = SHARED if in_container else str(run / "shared")
-        self.environment = environments.digest("cpu", requirements)
+        self.environment = environments.digest("cpu", requirements, mode.folder())
 
     def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(

@@ -19,7 +19,6 @@ from infra.providers import create_cluster
 
 OUTPUTS = {"cluster": "cluster", "login_ssh": "loginSsh", "benchmark_result": "benchmarkResult"}
 """Name of an output in a stack file's stack -> its name in the component's package."""
-TYPE = "slurm-stacks:index:SlurmCluster"
 
 
 class SlurmCluster(pulumi.ComponentResource):
@@ -46,15 +45,11 @@ class SlurmCluster(pulumi.ComponentResource):
         self,
         name: str,
         config: StackConfig,
-        *,
         values: StandIns = stand_ins.NONE,
         kept: Mapping[str, Any] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        if values.all:
-            filling = pulumi.ResourceOptions(transformations=[values.fill_resource])
-            opts = pulumi.ResourceOptions.merge(opts, filling)
-        super().__init__(TYPE, name, None, opts)
+        super().__init__("slurm-stacks:index:SlurmCluster", name, None, _filling(opts, values))
         child_opts = pulumi.ResourceOptions(parent=self)
         cluster_design = design(config, catalog())
         cluster = create_cluster(name, cluster_design, values, child_opts)
@@ -66,3 +61,11 @@ class SlurmCluster(pulumi.ComponentResource):
             benchmark = Benchmark(f"{name}-benchmark", run, shell, cluster.head, child_opts)
         self.outputs = publish.of(cluster_design, cluster.inventory, training, benchmark, kept)
         self.register_outputs({OUTPUTS[key]: value for key, value in self.outputs.items()})
+
+
+def _filling(opts: pulumi.ResourceOptions | None, values: StandIns) -> pulumi.ResourceOptions | None:
+    """Return the options of the component with the transformation that fills in values of other resources."""
+    if not values.all:
+        return opts
+    filling = pulumi.ResourceOptions(transformations=[values.fill_resource])
+    return pulumi.ResourceOptions.merge(opts, filling)

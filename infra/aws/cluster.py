@@ -88,16 +88,10 @@ class AwsCluster(pulumi.ComponentResource):
         launch_templates = AwsLaunchTemplates(
             f"{name}-launch-templates", design, resources_by_role["compute"], child_opts
         )
-        known_site = site(
-            addresses.private,
-            bucket.bucket,
-            secrets.munge,
-            storage.mounts(),
-            pulumi.Output.all(
-                subnets=network.subnets, templates=launch_templates.templates, log_group=logs.group
-            ).apply(lambda parts: AwsSite(region=str(design.region), cluster=design.name, **parts)),
-        )
-        published.publish(known_site)
+        aws_site = pulumi.Output.all(
+            subnets=network.subnets, templates=launch_templates.templates, log_group=logs.group
+        ).apply(lambda parts: AwsSite(region=str(design.region), cluster=design.name, **parts))
+        published.publish(site(addresses.private, bucket.bucket, secrets.munge, storage.mounts(), aws_site))
         parts = [network, bucket, secrets, logs, storage, identity, addresses, launch_templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
         termination = terminate_on_destroy(

@@ -22,8 +22,8 @@ import pulumi
 from pulumi import _types
 
 MARK = "1a7e0ff5"
-"""The digits by which a stand-in is recognized. An id of a cloud that had them by chance would only be compared
-with the stand-ins that there are."""
+"""The digits by which a stand-in is recognized. An id of a cloud that had them by chance would only be
+compared with the stand-ins that there are."""
 DIGITS = 17
 
 
