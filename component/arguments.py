@@ -1,4 +1,4 @@
-"""The component's arguments as a configuration: checked like a stack file, also where they are not known yet."""
+"""The component's arguments as a configuration: checked like a stack file, also while some are unknown."""
 
 from __future__ import annotations
 

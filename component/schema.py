@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
     made |= {key: {"type": "string", "description": _PLACE[key]} for key in Place.model_fields}
     made[BENCHMARK] = {"$ref": _ref("BenchmarkConfig"), "description": benchmark["description"]}
     made["name"]["description"] = (
-        "The cluster's name, in the names of all it owns; the component's by default"
+        "The cluster's name, in the names of all it owns; the component's by default."
     )
     results = _Converter(outputs["$defs"], types, str)
     for name in outputs["$defs"]:

@@ -16,18 +16,17 @@ from infra.benchmark import BenchmarkRun
 from infra.errors import UserError
 from infra.inventory import Inventory
 from infra.program import folders, mode, owner
-from infra.program.launcher import RUN
+from infra.program.launcher import INTERPRETER
 from infra.program.stack import Stack
 from node.codec import to_json
 from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
 
 MODULE = "operations.local"
-OPERATIONS = f"{RUN} {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
     """Return a command line of `operations.local`."""
-    return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
+    return " ".join([MODULE, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
 
 
 def create(name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> LocalCluster:
@@ -133,12 +132,13 @@ class LocalCluster(pulumi.ComponentResource):
         # The cluster is named, because two names of one stack would share its run directory.
         named = ["--cluster", self._name]
         stack = self._design.stack
-        line = operation(verb, stack, *rest) if verb else "true"
+        line = operation(verb, stack, *rest) if verb else None
         return command.local.Command(
             f"{self._name}-{part}",
             create=line,
             update=line,
             delete=operation(delete, stack, *named) if delete else None,
+            interpreter=INTERPRETER,
             stdin=stdin,
             environment=environment,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
@@ -189,13 +189,18 @@ class LocalShell:
                 self._stack,
                 *([] if self._requirements is None else ["--requirements", self._requirements]),
             ),
+            interpreter=INTERPRETER,
             triggers=[self.environment],
             opts=opts,
         )
 
     def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(
-            name, create=operation("stage", self._stack, *run.own), triggers=[run.workload_digest], opts=opts
+            name,
+            create=operation("stage", self._stack, *run.own),
+            interpreter=INTERPRETER,
+            triggers=[run.workload_digest],
+            opts=opts,
         )
 
     def submit(
@@ -207,6 +212,7 @@ class LocalShell:
             create=line,
             update=line,
             delete=operation("cancel", self._stack, "--run", run.folder),
+            interpreter=INTERPRETER,
             stdin=run.script,
             triggers=[run.workload_digest, run.folder],
             opts=opts,

@@ -22,6 +22,7 @@ from infra.aws.tags import CLUSTER, ROLE, STACK, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
+from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
 from node.model import CACHING_GIB, ClusterDesign
@@ -166,7 +167,7 @@ class AwsImages(pulumi.ComponentResource):
         design = self._design
         return command.local.Command(
             f"{self._name}-{kind}-cleanup",
-            create="true",
+            interpreter=INTERPRETER,
             delete=name.apply(
                 lambda known: commands.line(
                     access.OPERATIONS, "unbake", design, *ClusterRef.of(design).arguments(), "--recipe", known

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.program.launcher import RUN
 from node.model import ClusterDesign
 
 
@@ -22,7 +21,7 @@ def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
     Args:
         module: The provider's module, such as `operations.aws`.
     """
-    return f"{RUN} {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
+    return f"{module} {shlex.join([verb, '--stack', design.stack, *rest])}"
 
 
 @dataclass(frozen=True, slots=True)

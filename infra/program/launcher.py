@@ -1,12 +1,14 @@
-"""The beginning of every command line of a resource: it finds the code of this project on any machine.
+"""What runs every command of a resource: an interpreter that finds the code of this project on any machine.
 
-A command line is in a stack's state, and whatever changes it is a change of its resource. So it names no
-folder of one machine. It looks in these places, in this order:
+A command and its interpreter are in a stack's state, and whatever changes one is a change of its resource. So
+they name no folder of one machine. The interpreter looks in these places, in this order:
 
 1. `$SLURM_STACKS_CODE`, for whoever keeps the code elsewhere;
 2. the folder in which the engine runs commands, which is the checkout when its own program runs;
 3. the code whose component ran last on this machine (`remember`);
 4. the plugins that the engine has installed. It installs those that a state needs before it destroys a stack.
+
+A command is a line such as `operations.aws wait --stack train`: a module of `operations`, and its arguments.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import os
 import secrets
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from infra.program import locations
@@ -26,19 +29,30 @@ _APP = locations.APPLICATION
 _FIND = (
     f'for d in "${{{VARIABLE}:-.}}" "${{XDG_STATE_HOME:-$HOME/.local/state}}/{_APP}/{CODE}" '
     f'"${{PULUMI_HOME:-$HOME/.pulumi}}"/plugins/resource-*{_APP}*; do p=$d/.venv/bin/python; '
-    '[ -x "$p" ] && [ -e "$d/operations/__main__.py" ] && exec "$p" "$d/operations" "$@"; done; '
+    '[ -x "$p" ] && [ -e "$d/operations/__main__.py" ] && '
+    'eval "exec \\"\\$p\\" \\"\\$d/operations\\" $1"; done; '
     f'echo "{_APP} is not installed on this machine: run pulumi install in the program that has the cluster, '
     f'or set {VARIABLE} to a checkout" >&2; exit 3'
 )
-WORDS = ("sh", "-c", _FIND, _APP)
-"""The words before `operations.NAME VERB …`. They are one simple command, so that OpenSSH can `exec` it, and
-have no per cent sign, which OpenSSH would expand."""
-RUN = shlex.join(WORDS)
+INTERPRETER = ("sh", "-c", _FIND, _APP)
+"""The program and arguments to which the engine adds the line. They have no per cent sign, which OpenSSH
+would expand in a ProxyCommand."""
+Run = Callable[[str], str]
+"""Returns the command that runs a line."""
 
 
-def of(project: Path) -> str:
-    """Return what stands for `RUN` in a ProxyCommand that this machine alone runs, from any folder."""
-    return shlex.join([str(project / ".venv/bin/python"), str(project / "operations")]).replace("%", "%%")
+def anywhere(line: str) -> str:
+    """Return the command that runs a line on any machine.
+
+    It is one simple command, so that OpenSSH can `exec` it.
+    """
+    return shlex.join([*INTERPRETER, line])
+
+
+def here(project: Path) -> Run:
+    """Return what stands for `anywhere` in a ProxyCommand that this machine alone runs, from any folder."""
+    words = [str(project / ".venv/bin/python"), str(project / "operations")]
+    return lambda line: f"{shlex.join(words).replace('%', '%%')} {line}"
 
 
 def remember(code: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program import folders, launcher
+from infra.program.launcher import Run
 from infra.program.stack import Stack
 from infra.ssh import Target
 from node.bootstrap import report
@@ -94,11 +95,13 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
             f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
             f"host keys: `./cluster up --stack {stack.name}` shows how far it is"
         )
-    return Login(host, target(cloud, design.access, machine, found["host_keys"], launcher.of(stack.project)))
+    return Login(
+        host, target(cloud, design.access, machine, found["host_keys"], launcher.here(stack.project))
+    )
 
 
 def target(
-    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], run: str = launcher.RUN
+    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], run: Run = launcher.anywhere
 ) -> Target:
     """How `ssh` reaches a machine of the cluster.
 

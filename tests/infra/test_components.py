@@ -24,7 +24,6 @@ from operations.local.__main__ import PASSING, VERBS
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import ROOT, sources
 from tests.support.doubles import DEBUG, design
-from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, declare
 
 COMMAND = "command:local:Command"
@@ -39,7 +38,7 @@ TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
 
 def operation(line: str) -> tuple[str, list[str]]:
     """Return a command line's verb and arguments, after a check that its program exists."""
-    module, verb, option, stack, *rest = operation_words(line)
+    module, verb, option, stack, *rest = shlex.split(line)
     assert module == "operations.local"
     assert (option, stack) == ("--stack", "test")
     assert verb in {*VERBS, *PASSING}
@@ -304,6 +303,22 @@ def test_a_component_registers_its_outputs_once_and_last(path: Path, node: ast.C
     types = [n.value for n in ast.walk(init) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     assert f"slurm-stacks:index:{node.name}" in types
     assert ".merge(" not in ast.unparse(init), "merging the caller's options re-parents the children"
+
+
+def test_every_command_is_run_by_what_finds_the_code() -> None:
+    """Without it a command would be looked for in the folder of whoever's program has the cluster."""
+    calls = [
+        (
+            f"{path.relative_to(ROOT)}:{node.lineno}",
+            {word.arg: ast.unparse(word.value) for word in node.keywords},
+        )
+        for path in sources()
+        if "command.local" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "command.local.Command"
+    ]
+    assert len(calls) > 5
+    assert [where for where, words in calls if words.get("interpreter") != "INTERPRETER"] == []
 
 
 def test_constructors_are_short() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 from infra.program.stack import Stack
 from operations import ssh as operations_ssh
 from tests.support.checkout import ROOT
-from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, declare
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -77,7 +77,7 @@ def test_job_and_result_are_public_and_known_when_the_job_is() -> None:
 
 def parsed(line: str) -> tuple[str, dict[str, str]]:
     """A command line as verb and options, after a check that the program accepts them."""
-    module, verb, *options = operation_words(line)
+    module, verb, *options = shlex.split(line)
     assert module == operations_ssh.__name__
     found = dict(option.removeprefix("--").split("=", 1) for option in options)
     assert set(found) == set(operations_ssh.OPTIONS[verb])

@@ -22,6 +22,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import Inventory
 from infra.program import stand_ins
+from infra.program.launcher import INTERPRETER
 from infra.program.stand_ins import StandIns
 from node.model import ClusterDesign
 
@@ -138,7 +139,7 @@ class BatchCluster(pulumi.ComponentResource):
         names = ["--queue", batch.queue, "--environment", batch.compute_environment]
         return command.local.Command(
             f"{self._name}-termination",
-            create="true",
+            interpreter=INTERPRETER,
             delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
             triggers=[*arguments, *names, *network_ids, behind(machines, "environment")],
             opts=pulumi.ResourceOptions(parent=self, depends_on=after, delete_before_replace=True),

@@ -38,7 +38,7 @@ from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import FILESTORE, GPU, NFS, declare, gcp_design, gcp_ssh_design
-from tests.support.operation_lines import operation_words
+from tests.support.operation_lines import words_anywhere
 from tests.support.stack_values import filled_in
 
 COUNTED = {
@@ -137,7 +137,7 @@ def test_the_benchmark_goes_by_ssh_as_whoever_runs_it(design: ClusterDesign) -> 
     assert [type(shell) for shell in found] == [OpenSshShell]
     reached = ssh.parse(made.inputs("p")["environment"][ssh.VARIABLE])
     assert (reached.user, reached.proxy_command is None) == ("", design.access.mode == "ssh")
-    module, *words = operation_words(str(reached.ask))
+    module, *words = words_anywhere(str(reached.ask))
     assert module == __main__.__package__
     options = __main__.parse(words)
     assert (options.verb, options.project) == ("user", "acme-ml")

@@ -438,8 +438,7 @@ def test_the_role_reads_the_code_reports_and_has_no_secret() -> None:
 
 def test_what_ends_an_image_is_a_command_that_there_is() -> None:
     made, _ = baked()
-    line = made.inputs("b-compute-cleanup")["delete"]
-    module, *words = operation_words(line)
+    module, *words = operation_words(made.inputs("b-compute-cleanup"), "delete")
     assert module == "operations.aws"
     options = __main__.parse(words)
     assert (options.verb, options.cluster, options.region) == ("unbake", "c", "eu-west-1")

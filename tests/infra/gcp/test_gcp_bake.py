@@ -95,7 +95,7 @@ def test_equal_contents_are_one_image_and_others_are_others() -> None:
 
 def test_the_wait_is_a_command_that_the_program_has() -> None:
     made = bake(BAKED).inputs("b-compute-baked")
-    module, *words = operation_words(made["create"])
+    module, *words = operation_words(made, "create")
     assert module == __main__.__package__
     options = __main__.parse(words)
     assert (options.verb, options.host, options.bucket) == ("baked", "image-compute", "bucket-1")
