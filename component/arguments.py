@@ -88,6 +88,23 @@ _ROLE = Form(
     fields.IN_WORDS[fields.ROLE],
     lambda number, _region: f"arn:aws:iam::000000000000:role/n{number}",
 )
+_STORAGE: dict[str, Form | dict[tuple[str, str], Form]] = {
+    "existing": {
+        ("aws", "nfs"): _VOLUME,
+        ("aws", "efs"): _FILE_SYSTEM,
+        ("aws", "fsx_lustre"): _FILE_SYSTEM,
+        ("gcp", "nfs"): _DISK,
+        ("gcp", "filestore"): _INSTANCE,
+    },
+    "restore": {
+        ("aws", "nfs"): _SNAPSHOT,
+        ("aws", "fsx_lustre"): _BACKUP,
+        ("gcp", "nfs"): _name(_GOOGLE_NAME, "the name of a snapshot"),
+    },
+    "s3_export": _address("s3"),
+    "s3_import": _address("s3"),
+    "security_group": _id("sg", fields.IN_WORDS[fields.SECURITY_GROUP]),
+}
 FORMS: dict[str, Form | dict[tuple[str, str], Form]] = {
     "access.key": _name(fields.KEY_PAIR, fields.IN_WORDS[fields.KEY_PAIR]),
     "aws.kms_key": _KMS,
@@ -101,23 +118,7 @@ FORMS: dict[str, Form | dict[tuple[str, str], Form]] = {
     **{
         f"storage.{part}.{key}": form
         for part in ("home", "apps", "scratch")
-        for key, form in {
-            "existing": {
-                ("aws", "nfs"): _VOLUME,
-                ("aws", "efs"): _FILE_SYSTEM,
-                ("aws", "fsx_lustre"): _FILE_SYSTEM,
-                ("gcp", "nfs"): _DISK,
-                ("gcp", "filestore"): _INSTANCE,
-            },
-            "restore": {
-                ("aws", "nfs"): _SNAPSHOT,
-                ("aws", "fsx_lustre"): _BACKUP,
-                ("gcp", "nfs"): _name(_GOOGLE_NAME, "the name of a snapshot"),
-            },
-            "s3_export": _address("s3"),
-            "s3_import": _address("s3"),
-            "security_group": _id("sg", fields.IN_WORDS[fields.SECURITY_GROUP]),
-        }.items()
+        for key, form in _STORAGE.items()
     },
 }
 """Path of an argument that may be an output of another resource -> the value's form. Where it depends on the
@@ -152,7 +153,7 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
         ConfigError: The arguments have mistakes. Their paths are those of the schema.
     """
     given = from_schema(inputs)
-    place = {key: given.pop(key) for key in Place.model_fields if given.get(key) is not None}
+    place = {key: value for key in Place.model_fields if (value := given.pop(key, None)) is not None}
     benchmark = given.pop(BENCHMARK, None)
     settings = _settings(given.get("provider"), place, program.settings)
     found = _Outputs(given.get("provider"), settings.get("aws:region"))

@@ -50,11 +50,12 @@ class ClusterProvider(Provider):
         cluster: pulumi.Output[SlurmCluster] = pulumi.Output.from_input(task)
         from infra.slurm_cluster import OUTPUTS
 
-        state = {
-            camel: cluster.apply(lambda made, key=key: made.outputs.get(key))
-            for key, camel in OUTPUTS.items()
-        }
+        state = {camel: _output(cluster, key) for key, camel in OUTPUTS.items()}
         return ConstructResult(cluster.apply(lambda made: made.urn), state)
+
+
+def _output(cluster: pulumi.Output[SlurmCluster], key: str) -> pulumi.Output[Any]:
+    return cluster.apply(lambda made: made.outputs.get(key))
 
 
 async def _construct(name: str, inputs: Mapping[str, Any], options: pulumi.ResourceOptions) -> SlurmCluster:

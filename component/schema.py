@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from component.names import BENCHMARK, Place, camel_case
-from component.provider import SCHEMA as FILE
-from component.provider import TOKEN
+from component.provider import SCHEMA, TOKEN
 from infra import bundle
 from infra.config import schema as stack_file
 from infra.outputs import contract
@@ -181,8 +180,8 @@ def text() -> str:
 
 def main() -> None:
     """Write the schema."""
-    FILE.write_text(text(), encoding="utf-8")
-    print(f"written: {FILE.name}")
+    SCHEMA.write_text(text(), encoding="utf-8")
+    print(f"written: {SCHEMA.name}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
+from infra.program import mode
 from node.bootstrap.vm.training import requirements_digest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +25,10 @@ ELSEWHERE = re.compile(
 
 
 def code_of(project: Path) -> Path:
-    """Return the folder with our code: the project itself if it is a checkout, else this process's own."""
-    return project if all((project / file).is_file() for file in CHECKOUT) else ROOT
+    """Return the folder with our code: a checkout itself, else that of this process."""
+    if project == mode.FOLDER.get() and not all((project / file).is_file() for file in CHECKOUT):
+        return ROOT
+    return project
 
 
 def lock_digest(project: Path, kind: str) -> str:

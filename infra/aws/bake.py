@@ -227,7 +227,7 @@ class AwsImages(pulumi.ComponentResource):
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
-                    "device_name": root_device(design.image.id),
+                    "device_name": root_device(design.image.id, pulumi.InvokeOptions(parent=self)),
                     "ebs": {
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
@@ -276,7 +276,8 @@ def image_build_for(
 ) -> ImageBuild:
     """Return where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
-    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image_id(design.image))
+    image = image_id(design.image, pulumi.InvokeOptions(parent=network))
+    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image)
 
 
 def instance_types(design: ClusterDesign) -> list[str]:

@@ -160,7 +160,7 @@ class AwsCluster(pulumi.ComponentResource):
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages
     ) -> dict[str, AwsRoleResources]:
         """Return the resources that the machines of each role share."""
-        image = image_id(self._design.image)
+        image = image_id(self._design.image, pulumi.InvokeOptions(parent=self))
         subnets = {host.role: network.subnet(host) for host in self._design.hosts}
         return {
             role: AwsRoleResources(

@@ -91,7 +91,7 @@ class ImageBuild:
     parent: pulumi.Input[str]
 
 
-def image_id(image: Image) -> pulumi.Input[str]:
+def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
     The parameter is read at each `up`. New nodes get the newest image, and the head ignores the change.
@@ -100,10 +100,10 @@ def image_id(image: Image) -> pulumi.Input[str]:
         return image.id
     name = IMAGE_PARAMETERS[image.source or "ubuntu-24.04"]
     # `value` would be a secret, and so would every launch template with it.
-    return aws.ssm.get_parameter_output(name=name).insecure_value
+    return aws.ssm.get_parameter_output(name=name, opts=opts).insecure_value
 
 
-def root_device(image: str | None) -> pulumi.Input[str]:
+def root_device(image: str | None, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
     """Return the name of the root disk in an image.
 
     Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
@@ -115,7 +115,7 @@ def root_device(image: str | None) -> pulumi.Input[str]:
     if image is None:
         return ROOT_DEVICE
     filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[image])]
-    return aws.ec2.get_ami_output(filters=filters).root_device_name
+    return aws.ec2.get_ami_output(filters=filters, opts=opts).root_device_name
 
 
 class AwsLaunchTemplates(pulumi.ComponentResource):
@@ -167,7 +167,9 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=root_device(partition.image or design.image.id),
+                    device_name=root_device(
+                        partition.image or design.image.id, pulumi.InvokeOptions(parent=self)
+                    ),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",

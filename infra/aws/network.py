@@ -471,16 +471,17 @@ class AwsNetwork(pulumi.ComponentResource):
         return security_group.id
 
     def _rule(self, rule: Rule) -> pulumi.Resource:
+        name = _rule_name(rule, self._design)
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
-            f"{self._name}-{rule.name}",
+            f"{self._name}-{name}",
             # The group of an existing file system is its owner's.
             security_group_id=self.groups.get(rule.group, rule.group),
             description=rule.description,
             ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,
-            tags=self._tags(rule.name),
+            tags=self._tags(name),
             opts=self._options(*{rule.group, rule.peer}),
             **self._peer(rule.peer),
         )
@@ -554,6 +555,15 @@ def _file_services(design: ClusterDesign) -> Iterator[tuple[str, str]]:
     """
     served = [mount for mount in design.mounts if mount.kind in ("efs", "fsx_lustre")]
     yield from dict.fromkeys((mount.kind, mount.security_group or STORAGE) for mount in served)
+
+
+def _rule_name(rule: Rule, design: ClusterDesign) -> str:
+    """Return the name of a rule's resource.
+
+    The group of an existing file system is called after the directory: its id may come from another resource.
+    """
+    names = {mount.security_group: mount.name for mount in reversed(design.mounts) if mount.security_group}
+    return replace(rule, group=names.get(rule.group, rule.group), peer=names.get(rule.peer, rule.peer)).name
 
 
 def _machine_rules(design: ClusterDesign) -> Iterator[Rule]:

@@ -164,7 +164,7 @@ class GcpCluster(pulumi.ComponentResource):
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, baked_images: BakedImages
     ) -> dict[str, GcpRoleResources]:
         """Return the resources that the machines of each role share."""
-        image = image_id(self._design.image)
+        image = image_id(self._design.image, pulumi.InvokeOptions(parent=self))
         return {
             role: GcpRoleResources(
                 account=email,

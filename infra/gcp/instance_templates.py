@@ -80,7 +80,7 @@ ResourcesByRole = Mapping[str, GcpRoleResources]
 """controller | login | compute | image -> its resources."""
 
 
-def image_id(image: Image) -> pulumi.Input[str]:
+def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
     The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
@@ -89,7 +89,7 @@ def image_id(image: Image) -> pulumi.Input[str]:
     if image.id is not None:
         return image.id
     family = IMAGE_FAMILIES[image.source or "ubuntu-24.04"]
-    return compute.get_image_output(project=IMAGE_PROJECT, family=family).self_link
+    return compute.get_image_output(project=IMAGE_PROJECT, family=family, opts=opts).self_link
 
 
 def metadata(

@@ -16,7 +16,7 @@ UNKNOWN = "<"
 
 MODE: ContextVar[Mode] = ContextVar("slurm_stacks_runner_mode", default="pulumi")
 FOLDER: ContextVar[Path | None] = ContextVar("slurm_stacks_program_folder", default=None)
-"""The folder of a program that has clusters as components. All of a program's clusters are in one folder."""
+"""The folder of the program that a plugin or a command works for. All clusters of a program have the same."""
 
 KEPT_VARIABLE = "SLURM_STACKS_KEPT_BENCHMARK"
 """The environment variable that holds `KEPT` as JSON, for the program under the real engine."""

@@ -71,6 +71,7 @@ class StandIn:
         place = value.removeprefix(f"{scheme}://").rstrip("/")
         value_bucket, _, value_folder = place.partition("/")
         into = into.replace(rest, place).replace(bucket, value_bucket)
+        into = into.replace(f"{folder}/", f"{value_folder}/" if value_folder else "")
         return into.replace(f"/{folder}", f"/{value_folder}").replace(folder, value_folder)
 
 

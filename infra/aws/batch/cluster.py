@@ -101,7 +101,7 @@ class BatchCluster(pulumi.ComponentResource):
         """Declare the image of the machines; `None` for Batch's own."""
         design = self._design
         if design.image.id is not None:
-            return image_id(design.image)
+            return image_id(design.image, pulumi.InvokeOptions(parent=self))
         if not design.image.bake or bucket is None:
             return None
         # This import is here because few stacks build images.

@@ -103,9 +103,9 @@ def test_a_port_is_opened_in_the_owners_group_and_the_group_stays_the_owners() -
     }
     made = storage(design, IN_VPC)
     assert "n-storage" not in made.types(), "there is no file system of the cluster's own"
-    rule = made.inputs("n-sg-01234567-in-compute-2049")
+    rule = made.inputs("n-home-in-compute-2049")
     assert (rule["securityGroupId"], rule["referencedSecurityGroupId"]) == ("sg-01234567", "n-compute-id")
-    callback = made.inputs("n-compute-in-sg-09999999-988")
+    callback = made.inputs("n-compute-in-scratch-988")
     assert callback["referencedSecurityGroupId"] == "sg-09999999"
 
 

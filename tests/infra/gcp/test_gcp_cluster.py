@@ -34,7 +34,7 @@ from tests.support.gcp_mocks import (
     gcp_ssh_design,
 )
 from tests.support.gcp_rules import weaknesses
-from tests.support.operation_lines import operation_words
+from tests.support.operation_lines import operation_words, words_anywhere
 from tests.support.recorder import Recorder, counts, custom, needs
 
 COMMAND = "command:local:Command"
@@ -272,7 +272,9 @@ def test_only_the_proxy_needs_a_proxy_command() -> None:
     declare(program, gcp=Machines())
     proxied, plain = seen
     assert plain is None
-    assert proxied.endswith("--project acme-ml --zone europe-west4-a --instance %h --port %p")
+    assert words_anywhere(proxied)[1:] == [
+        "proxy", "--project", "acme-ml", "--zone", "europe-west4-a", "--instance", "%h", "--port", "%p",
+    ]  # fmt: skip
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:

@@ -1,0 +1,134 @@
+"""A program that is not ours, with its own network and bucket and two clusters in them, and the engine that runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import stand_in_plugin
+from tests.support.checkout import ROOT
+
+PYTHON = """
+import sys
+
+sys.path.insert(0, {sdk!r})
+
+import pulumi
+import pulumi_aws as aws
+from pulumi_slurm_stacks import SlurmCluster
+
+vpc = aws.ec2.Vpc("vpc", cidr_block="10.0.0.0/16")
+public = aws.ec2.Subnet("public", vpc_id=vpc.id, cidr_block="10.0.0.0/20", availability_zone="eu-west-1b")
+nodes = aws.ec2.Subnet("nodes", vpc_id=vpc.id, cidr_block="10.0.128.0/20", availability_zone="eu-west-1b")
+data = aws.s3.Bucket("data")
+for name, most in {clusters!r}.items():
+    cluster = SlurmCluster(
+        name,
+        provider="aws",
+        network={{
+            "zones": ["eu-west-1b"],
+            "aws": {{"vpc": vpc.id, "public_subnet": public.id, "private_subnets": [nodes.id]}},
+        }},
+        partitions=[{{"name": "cpu", "instance_type": "m5.xlarge", "nodes": {{"max": most}}}}],
+        storage={{"buckets": [{{"bucket": pulumi.Output.concat("s3://", data.bucket, "/sets"), "path": "/data"}}]}},
+        hooks=[{{"role": "compute", "source": "hook.sh"}}],
+    )
+    pulumi.export(name, cluster.cluster)
+"""
+
+
+@dataclass
+class Consumer:
+    """A program in a folder, and the engine's folders that it shares with other copies of it.
+
+    Attributes:
+        component: The folder `component` of the checkout that the program uses.
+        shared: The folder of the state, which several engineers have in common.
+    """
+
+    folder: Path
+    home: Path
+    shared: Path
+    component: Path = ROOT / "component"
+    clusters: dict[str, int] = field(default_factory=lambda: {"train": 4, "small": 2})
+
+    @property
+    def log(self) -> Path:
+        return self.shared / "log"
+
+    def env(self) -> dict[str, str]:
+        tools = self.home / "bin"
+        return {
+            "PATH": f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "PULUMI_HOME": str(self.home / ".pulumi"),
+            "PULUMI_BACKEND_URL": f"file://{self.shared}",
+            "PULUMI_CONFIG_PASSPHRASE": "test",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            stand_in_plugin.LOG: str(self.log),
+        }
+
+    def write(self) -> None:
+        """Write the program, and what the engine needs of this user."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.shared.mkdir(exist_ok=True)
+        if not self.home.exists():
+            stand_in_plugin.with_plugins(self.home / ".pulumi")
+            # The environment of these tests is the plugin's, too, and nobody changes it while they run.
+            tool = self.home / "bin" / "uv"
+            tool.parent.mkdir()
+            real = Path(sys.executable).parent / "uv"
+            tool.write_text(f'#!/bin/sh\n[ "$1" = sync ] && exit 0\nexec {real} "$@"\n')
+            tool.chmod(0o755)
+        project = f"""
+            name: consumer
+            runtime:
+              name: python
+              options: {{toolchain: uv, virtualenv: {Path(sys.executable).parents[1]}}}
+            packages:
+              slurm-stacks: {self.component}
+            """
+        (self.folder / "Pulumi.yaml").write_text(textwrap.dedent(project))
+        (self.folder / "Pulumi.dev.yaml").write_text("config:\n  aws:region: eu-west-1\n")
+        (self.folder / "pyproject.toml").write_text('[project]\nname = "consumer"\nversion = "0"\n')
+        (self.folder / "hook.sh").write_text("#!/bin/sh\ntrue\n")
+        self.write_program()
+
+    def write_program(self) -> None:
+        text = PYTHON.format(sdk=str(self.folder / "sdk" / "python"), clusters=self.clusters)
+        (self.folder / "__main__.py").write_text(text)
+
+    def generate(self) -> None:
+        """Generate the SDK as `pulumi package add` does, and note its version as an installer does."""
+        self.pulumi("package", "gen-sdk", str(self.component), "--language", "python", "--out", "sdk")
+        note = self.folder / "sdk" / "python" / "pulumi_slurm_stacks-0.1.0.dist-info" / "METADATA"
+        note.parent.mkdir()
+        note.write_text("Metadata-Version: 2.1\nName: pulumi_slurm_stacks\nVersion: 0.1.0\n")
+
+    def pulumi(self, *words: str, fails: bool = False) -> str:
+        """Run the CLI, and return all that it printed."""
+        done = subprocess.run(
+            [shutil.which("pulumi") or "pulumi", *words, "--non-interactive"],
+            cwd=self.folder, env=self.env(), capture_output=True, text=True, check=False, timeout=500,
+        )  # fmt: skip
+        text = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, text
+        return text
+
+    def calls(self, verb: str) -> list[str]:
+        """Return the names of the resources that the plugins were asked to create, update or delete, in order."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [one["urn"].rpartition("::")[2] for one in map(json.loads, lines) if one["verb"] == verb]
+
+    def inputs(self) -> dict[str, Any]:
+        """Return the inputs of the resources that were created, by name."""
+        lines = map(json.loads, self.log.read_text().splitlines())
+        return {one["urn"].rpartition("::")[2]: one["inputs"] for one in lines if one["verb"] == "create"}
