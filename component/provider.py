@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulumi
-from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
+from pulumi.errors import InputPropertiesError
 from pulumi.provider import ConstructResult, Provider
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ async def _construct(name: str, inputs: Mapping[str, Any], options: pulumi.Resou
         InputPropertiesError: The arguments have mistakes, or such a cluster cannot be made.
     """
     from component.arguments import Program, read
-    from infra.config import ConfigError
     from infra.config.load import engine_values
     from infra.errors import UserError
     from infra.program import mode
@@ -77,13 +76,10 @@ async def _construct(name: str, inputs: Mapping[str, Any], options: pulumi.Resou
     try:
         config, values = read(name, {key: await _known(value) for key, value in inputs.items()}, program)
         return SlurmCluster(name, config, values, opts=options)
-    except ConfigError as error:
-        raise InputPropertiesError(
-            str(error),
-            [InputPropertyErrorDetails(property_path=each.path, reason=str(each)) for each in error.mistakes],
-        ) from error
     except UserError as error:
-        raise InputPropertiesError(str(error)) from error
+        # No property is named beside the message: the engine would print the value at its path, and Pulumi
+        # 3.274 ends with a stack trace if that is an output.
+        raise InputPropertiesError(str(error), []) from error
 
 
 async def _known(value: Any) -> Any:

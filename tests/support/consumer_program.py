@@ -1,4 +1,4 @@
-"""A program that is not ours, with its own network and bucket and two clusters in them, and the engine that runs it."""
+"""A program that is not ours, with two clusters in a network of its own, and the engine that runs it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,21 @@ for name, most in {clusters!r}.items():
             "aws": {{"vpc": vpc.id, "public_subnet": public.id, "private_subnets": [nodes.id]}},
         }},
         partitions=[{{"name": "cpu", "instance_type": "m5.xlarge", "nodes": {{"max": most}}}}],
-        storage={{"buckets": [{{"bucket": pulumi.Output.concat("s3://", data.bucket, "/sets"), "path": "/data"}}]}},
+        storage={{"buckets": [{{"bucket": pulumi.Output.concat("s3://", data.bucket), "path": "/data"}}]}},
         hooks=[{{"role": "compute", "source": "hook.sh"}}],
     )
     pulumi.export(name, cluster.cluster)
+"""
+
+
+LOCK = """
+version = 1
+requires-python = ">=3.11"
+
+[[package]]
+name = "consumer"
+version = "0"
+source = { virtual = "." }
 """
 
 
@@ -98,7 +109,10 @@ class Consumer:
             """
         (self.folder / "Pulumi.yaml").write_text(textwrap.dedent(project))
         (self.folder / "Pulumi.dev.yaml").write_text("config:\n  aws:region: eu-west-1\n")
-        (self.folder / "pyproject.toml").write_text('[project]\nname = "consumer"\nversion = "0"\n')
+        (self.folder / "pyproject.toml").write_text(
+            '[project]\nname = "consumer"\nversion = "0"\nrequires-python = ">=3.11"\n'
+        )
+        (self.folder / "uv.lock").write_text(LOCK)
         (self.folder / "hook.sh").write_text("#!/bin/sh\ntrue\n")
         self.write_program()
 
@@ -124,7 +138,7 @@ class Consumer:
         return text
 
     def calls(self, verb: str) -> list[str]:
-        """Return the names of the resources that the plugins were asked to create, update or delete, in order."""
+        """Return the names of the resources that the plugins were asked to create, update or delete."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [one["urn"].rpartition("::")[2] for one in map(json.loads, lines) if one["verb"] == verb]
 

@@ -26,6 +26,8 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "STAND_IN_LOG"
 PACKAGES = {"aws": "pulumi-aws", "gcp": "pulumi-gcp", "command": "pulumi-command"}
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+"""The key by which the protocol marks a secret, an output or an asset (`pulumi.runtime.rpc._special_sig_key`)."""
 IDS = {
     "aws:ec2/vpc:Vpc": "vpc",
     "aws:ec2/subnet:Subnet": "subnet",
@@ -64,14 +66,14 @@ def answers(package: str) -> mocks.Mocks:
 
 
 def plain(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """Return properties as plain values; secrets and outputs are what they hold."""
+    """Return properties as plain values; secrets and outputs are what they hold, and assets their hash."""
     return {key: _plain(value) for key, value in json_format.MessageToDict(struct).items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        if "4dabf18193072939515e22adb298388d" in value:
-            return _plain(value.get("value"))
+        if SIGNATURE in value:
+            return value["hash"] if "hash" in value else _plain(value.get("value"))
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_plain(part) for part in value]
