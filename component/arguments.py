@@ -245,11 +245,11 @@ class _Outputs:
             )
             return None
         text = form.stand_in(digits(path), self._region)
-        self.all.append(StandIn(text, value.output.apply(lambda known: _checked(known, path, form))))
+        self.all.append(StandIn(text, value.output.apply(lambda known: checked(known, path, form))))
         return text
 
 
-def _checked(value: Any, path: str, form: Form) -> str:
+def checked(value: Any, path: str, form: Form) -> str:
     """Return a value that is known by now, if it has the right form."""
     if isinstance(value, str) and re.fullmatch(form.pattern.strip("^$"), value):
         return value
@@ -271,7 +271,7 @@ def _zones_of_outputs(config: StackConfig) -> list[Mistake]:
             "component.zones",
             f"{CLUSTER}.network.zones",
             shown(network.zones) if network.zones else "nothing",
-            "the zone of each of network.aws.private_subnets, in their order; the first is also that of the "
+            "the zone of each of network.aws.privateSubnets, in their order; the first is also that of the "
             "public subnet",
             "the subnets come from other resources, so AWS cannot be asked in a preview",
         )

@@ -11,8 +11,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from component.construction import SCHEMA, TOKEN
 from component.names import BENCHMARK, Place, camel_case
-from component.provider import SCHEMA, TOKEN
 from infra import bundle
 from infra.config import schema as stack_file
 from infra.outputs import contract

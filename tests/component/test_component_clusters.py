@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import subprocess
 import sys
@@ -16,124 +15,33 @@ import pytest
 import yaml
 from pulumi.errors import InputPropertiesError
 from pulumi.runtime import config as pulumi_config
-from pulumi.runtime import mocks
 
-from component.arguments import Given, Program, read
-from component.provider import TOKEN, ClusterProvider
+from component.arguments import FORMS, Form, Given, Program, checked, read
+from component.construction import TOKEN, construct
 from infra.config import ConfigError, load_file
+from infra.config.load import CLUSTER
+from infra.errors import UserError
 from infra.program import mode
 from infra.program.stand_ins import MARK
 from tests.component.test_component_schema import SHIPPED, in_schema
-from tests.support.aws_machines import Machines as Aws
+from tests.support import sentences
 from tests.support.checkout import ROOT
-from tests.support.gcp_machines import Machines as Gcp
+from tests.support.component_program import (
+    CPU,
+    NODES,
+    PUBLIC,
+    SMALL,
+    VPC,
+    Cloud,
+    declared,
+    everything,
+    everything_of,
+    google,
+    inputs,
+    known,
+    unknown,
+)  # fmt: skip
 from tests.support.recorder import Recorder, run
-
-VPC, PUBLIC, NODES = "vpc-0123456789abcdef0", "subnet-0123456789abcdef1", "subnet-0123456789abcdef2"
-GROUP, FILES, KEY = "sg-0123456789abcdef0", "fs-0123456789abcdef0", "my-key"
-KMS = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
-CPU = {"name": "cpu", "instanceType": "m5.xlarge", "nodes": {"max": 4.0}, "diskGib": 60.0}
-SMALL: dict[str, Any] = {"provider": "aws", "network": {"zones": ["eu-west-1b"]}, "partitions": [CPU]}
-
-
-PRINTED = {"login": "x", "controller": "x:1", "scheduler_version": "slurm 1", "shared": "/s"}
-
-
-class Cloud(mocks.Mocks):
-    """Both clouds, for clusters of any name."""
-
-    def __init__(self) -> None:
-        subnets = dict.fromkeys((PUBLIC, NODES), "eu-west-1b")
-        self._aws, self._gcp = Aws(subnets=subnets), Gcp(machines={"europe-west4-a": {"n1-standard-2": 2}})
-        self.invokes: list[mocks.MockCallArgs] = []
-
-    def new_resource(self, args: mocks.MockResourceArgs) -> Any:
-        if args.typ == "command:local:Command" and args.inputs.get("create", "").startswith(
-            "operations.local"
-        ):
-            return "x", {**args.inputs, "stdout": json.dumps(PRINTED)}
-        return (self._gcp if args.typ.startswith("gcp:") else self._aws).new_resource(args)
-
-    def call(self, args: mocks.MockCallArgs) -> Any:
-        self.invokes.append(args)
-        if args.token == "aws:ec2/getSubnets:getSubnets":
-            return {"ids": [], "id": "x"}
-        return (self._gcp if args.token.startswith("gcp:") else self._aws).call(args)
-
-
-def declared(
-    clusters: Mapping[str, Callable[[], Mapping[str, Any]]],
-    *,
-    preview: bool = False,
-    seen: dict[str, Any] | None = None,
-    opts: pulumi.ResourceOptions | None = None,
-) -> Recorder:
-    """Declare clusters in one program; a function returns the arguments of each, with outputs in them."""
-    recorder = Recorder(Cloud())
-    told = {} if seen is None else seen
-
-    def program() -> Any:
-        pulumi_config.set_all_config({"aws:region": "eu-west-1"})
-        made = []
-        for name, inputs in clusters.items():
-            result = ClusterProvider().construct(name, TOKEN, inputs(), opts)
-            found = pulumi.Output.all(urn=result.urn, **result.state)
-            made.append(found.apply(functools.partial(told.__setitem__, name)))
-        return pulumi.Output.all(*made)
-
-    run(recorder, program, preview=preview)
-    return recorder
-
-
-def inputs(made: Recorder, name: str) -> dict[str, Any]:
-    """Return a resource's inputs, with the files of assets by their names."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, pulumi.FileAsset):
-            return Path(str(value.path)).name
-        if isinstance(value, dict):
-            return {key: plain(part) for key, part in value.items()}
-        return [plain(part) for part in value] if isinstance(value, list) else value
-
-    found: dict[str, Any] = plain(made.inputs(name))
-    return found
-
-
-def everything_of(made: Recorder) -> dict[str, dict[str, Any]]:
-    return {name: inputs(made, name) for name in made.types()}
-
-
-def known(value: Any) -> pulumi.Output[Any]:
-    return pulumi.Output.from_input(value)
-
-
-def unknown(_value: Any) -> pulumi.Output[Any]:
-    never: asyncio.Future[Any] = asyncio.Future()
-    false: asyncio.Future[bool] = asyncio.Future()
-    never.set_result(pulumi.output.UNKNOWN)
-    false.set_result(False)
-    return pulumi.Output(set(), never, false)
-
-
-def everything(of: Callable[[Any], Any]) -> dict[str, Any]:
-    """A cluster's arguments of which all come from other resources that may."""
-    return {
-        "provider": "aws",
-        "access": {"mode": "ssm", "key": of(KEY)},
-        "aws": {"kmsKey": of(KMS)},
-        "network": {
-            "zones": ["eu-west-1b"],
-            "aws": {"vpc": of(VPC), "publicSubnet": of(PUBLIC), "privateSubnets": [of(NODES)]},
-        },
-        "partitions": [CPU],
-        "storage": {
-            "home": {"kind": "efs", "existing": of(FILES), "securityGroup": of(GROUP)},
-            "scratch": {"kind": "fsx_lustre", "sizeGib": 1200.0, "s3Import": of("s3://my-data/sets/one")},
-            "buckets": [{"bucket": of("s3://my-bucket/sets"), "path": "/data"}],
-        },
-        "benchmark": {"enabled": False},
-    }
-
 
 # --- several clusters in one program -----------------------------------------------------------------------
 
@@ -186,8 +94,7 @@ def test_every_question_and_every_resource_goes_to_the_providers_that_the_compon
         pulumi_config.set_all_config({"aws:region": "us-east-1"})
         there = aws.Provider("there", region="eu-west-1")
         opts = pulumi.ResourceOptions(providers={"aws": there})
-        result = ClusterProvider().construct("train", TOKEN, {**SMALL, "region": "eu-west-1"}, opts)
-        return result.urn
+        return construct("train", TOKEN, {**SMALL, "region": "eu-west-1"}, opts)[0]
 
     recorder = Recorder(Cloud())
     cloud.append(recorder)
@@ -207,19 +114,40 @@ def test_every_question_and_every_resource_goes_to_the_providers_that_the_compon
 # --- outputs of other resources ----------------------------------------------------------------------------
 
 
-def test_outputs_reach_every_resource_as_their_values() -> None:
-    given = declared({"train": lambda: everything(lambda value: value)})
-    through = declared({"train": lambda: everything(known)})
+CLOUDS = pytest.mark.parametrize("arguments", [everything, google], ids=["aws", "gcp"])
+
+
+@CLOUDS
+def test_outputs_reach_every_resource_as_their_values(arguments: Callable[..., dict[str, Any]]) -> None:
+    given = declared({"train": lambda: arguments(lambda value: value)})
+    through = declared({"train": lambda: arguments(known)})
     assert MARK not in json.dumps(everything_of(through))
     assert everything_of(through) == everything_of(given), "as if the values were written there"
 
 
-def test_a_preview_with_unknown_outputs_has_the_same_resources() -> None:
-    preview = declared({"train": lambda: everything(unknown)}, preview=True)
-    up = declared({"train": lambda: everything(known)})
+@CLOUDS
+def test_a_preview_with_unknown_outputs_has_the_same_resources(
+    arguments: Callable[..., dict[str, Any]],
+) -> None:
+    preview = declared({"train": lambda: arguments(unknown)}, preview=True)
+    up = declared({"train": lambda: arguments(known)})
     assert preview.types() == up.types()
     assert MARK not in json.dumps(everything_of(preview), default=str)
-    assert preview.inputs("train-network-compute").get("vpcId") is None, "not known"
+
+
+def test_the_address_of_a_whole_bucket_has_no_folder_in_a_policy() -> None:
+    arguments = {
+        **SMALL,
+        "storage": {"buckets": [{"bucket": known("s3://my-bucket"), "path": "/data"}]},
+    }
+    made = declared({"train": lambda: arguments})
+    statements = json.loads(inputs(made, "train-identity-compute-policy")["policy"])["Statement"]
+    lists, reads = (
+        next(one for one in statements if one["Sid"] == f"Mount{what}0") for what in ("List", "Read")
+    )
+    assert lists["Resource"] == "arn:aws:s3:::my-bucket"
+    assert lists["Condition"] == {"StringLike": {"s3:prefix": ["", "*"]}}
+    assert reads["Resource"] == "arn:aws:s3:::my-bucket/*"
 
 
 def test_a_value_of_another_form_is_refused_when_it_is_known() -> None:
@@ -294,53 +222,49 @@ def test_mistakes_are_those_of_a_stack_file_with_the_paths_of_the_schema() -> No
     assert "budget" in found["budgt"]
 
 
-def test_an_output_where_names_depend_on_the_value_is_one_clear_mistake() -> None:
+def subnets_of_others() -> dict[str, Any]:
+    subnet = Given(pulumi.Output.from_input(NODES), known=False)
+    aws = {"vpc": VPC, "publicSubnet": PUBLIC, "privateSubnets": [subnet]}
+    return {**SMALL, "network": {"aws": aws}}
+
+
+def test_an_output_where_names_depend_on_the_value_is_one_clear_mistake(pytestconfig: pytest.Config) -> None:
+    """And so are the others that only a component has. Their sentences are in a file."""
     unknown_name = Given(pulumi.Output.from_input("x"), known=False)
-    found = refused({**SMALL, "partitions": [{**CPU, "name": unknown_name}]})
-    assert {*found} == {"partitions[0].name"}
-    text = found["partitions[0].name"]
-    assert "[component.unknown]" in text
-    assert "an Output that is not known in a preview" in text
-    assert "pulumi config" in text
+    secret = Given(pulumi.Output.from_input("x"), known=True, value="x", secret=True)
+    given = Program("dev", ROOT, HERE.settings, frozenset({"aws"}))
+    elsewhere = {**SMALL, "region": "us-east-1", "network": {"zones": ["us-east-1b"]}}
+    cases: list[tuple[dict[str, Any], Program, str, str]] = [
+        ({**SMALL, "partitions": [{**CPU, "name": unknown_name}]}, HERE, "partitions[0].name", "unknown"),
+        ({**SMALL, "access": {"key": secret}}, HERE, "access.key", "secret"),
+        (subnets_of_others(), HERE, "network.zones", "zones"),
+        (elsewhere, HERE, "region", "region"),
+        (elsewhere, Program("dev", ROOT, {}), "region", "region"),
+        (SMALL, given, "region", "region"),
+    ]
+    told = []
+    for arguments, program, path, code in cases:
+        found = refused(arguments, program)
+        assert {*found} == {path}
+        assert f"[component.{code}]" in found[path]
+        told.append(found[path])
+    wrong = FORMS["network.aws.vpc"]
+    assert isinstance(wrong, Form)
+    with pytest.raises(UserError) as caught:
+        checked("my vpc", f"{CLUSTER}.network.aws.vpc", wrong)
+    sentences.check(pytestconfig, __file__, [*told, str(caught.value)])
 
 
 def test_an_output_that_is_known_is_its_value_where_a_value_must_be_known() -> None:
     name = Given(pulumi.Output.from_input("x"), known=True, value="x")
-    given = {**SMALL, "partitions": [{**CPU, "name": name}]}
-    config, _ = read("train", given, HERE)
+    config, _ = read("train", {**SMALL, "partitions": [{**CPU, "name": name}]}, HERE)
     assert config.cluster.partitions[0].name == "x"
 
 
-def test_a_secret_is_refused() -> None:
-    secret = Given(pulumi.Output.from_input("x"), known=True, value="x", secret=True)
-    found = refused({**SMALL, "access": {"key": secret}})
-    assert "[component.secret]" in found["access.key"]
-
-
-def test_the_zones_of_subnets_that_nobody_knows_yet_are_asked_for() -> None:
-    subnet = Given(pulumi.Output.from_input(NODES), known=False)
-    network = {"aws": {"vpc": VPC, "publicSubnet": PUBLIC, "privateSubnets": [subnet]}}
-    found = refused({**SMALL, "network": network})
-    assert {*found} == {"network.zones"}
-    assert "the zone of each of network.aws.private_subnets, in their order" in found["network.zones"]
-
-
-@pytest.mark.parametrize(
-    ("program", "region", "told"),
-    [
-        (HERE, "us-east-1", "the program's aws:region, eu-west-1"),
-        (Program("dev", ROOT, {}), "us-east-1", "nothing without a provider"),
-        (
-            Program("dev", ROOT, {"aws:region": "eu-west-1"}, frozenset({"aws"})), None,
-            "the region of the aws provider that the component is given",
-        ),
-    ],
-)  # fmt: skip
-def test_the_region_is_that_of_the_provider(program: Program, region: str | None, told: str) -> None:
-    network = {"zones": [f"{region or 'eu-west-1'}b"]}
-    found = refused({**SMALL, "network": network, "region": region}, program)
-    assert {*found} == {"region"}
-    assert told in found["region"]
+def test_a_region_that_the_component_is_given_with_a_provider_is_its_own() -> None:
+    given = Program("dev", ROOT, HERE.settings, frozenset({"aws"}))
+    elsewhere = {**SMALL, "region": "us-east-1", "network": {"zones": ["us-east-1b"]}}
+    assert read("train", elsewhere, given)[0].region == "us-east-1"
 
 
 def test_a_mistake_reaches_the_engine_as_one_message() -> None:
@@ -352,7 +276,7 @@ def test_a_mistake_reaches_the_engine_as_one_message() -> None:
 
 def test_the_package_has_one_type() -> None:
     with pytest.raises(ValueError, match="the package has no slurm-stacks:index:Other"):
-        ClusterProvider().construct("x", "slurm-stacks:index:Other", {})
+        construct("x", "slurm-stacks:index:Other", {})
 
 
 # --- the same on every machine -----------------------------------------------------------------------------
@@ -361,7 +285,7 @@ DIGEST = """
 import hashlib, json, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.component import test_component_clusters as t
+from tests.support import component_program as t
 made = t.declared({"train": lambda: t.everything(t.known), "small": lambda: t.SMALL})
 print(json.dumps(t.everything_of(made), sort_keys=True))
 """

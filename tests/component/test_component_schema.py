@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from component import names, schema
+from component.construction import SCHEMA, TOKEN
 from component.names import ARGUMENTS, camel_case, from_schema, inner, known, path_in_schema
-from component.provider import SCHEMA, TOKEN
 from infra.config.schema import schema as stack_schema
 from infra.outputs import contract
 from tests.support.checkout import ROOT
@@ -115,5 +115,5 @@ def test_a_path_of_a_message_has_the_schemas_names(path: str, shown: str) -> Non
 def test_the_plugin_reads_the_schema_without_what_a_cluster_is_made_with() -> None:
     """Its start takes as long as the SDK's import."""
     assert names.BENCHMARK
-    text = (ROOT / "component" / "provider.py").read_text()
+    text = (ROOT / "component" / "construction.py").read_text()
     assert "\nfrom infra" not in text.replace("\nif TYPE_CHECKING", "\n#"), "only inside functions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from component.provider import SCHEMA
+from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
 from tests.support.checkout import ROOT
 from tests.support.consumer_program import Consumer
@@ -91,6 +92,64 @@ def _same(consumer: Consumer) -> str:
     """Return what the engine says of a program that changes nothing; with a change it fails."""
     text = consumer.pulumi("preview", "--expect-no-changes")
     return "no changes" if " unchanged" in text and " to " not in text else text
+
+
+TYPESCRIPT = """
+import * as pulumi from "@pulumi/pulumi";
+import * as aws from "@pulumi/aws";
+import { SlurmCluster } from "@pulumi/slurm-stacks";
+
+const vpc = new aws.ec2.Vpc("vpc", { cidrBlock: "10.0.0.0/16" });
+const subnet = (name: string, cidrBlock: string) =>
+    new aws.ec2.Subnet(name, { vpcId: vpc.id, cidrBlock, availabilityZone: "eu-west-1b" });
+const [open, nodes] = [subnet("public", "10.0.0.0/20"), subnet("nodes", "10.0.128.0/20")];
+const data = new aws.s3.Bucket("data");
+export const names = ["train", "small"].map(name => new SlurmCluster(name, {
+    provider: "aws",
+    network: {
+        zones: ["eu-west-1b"],
+        aws: { vpc: vpc.id, publicSubnet: open.id, privateSubnets: [nodes.id] },
+    },
+    partitions: [{ name: "cpu", instanceType: "m5.xlarge", nodes: { max: 4 } }],
+    storage: { buckets: [{ bucket: pulumi.interpolate`s3://${data.bucket}/sets`, path: "/data" }] },
+}).cluster.name);
+"""
+NODE = {
+    "@pulumi/aws": "7.48.0",
+    "@pulumi/pulumi": "3.270.0",
+    "@pulumi/slurm-stacks": "file:sdk/nodejs",
+    "@types/node": "^20",
+    "typescript": "^5.9",
+}
+COMPILER = {"strict": True, "target": "es2020", "module": "commonjs", "skipLibCheck": True}
+
+
+@pytest.mark.wide
+def test_the_same_program_in_typescript(consumer: Consumer) -> None:
+    if not shutil.which("npm") or not shutil.which("pulumi-language-nodejs"):
+        pytest.skip("npm, or Pulumi's host for Node.js, is not on PATH")
+    folder = consumer.folder
+    for file in ("__main__.py", "pyproject.toml", "uv.lock"):
+        (folder / file).unlink()
+    project = (folder / "Pulumi.yaml").read_text()
+    (folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", "runtime: nodejs\n", project))
+    (folder / "package.json").write_text(json.dumps({"name": "consumer", "dependencies": NODE}))
+    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": COMPILER, "files": ["index.ts"]}))
+    (folder / "index.ts").write_text(TYPESCRIPT)
+    consumer.plugin("aws", NODE["@pulumi/aws"])
+    consumer.pulumi("package", "gen-sdk", str(consumer.component), "--language", "nodejs", "--out", "sdk")
+    consumer.run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--install-links=false")
+    sdk = folder / "sdk" / "nodejs"
+    consumer.run("npx", "tsc", "--project", str(sdk), "--outDir", str(sdk / "bin"))
+    shutil.copy(sdk / "package.json", sdk / "bin")
+    consumer.run("npx", "tsc", "--noEmit", "--project", str(folder))
+    consumer.pulumi("stack", "init", "dev")
+    assert "[unknown]" in consumer.pulumi("preview")
+    consumer.pulumi("up", "--yes", "--skip-preview")
+    assert json.loads(consumer.pulumi("stack", "output", "names", "--json")) == ["train", "small"]
+    assert "no changes" in _same(consumer)
+    consumer.pulumi("destroy", "--yes", "--skip-preview")
+    assert {*consumer.calls("delete")} == {*consumer.calls("create")}
 
 
 def test_bad_arguments_are_told_as_those_of_a_stack_file(consumer: Consumer) -> None:

@@ -127,6 +127,20 @@ class Consumer:
         note.parent.mkdir()
         note.write_text("Metadata-Version: 2.1\nName: pulumi_slurm_stacks\nVersion: 0.1.0\n")
 
+    def plugin(self, name: str, version: str) -> None:
+        """Put the stand-in of a cloud also where the engine looks for another version of its plugin."""
+        plugins = self.home / ".pulumi" / "plugins"
+        (there,) = plugins.glob(f"resource-{name}-v*")
+        if not (plugins / f"resource-{name}-v{version}").exists():
+            shutil.copytree(there, plugins / f"resource-{name}-v{version}")
+
+    def run(self, *words: str) -> None:
+        """Run another tool in the program's folder."""
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.env(), capture_output=True, text=True, check=False, timeout=500
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def pulumi(self, *words: str, fails: bool = False) -> str:
         """Run the CLI, and return all that it printed."""
         done = subprocess.run(

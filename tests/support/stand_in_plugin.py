@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG = "STAND_IN_LOG"
 PACKAGES = {"aws": "pulumi-aws", "gcp": "pulumi-gcp", "command": "pulumi-command"}
 SIGNATURE = "4dabf18193072939515e22adb298388d"
-"""The key by which the protocol marks a secret, an output or an asset (`pulumi.runtime.rpc._special_sig_key`)."""
+"""The key that marks a secret, an output or an asset (`pulumi.runtime.rpc._special_sig_key`)."""
 IDS = {
     "aws:ec2/vpc:Vpc": "vpc",
     "aws:ec2/subnet:Subnet": "subnet",
