@@ -1,7 +1,7 @@
 """The construction of a cluster, as the plugin is asked for it.
 
-What a cluster is made with takes a second to import. It is imported with the first cluster, so that the plugin
-starts at once and answers with the schema.
+What a cluster is made with takes a second to import. It is imported with the first cluster, so that the
+plugin starts at once and answers with the schema.
 """
 
 from __future__ import annotations

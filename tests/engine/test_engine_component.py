@@ -121,7 +121,13 @@ NODE = {
     "@types/node": "^20",
     "typescript": "^5.9",
 }
-COMPILER = {"strict": True, "target": "es2020", "module": "commonjs", "skipLibCheck": True}
+COMPILER = {
+    "strict": True,
+    "target": "es2020",
+    "module": "commonjs",
+    "moduleResolution": "node",
+    "skipLibCheck": True,
+}
 
 
 @pytest.mark.wide
