@@ -16,7 +16,7 @@ import pytest
 from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
 from tests.support.checkout import ROOT
-from tests.support.consumer_program import Consumer
+from tests.support.consumer_program import Consumer, program
 
 START_SECONDS = 1.5
 
@@ -94,26 +94,6 @@ def _same(consumer: Consumer) -> str:
     return "no changes" if " unchanged" in text and " to " not in text else text
 
 
-TYPESCRIPT = """
-import * as pulumi from "@pulumi/pulumi";
-import * as aws from "@pulumi/aws";
-import { SlurmCluster } from "@pulumi/slurm-stacks";
-
-const vpc = new aws.ec2.Vpc("vpc", { cidrBlock: "10.0.0.0/16" });
-const subnet = (name: string, cidrBlock: string) =>
-    new aws.ec2.Subnet(name, { vpcId: vpc.id, cidrBlock, availabilityZone: "eu-west-1b" });
-const [open, nodes] = [subnet("public", "10.0.0.0/20"), subnet("nodes", "10.0.128.0/20")];
-const data = new aws.s3.Bucket("data");
-export const names = ["train", "small"].map(name => new SlurmCluster(name, {
-    provider: "aws",
-    network: {
-        zones: ["eu-west-1b"],
-        aws: { vpc: vpc.id, publicSubnet: open.id, privateSubnets: [nodes.id] },
-    },
-    partitions: [{ name: "cpu", instanceType: "m5.xlarge", nodes: { max: 4 } }],
-    storage: { buckets: [{ bucket: pulumi.interpolate`s3://${data.bucket}/sets`, path: "/data" }] },
-}).cluster.name);
-"""
 NODE = {
     "@pulumi/aws": "7.48.0",
     "@pulumi/pulumi": "3.270.0",
@@ -141,7 +121,7 @@ def test_the_same_program_in_typescript(consumer: Consumer) -> None:
     (folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", "runtime: nodejs\n", project))
     (folder / "package.json").write_text(json.dumps({"name": "consumer", "dependencies": NODE}))
     (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": COMPILER, "files": ["index.ts"]}))
-    (folder / "index.ts").write_text(TYPESCRIPT)
+    (folder / "index.ts").write_text(program("typescript"))
     consumer.plugin("aws", NODE["@pulumi/aws"])
     consumer.pulumi("package", "gen-sdk", str(consumer.component), "--language", "nodejs", "--out", "sdk")
     consumer.run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--install-links=false")
@@ -161,9 +141,9 @@ def test_the_same_program_in_typescript(consumer: Consumer) -> None:
 def test_bad_arguments_are_told_as_those_of_a_stack_file(consumer: Consumer) -> None:
     consumer.generate()
     consumer.pulumi("stack", "init", "dev")
-    program = consumer.folder / "__main__.py"
-    program.write_text(
-        program.read_text().replace('"m5.xlarge"', '"m5.xlrge"').replace('"name": "cpu"', '"name": vpc.id')
+    file = consumer.folder / "__main__.py"
+    file.write_text(
+        file.read_text().replace('"m5.xlarge"', '"m5.xlrge"').replace('"name": "cpu"', '"name": vpc.id')
     )
     text = consumer.pulumi("preview", fails=True)
     assert "partitions[0].instanceType" in text

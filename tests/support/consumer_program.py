@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,33 +16,15 @@ from typing import Any
 from tests.support import stand_in_plugin
 from tests.support.checkout import ROOT
 
-PYTHON = """
-import sys
+PAGE = ROOT / "docs" / "component.md"
+CLUSTERS = {"train": 4, "small": 2}
+"""The clusters of the page's program, each with the most nodes that it may have."""
 
-sys.path.insert(0, {sdk!r})
 
-import pulumi
-import pulumi_aws as aws
-from pulumi_slurm_stacks import SlurmCluster
-
-vpc = aws.ec2.Vpc("vpc", cidr_block="10.0.0.0/16")
-public = aws.ec2.Subnet("public", vpc_id=vpc.id, cidr_block="10.0.0.0/20", availability_zone="eu-west-1b")
-nodes = aws.ec2.Subnet("nodes", vpc_id=vpc.id, cidr_block="10.0.128.0/20", availability_zone="eu-west-1b")
-data = aws.s3.Bucket("data")
-for name, most in {clusters!r}.items():
-    cluster = SlurmCluster(
-        name,
-        provider="aws",
-        network={{
-            "zones": ["eu-west-1b"],
-            "aws": {{"vpc": vpc.id, "public_subnet": public.id, "private_subnets": [nodes.id]}},
-        }},
-        partitions=[{{"name": "cpu", "instance_type": "m5.xlarge", "nodes": {{"max": most}}}}],
-        storage={{"buckets": [{{"bucket": pulumi.Output.concat("s3://", data.bucket), "path": "/data"}}]}},
-        hooks=[{{"role": "compute", "source": "hook.sh"}}],
-    )
-    pulumi.export(name, cluster.cluster)
-"""
+def program(language: str) -> str:
+    """Return the program that the page shows in a language."""
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(text)
 
 
 LOCK = """
@@ -68,7 +51,7 @@ class Consumer:
     home: Path
     shared: Path
     component: Path = ROOT / "component"
-    clusters: dict[str, int] = field(default_factory=lambda: {"train": 4, "small": 2})
+    clusters: dict[str, int] = field(default_factory=lambda: dict(CLUSTERS))
 
     @property
     def log(self) -> Path:
@@ -113,12 +96,14 @@ class Consumer:
             '[project]\nname = "consumer"\nversion = "0"\nrequires-python = ">=3.11"\n'
         )
         (self.folder / "uv.lock").write_text(LOCK)
-        (self.folder / "hook.sh").write_text("#!/bin/sh\ntrue\n")
         self.write_program()
 
     def write_program(self) -> None:
-        text = PYTHON.format(sdk=str(self.folder / "sdk" / "python"), clusters=self.clusters)
-        (self.folder / "__main__.py").write_text(text)
+        text = program("python")
+        assert (usual := json.dumps(CLUSTERS)) in text
+        text = text.replace(usual, json.dumps(self.clusters))
+        sdk = self.folder / "sdk" / "python"
+        (self.folder / "__main__.py").write_text(f"import sys\nsys.path.insert(0, {str(sdk)!r})\n{text}")
 
     def generate(self) -> None:
         """Generate the SDK as `pulumi package add` does, and note its version as an installer does."""
