@@ -31,8 +31,8 @@ _FIND = (
     f'"${{PULUMI_HOME:-$HOME/.pulumi}}"/plugins/resource-*{_APP}*; do p=$d/.venv/bin/python; '
     '[ -x "$p" ] && [ -e "$d/operations/__main__.py" ] && '
     'eval "exec \\"\\$p\\" \\"\\$d/operations\\" $1"; done; '
-    f'echo "{_APP} is not installed on this machine: run pulumi install in the program that has the cluster, '
-    f'or set {VARIABLE} to a checkout" >&2; exit 3'
+    f'echo "{_APP} is not on this machine: run pulumi preview in the program that has the cluster, which '
+    f'brings it, or set {VARIABLE} to a checkout" >&2; exit 3'
 )
 INTERPRETER = ("sh", "-c", _FIND, _APP)
 """The program and arguments to which the engine adds the line. They have no per cent sign, which OpenSSH

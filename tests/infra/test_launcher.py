@@ -86,7 +86,7 @@ def test_the_code_is_found_in_each_place_and_in_their_order(tmp_path: Path, empt
 def test_without_the_code_it_says_what_to_do(tmp_path: Path, empty: dict[str, str]) -> None:
     done = run("operations.aws wait", tmp_path / "program", empty)
     assert done.returncode == 3
-    assert "slurm-stacks is not installed on this machine: run pulumi install" in done.stderr
+    assert "slurm-stacks is not on this machine: run pulumi preview" in done.stderr
     assert launcher.VARIABLE in done.stderr
 
 

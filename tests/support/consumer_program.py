@@ -100,7 +100,8 @@ class Consumer:
 
     def write_program(self) -> None:
         text = program("python")
-        assert (usual := json.dumps(CLUSTERS)) in text
+        usual = json.dumps(CLUSTERS)
+        assert usual in text
         text = text.replace(usual, json.dumps(self.clusters))
         sdk = self.folder / "sdk" / "python"
         (self.folder / "__main__.py").write_text(f"import sys\nsys.path.insert(0, {str(sdk)!r})\n{text}")
