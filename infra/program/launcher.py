@@ -28,7 +28,8 @@ CODE = "code"
 _APP = locations.APPLICATION
 _FIND = (
     f'for d in "${{{VARIABLE}:-.}}" "${{XDG_STATE_HOME:-$HOME/.local/state}}/{_APP}/{CODE}" '
-    f'"${{PULUMI_HOME:-$HOME/.pulumi}}"/plugins/resource-*{_APP}*; do p=$d/.venv/bin/python; '
+    f'"${{PULUMI_HOME:-$HOME/.pulumi}}"/plugins/resource-*{_APP}*; do '
+    'd=$(CDPATH= cd -P -- "$d" 2>/dev/null && pwd -P) || continue; p=$d/.venv/bin/python; '
     '[ -x "$p" ] && [ -e "$d/operations/__main__.py" ] && '
     'eval "exec \\"\\$p\\" \\"\\$d/operations\\" $1"; done; '
     f'echo "{_APP} is not on this machine: run pulumi preview in the program that has the cluster, which '
