@@ -23,7 +23,12 @@ VOLUME = dataclasses.replace(NFS[0], existing="vol-01234567", name="home", size_
 TARGETS = Mount("/home", "efs", existing="fs-01234567", security_group="sg-01234567", name="home")
 BARE_EFS = dataclasses.replace(TARGETS, security_group=None)
 FSX = dataclasses.replace(
-    TARGETS, path="/fsx", kind="fsx_lustre", existing="fs-0123456789abcdef0", security_group="sg-09999999"
+    TARGETS,
+    path="/fsx",
+    name="scratch",
+    kind="fsx_lustre",
+    existing="fs-0123456789abcdef0",
+    security_group="sg-09999999",
 )
 P2 = dataclasses.replace(
     LUSTRE, deployment="PERSISTENT_2", throughput=250, size_gib=4800, name="scratch", snapshot=True
