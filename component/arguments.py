@@ -15,7 +15,6 @@ from infra.config import ConfigError, Mistake, StackConfig, fields
 from infra.config.load import BENCHMARK as BENCHMARK_KEY
 from infra.config.load import CLUSTER, parse
 from infra.config.mistakes import shown
-from infra.errors import EXIT_USAGE, UserError
 from infra.program.stand_ins import MARK, StandIn, StandIns, digits
 
 _GOOGLE_NAME = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -254,7 +253,7 @@ def checked(value: Any, path: str, form: Form) -> str:
     if isinstance(value, str) and re.fullmatch(form.pattern.strip("^$"), value):
         return value
     found = Mistake("component.value", path, shown(value), form.words, "")
-    raise UserError(str(_in_schema(found)), EXIT_USAGE)
+    raise ConfigError("SlurmCluster", [_in_schema(found)])
 
 
 def _zones_of_outputs(config: StackConfig) -> list[Mistake]:

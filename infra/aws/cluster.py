@@ -21,6 +21,7 @@ from infra.aws.launch_templates import (
     AwsLaunchTemplates,
     AwsRoleResources,
     ResourcesByRole,
+    groups_of_nodes,
     image_id,
     metadata,
 )
@@ -78,7 +79,11 @@ class AwsCluster(pulumi.ComponentResource):
         logs = AwsLogs(f"{name}-logs", design, child_opts)
         storage = AwsStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(
-            bucket.arn, secrets.munge, logs.arn, list(network.subnets.values()), [network.groups["compute"]]
+            bucket.arn,
+            secrets.munge,
+            logs.arn,
+            list(network.subnets.values()),
+            [network.groups["compute"], *groups_of_nodes(design)],
         )
         identity = AwsIdentity(f"{name}-identity", design, targets, child_opts)
         published = Bundle(f"{name}-bundle", design, bucket, values, child_opts)
@@ -129,7 +134,7 @@ class AwsCluster(pulumi.ComponentResource):
         """The login machine: a public address, or an instance's id for Session Manager."""
         public = self._design.access.mode == "ssh"
         host = self.inventory["login_address"] if public else self._machine(self._login.name).id
-        return Endpoint(host, access.USER, self.inventory["host_keys"])
+        return Endpoint(host, str(self._design.access.user), self.inventory["host_keys"])
 
     @property
     def proxy_command(self) -> str | None:
@@ -177,10 +182,10 @@ class AwsCluster(pulumi.ComponentResource):
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
         """Return the command for a shell on the login machine, which works on every engineer's machine."""
         if (proxy := self.proxy_command) is None:
-            return address.apply(lambda host: f"ssh {access.USER}@{host}")
+            return address.apply(lambda host: f"ssh {self._design.access.user}@{host}")
         through = shlex.quote(f"ProxyCommand={proxy}")
         identity: pulumi.Output[str] = self._machine(self._login.name).id
-        return identity.apply(lambda host: f"ssh -o {through} {access.USER}@{host}")
+        return identity.apply(lambda host: f"ssh -o {through} {self._design.access.user}@{host}")
 
 
 class AwsAddresses(pulumi.ComponentResource):
@@ -217,7 +222,7 @@ class AwsAddresses(pulumi.ComponentResource):
                 f"{name}-{host.name}",
                 description=f"{host.name} of cluster {design.name}",
                 subnet_id=resources.subnet,
-                security_groups=[resources.group],
+                security_groups=[resources.group, *host.security_groups],
                 tags=own_tags,
                 opts=child_opts,
             )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.model import ClusterDesign
+from node.model import Access, ClusterDesign
 
 
 def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
@@ -68,6 +68,7 @@ class WaitRequest:
         login: The host that users log in to.
         mode: `access.mode`.
         key: `access.key`.
+        user: `access.user`.
     """
 
     place: ClusterRef
@@ -76,6 +77,12 @@ class WaitRequest:
     login: str
     mode: str
     key: str | None = None
+    user: str | None = None
+
+    @property
+    def access(self) -> Access:
+        """How users reach the login machine."""
+        return Access(self.mode, key=self.key, user=self.user)
 
     @classmethod
     def of(cls, design: ClusterDesign, bucket: str) -> WaitRequest:
@@ -86,6 +93,7 @@ class WaitRequest:
             login=design.login_hosts()[0].name,
             mode=design.access.mode,
             key=design.access.key,
+            user=design.access.user,
         )
 
     @classmethod

@@ -20,7 +20,6 @@ from component.arguments import FORMS, Form, Given, Program, checked, read
 from component.construction import TOKEN, construct
 from infra.config import ConfigError, load_file
 from infra.config.load import CLUSTER
-from infra.errors import UserError
 from infra.program import mode
 from infra.program.stand_ins import MARK
 from tests.component.test_component_schema import SHIPPED, in_schema
@@ -250,9 +249,9 @@ def test_an_output_where_names_depend_on_the_value_is_one_clear_mistake(pytestco
         told.append(found[path])
     wrong = FORMS["network.aws.vpc"]
     assert isinstance(wrong, Form)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ConfigError) as caught:
         checked("my vpc", f"{CLUSTER}.network.aws.vpc", wrong)
-    sentences.check(pytestconfig, __file__, [*told, str(caught.value)])
+    sentences.check(pytestconfig, __file__, [*told, str(caught.value.mistakes[0])])
 
 
 def test_an_output_that_is_known_is_its_value_where_a_value_must_be_known() -> None:

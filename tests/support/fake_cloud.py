@@ -150,7 +150,7 @@ class FakeCloud:
         self._ask()
         return self.objects[bucket, key][1]
 
-    def user(self) -> str:
+    def user(self, access: Access) -> str:
         return "ann"
 
     def proxy(self, access: Access, run: Run) -> str | None:
