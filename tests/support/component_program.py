@@ -131,6 +131,7 @@ def google(of: Callable[[Any], Any]) -> dict[str, Any]:
         "provider": "gcp",
         "project": "acme-ml",
         "zone": "europe-west4-a",
+        "image": {"source": "ubuntu-24.04"},
         "network": {"gcp": {"network": of("my-network"), "subnetwork": of("my-subnetwork")}},
         "partitions": [{"name": "cpu", "instanceType": "n1-standard-2", "nodes": {"max": 4.0}}],
         "storage": {
