@@ -32,8 +32,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable)
     home = tmp_path / "pulumi-home"
     home.mkdir()
-    # Pulumi 3.274 follows no links there.
-    shutil.copytree(plugins, home / "plugins")
+    (home / "plugins").symlink_to(plugins)
     monkeypatch.setenv("PULUMI_HOME", str(home))
     monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
     # The CLI needs uv, which the projects' toolchain names, on PATH. It may be only in this environment.
