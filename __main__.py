@@ -1,18 +1,13 @@
-"""The Pulumi program: stack file -> design -> cluster -> benchmark -> outputs."""
+"""The Pulumi program: the stack file's cluster, and its outputs."""
 
 import pulumi
 
 from infra import config
-from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
 from infra.config import placeholders
 from infra.config.load import engine_values
-from infra.design import benchmark_design, design
 from infra.errors import UserError
-from infra.instance_types.catalog import catalog
-from infra.outputs import publish
 from infra.program import mode
-from infra.providers import create_cluster
+from infra.slurm_cluster import SlurmCluster
 
 
 def main() -> None:
@@ -20,19 +15,8 @@ def main() -> None:
     stack = config.parse(engine_values(), pulumi.get_stack())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
-    cluster_design = design(stack, catalog())
-    cluster = create_cluster(cluster_design)
-    training = benchmark_design(stack, cluster_design)
-    benchmark, kept = None, mode.kept_benchmark()
-    if training is not None and kept is None:
-        shell = cluster.shell
-        benchmark = Benchmark(
-            f"{cluster_design.name}-benchmark",
-            BenchmarkRun.of(cluster_design, training, shell),
-            shell,
-            cluster.head,
-        )
-    for name, value in publish.of(cluster_design, cluster.inventory, training, benchmark, kept).items():
+    cluster = SlurmCluster(stack.cluster.name, stack, kept=mode.kept_benchmark())
+    for name, value in cluster.outputs.items():
         pulumi.export(name, value)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra import bundle, workload_files
+from infra import workload_files
 from node.model import BenchmarkDesign, ClusterDesign
 from workload.script import render, render_program
 
@@ -45,14 +45,17 @@ class BenchmarkRun:
 
     @classmethod
     def of(
-        cls, design: ClusterDesign, training: BenchmarkDesign, layout: Layout, root: Path = bundle.ROOT
+        cls, design: ClusterDesign, training: BenchmarkDesign, layout: Layout, project: Path | None = None
     ) -> BenchmarkRun:
         """Return the run that a stack file asks for, with the workload of this project.
+
+        Args:
+            project: The folder in which the stack file is; `None` means the program's.
 
         Raises:
             UserError: A file of the user's program is missing or cannot be staged.
         """
-        digest = workload_files.read(root, training.staged).digest
+        digest = workload_files.read(project, training.staged).digest
         make = _program if training.own else _training
         return cls(make(design, training, layout, digest), digest, training.staged)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
+from infra.program import mode
 from infra.program.files import write_atomically
 from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
@@ -47,11 +48,14 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield "/".join(parts), path.read_bytes()
 
 
-def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
+def node_archive(design: ClusterDesign, project: Path | None = None) -> bytes:
     """Return the node code and the stack's hooks as a zip that `node.loader` unpacks.
 
     The zip is stored and not compressed: releases of zlib compress differently, and equal code would then
     differ.
+
+    Args:
+        project: The folder with the user's files; `None` means the program's.
 
     Raises:
         UserError: The script of a hook, a package or the user's requirements file does not exist, or a
@@ -60,22 +64,24 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     # Only the client of the stack's own cloud goes in, so that a change of another one is not new code for
     # this cluster.
     others = tuple(f"{cloud}/" for cloud in CLOUDS if cloud != design.provider)
+    project = project or mode.folder()
+    root = environments.code_of(project)
     node = tree(root / "node")
     files = {f"node/{name}": content for name, content in node if not name.startswith(others)}
     for number, hook in enumerate(design.hooks):
         if "://" in hook.source or hook.text is not None:
             continue  # the machines fetch this hook themselves, or have it in their settings
-        content = _script(root, f"hooks[{number}].source", hook.source)
+        content = _script(project, f"hooks[{number}].source", hook.source)
         files[f"hooks/{number}-{Path(hook.source).name}"] = content
     for key, package in _debian_packages(design):
         if "://" not in package.source and not _to_be_filled_in(package):
-            files[package.archived()] = _package(root, key, package)
+            files[package.archived()] = _package(project, key, package)
     for program, script in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if script is not None:
-            files[script.archived(program)] = _script(root, f"slurm.{program}.source", script.source)
+            files[script.archived(program)] = _script(project, f"slurm.{program}.source", script.source)
     if design.isolation == "vm" and design.scheduler == "slurm":
         if design.trains:
-            files |= _training(design, root)
+            files |= _training(design, root, project)
         if client := CLIENTS.get(design.provider):
             files[LOCKED] = _locked(client, root).encode()
     return _zip(files)
@@ -138,23 +144,23 @@ def training_kind(design: ClusterDesign) -> str:
     return "gpu" if gpus else "cpu"
 
 
-def training_digest(design: ClusterDesign, root: Path = ROOT) -> str:
+def training_digest(design: ClusterDesign, project: Path | None = None) -> str:
     """Return the digest that names the training environment of a cloud's cluster.
 
     Raises:
         UserError: The user's requirements file is missing or cannot be used.
     """
-    return environments.digest(training_kind(design), design.requirements, root)
+    return environments.digest(training_kind(design), design.requirements, project or mode.folder())
 
 
-def _training(design: ClusterDesign, root: Path) -> dict[str, bytes]:
+def _training(design: ClusterDesign, root: Path, project: Path) -> dict[str, bytes]:
     """Return the files from which a controller makes the training environment.
 
     They are a lock file or the user's requirements, and the hashes of uv.
     """
     uv = _pinned(_packages((root / "uv.lock").read_text())["uv"]).encode()
     if design.requirements is not None:
-        content = environments.read(root, design.requirements)
+        content = environments.read(project, design.requirements)
         return {f"environment/{REQUIREMENTS}": content, "environment/uv.txt": uv}
     folder = root / "workload" / "envs" / training_kind(design)
     files = {f"environment/{name}": (folder / name).read_bytes() for name in ("pyproject.toml", "uv.lock")}

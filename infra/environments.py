@@ -11,9 +11,12 @@ import re
 from pathlib import Path, PurePosixPath
 
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
+from infra.program import mode
 from node.bootstrap.vm.training import requirements_digest
 
 ROOT = Path(__file__).resolve().parent.parent
+CHECKOUT = ("node/loader.py", "workload/launcher.py")
+"""Files of ours that a checkout has, and a program that has clusters as components does not."""
 MOST_BYTES = 1 << 20
 ELSEWHERE = re.compile(
     r"(-r|-c|-e|-f|--requirement|--constraint|--editable|--find-links)\b|[./~]|file:|\S+\s*@\s*(file:|[./~])"
@@ -21,12 +24,21 @@ ELSEWHERE = re.compile(
 """Lines of a requirements file that lead to other files, which the cluster does not have."""
 
 
+def code_of(project: Path) -> Path:
+    """Return the folder with our code: a checkout itself, else that of this process."""
+    if project == mode.FOLDER.get() and not all((project / file).is_file() for file in CHECKOUT):
+        return ROOT
+    return project
+
+
 def lock_digest(project: Path, kind: str) -> str:
     """Return the digest that names an environment below workload/envs.
 
     Equal lock files are equal environments.
     """
-    return hashlib.sha256((project / "workload" / "envs" / kind / "uv.lock").read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(
+        (code_of(project) / "workload" / "envs" / kind / "uv.lock").read_bytes()
+    ).hexdigest()[:16]
 
 
 def digest(kind: str, requirements: str | None, root: Path = ROOT) -> str:

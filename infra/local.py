@@ -15,22 +15,21 @@ from infra import bundle, environments
 from infra.benchmark import BenchmarkRun
 from infra.errors import UserError
 from infra.inventory import Inventory
-from infra.program import folders, owner
+from infra.program import folders, mode, owner
+from infra.program.launcher import INTERPRETER
 from infra.program.stack import Stack
 from node.codec import to_json
 from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
 
-# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
 MODULE = "operations.local"
-OPERATIONS = f".venv/bin/python -m {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
     """Return a command line of `operations.local`."""
-    return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
+    return " ".join([MODULE, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
 
 
-def create(design: ClusterDesign) -> LocalCluster:
+def create(name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> LocalCluster:
     """Declare the resources, and claim the cluster for the engine that runs the program.
 
     Raises:
@@ -38,8 +37,8 @@ def create(design: ClusterDesign) -> LocalCluster:
     """
     for text in warnings(design):
         pulumi.warn(text)
-    owner.claim_in_program(Stack(bundle.ROOT, design.stack))
-    return LocalCluster(design.name, design)
+    owner.claim_in_program(Stack(mode.folder(), design.stack))
+    return LocalCluster(name, design, opts)
 
 
 def warnings(design: ClusterDesign) -> list[str]:
@@ -53,9 +52,9 @@ def warnings(design: ClusterDesign) -> list[str]:
     if design.isolation != CONTAINER and not design.slurm.accounting:
         return []
     done = subprocess.run(
-        [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
+        [sys.executable, str(bundle.ROOT / "operations"), MODULE, "look", "--stack", design.stack],
         input=json.dumps(to_json(design)),
-        cwd=bundle.ROOT,
+        cwd=mode.folder(),
         capture_output=True,
         text=True,
         check=False,
@@ -133,12 +132,13 @@ class LocalCluster(pulumi.ComponentResource):
         # The cluster is named, because two names of one stack would share its run directory.
         named = ["--cluster", self._name]
         stack = self._design.stack
-        line = operation(verb, stack, *rest) if verb else "true"
+        line = operation(verb, stack, *rest) if verb else None
         return command.local.Command(
             f"{self._name}-{part}",
             create=line,
             update=line,
             delete=operation(delete, stack, *named) if delete else None,
+            interpreter=INTERPRETER,
             stdin=stdin,
             environment=environment,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
@@ -175,11 +175,11 @@ class LocalShell:
     def __init__(self, stack: str, isolation: str = PROCESS, requirements: str | None = None) -> None:
         self._stack = stack
         self._requirements = requirements
-        run = folders.check_run_dir(Stack(bundle.ROOT, stack))
+        run = folders.check_run_dir(Stack(mode.folder(), stack))
         in_container = isolation == CONTAINER
         self.apps = APPS if in_container else str(run / "apps")
         self.shared = SHARED if in_container else str(run / "shared")
-        self.environment = environments.digest("cpu", requirements)
+        self.environment = environments.digest("cpu", requirements, mode.folder())
 
     def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(
@@ -189,13 +189,18 @@ class LocalShell:
                 self._stack,
                 *([] if self._requirements is None else ["--requirements", self._requirements]),
             ),
+            interpreter=INTERPRETER,
             triggers=[self.environment],
             opts=opts,
         )
 
     def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(
-            name, create=operation("stage", self._stack, *run.own), triggers=[run.workload_digest], opts=opts
+            name,
+            create=operation("stage", self._stack, *run.own),
+            interpreter=INTERPRETER,
+            triggers=[run.workload_digest],
+            opts=opts,
         )
 
     def submit(
@@ -207,6 +212,7 @@ class LocalShell:
             create=line,
             update=line,
             delete=operation("cancel", self._stack, "--run", run.folder),
+            interpreter=INTERPRETER,
             stdin=run.script,
             triggers=[run.workload_digest, run.folder],
             opts=opts,

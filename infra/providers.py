@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import platform
+from typing import TYPE_CHECKING
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import ClusterComponent
 from node.model import ClusterDesign
+
+if TYPE_CHECKING:
+    # Only for types: commands ask for the provider without Pulumi.
+    import pulumi
+
+    from infra.program.stand_ins import StandIns
 
 
 def check_provider(name: str) -> None:
@@ -30,8 +37,17 @@ def check_provider(name: str) -> None:
         )
 
 
-def create_cluster(design: ClusterDesign) -> ClusterComponent:
+def create_cluster(
+    name: str,
+    design: ClusterDesign,
+    values: StandIns,
+    opts: pulumi.ResourceOptions | None = None,
+) -> ClusterComponent:
     """Declare the cluster's resources.
+
+    Args:
+        name: The name of the component, with which its resources' names begin.
+        values: What stands in the design for values of other resources.
 
     Raises:
         UserError: With exit code 3; this version, or this machine, cannot make such a cluster.
@@ -41,15 +57,15 @@ def create_cluster(design: ClusterDesign) -> ClusterComponent:
     if design.provider == "local":
         from infra.local import create
 
-        return create(design)
+        return create(name, design, opts)
     if design.scheduler == "batch":
         from infra.aws.batch.cluster import BatchCluster
 
-        return BatchCluster(design.name, design)
+        return BatchCluster(name, design, values, opts)
     if design.provider == "aws":
         from infra.aws.cluster import AwsCluster
 
-        return AwsCluster(design.name, design)
+        return AwsCluster(name, design, values, opts)
     from infra.gcp.cluster import GcpCluster
 
-    return GcpCluster(design.name, design)
+    return GcpCluster(name, design, values, opts)

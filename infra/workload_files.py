@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from infra import bundle
+from infra import bundle, environments
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
+from infra.program import mode
 from workload.program import FILES, LAUNCHER
 
 MOST_FILES = 2000
@@ -70,17 +71,19 @@ class Workload:
         return buffer.getvalue()
 
 
-def read(project: Path = bundle.ROOT, program: Sequence[str] = ()) -> Workload:
+def read(project: Path | None = None, program: Sequence[str] = ()) -> Workload:
     """Return the workload of a project.
 
     Args:
-        project: The checkout, in which the stack file is.
+        project: The folder in which the stack file is; `None` means the program's.
         program: The paths of the user's program, the script first. Empty means the built-in training.
 
     Raises:
         UserError: A file of the user's is missing or cannot be staged; the message names it.
     """
-    built_in = [file for file in bundle.tree(project / "workload") if not file[0].startswith(OF_BATCH)]
+    project = project or mode.folder()
+    workload = environments.code_of(project) / "workload"
+    built_in = [file for file in bundle.tree(workload) if not file[0].startswith(OF_BATCH)]
     if not program:
         return Workload(tuple(StagedFile(name, content) for name, content in built_in))
     launcher = [StagedFile(name, content) for name, content in built_in if name in LAUNCHER]

@@ -1,4 +1,4 @@
-"""The commands of `OpenSshShell`'s resources on the engineer's machine: `python -m operations.ssh VERB …`.
+"""The commands of `OpenSshShell`'s resources on the engineer's machine: `operations.ssh VERB …`.
 
 The login machine is given in the environment (`target.VARIABLE`), so that a change of it does not change the
 resource's command line. Every verb is idempotent; its result is on standard output.

@@ -20,6 +20,7 @@ PROVIDERS = [f"{folder}.{name}" for folder in LAYERS for name in ("local", "aws"
 OF_CLOUDS = {(folder, name) for folder in LAYERS for name in ("aws", "gcp")}
 IMPORTS = {
     "__main__.py": {"infra"},
+    "component": {"component", "infra"},
     "infra": {"infra", "node", "workload"},
     "operations": {"operations", "infra", "node", "localcloud", "workload"},
     "cli": {"cli", "operations", "infra", "node", "localcloud", "workload"},

@@ -330,8 +330,10 @@ def _text(value: Any) -> str:
 
 
 COMMAND_TYPE = "command:local:Command"
-COMMAND_INPUTS = ("create", "update", "delete", "triggers", "environment", "stdin")
+COMMAND_INPUTS = ("create", "update", "delete", "interpreter", "triggers", "environment", "stdin")
 """The inputs that the embedded runner knows, which are those that the local stack uses."""
+SHELL = ("/bin/sh", "-c")
+"""What runs a command that names no interpreter, as in pulumi-command."""
 TAIL_LINES = 20
 
 
@@ -372,9 +374,10 @@ class Commands:
 
         env = {**os.environ, CALLER_VARIABLE: caller(os.getpid())}
         env |= {key: str(value) for key, value in (inputs.get("environment") or {}).items()}
+        interpreter = inputs.get("interpreter") or SHELL
         try:
             finished = processes.run(
-                ["/bin/sh", "-c", text],
+                [*interpreter, text],
                 cwd=self._directory,
                 env=env,
                 stdin=inputs.get("stdin", ""),
@@ -383,7 +386,9 @@ class Commands:
                 on_start=on_start,
             )
         except OSError as error:
-            raise CommandError(f"cannot run /bin/sh in {self._directory}: {error.strerror}") from error
+            raise CommandError(
+                f"cannot run {interpreter[0]} in {self._directory}: {error.strerror}"
+            ) from error
         if finished.returncode and self._stopping.is_set():
             # The output of an interrupted command, such as a traceback, explains nothing.
             raise CommandError("interrupted")

@@ -22,6 +22,7 @@ from infra.aws.tags import CLUSTER, ROLE, STACK, identifying_tags, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
+from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
 from node.model import CACHING_GIB, ClusterDesign
@@ -166,7 +167,7 @@ class AwsImages(pulumi.ComponentResource):
         design = self._design
         return command.local.Command(
             f"{self._name}-{kind}-cleanup",
-            create="true",
+            interpreter=INTERPRETER,
             delete=name.apply(
                 lambda known: commands.line(
                     access.OPERATIONS, "unbake", design, *ClusterRef.of(design).arguments(), "--recipe", known
@@ -229,7 +230,7 @@ class AwsImages(pulumi.ComponentResource):
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
-                    "device_name": root_device(design.image),
+                    "device_name": root_device(design.image, opts=pulumi.InvokeOptions(parent=self)),
                     "ebs": {
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
@@ -280,7 +281,8 @@ def image_build_for(
 ) -> ImageBuild:
     """Return where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
-    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image_id(design.image))
+    image = image_id(design.image, pulumi.InvokeOptions(parent=network))
+    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, image)
 
 
 def instance_types(design: ClusterDesign) -> list[str]:

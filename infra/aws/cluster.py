@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pulumi
 import pulumi_aws as aws
 
-from infra import bundle
 from infra.aws import access
 from infra.aws.identity import AccessTargets, AwsIdentity, AwsSecrets
 from infra.aws.launch_templates import (
@@ -43,6 +42,8 @@ from infra.clouds.cluster import (
 )
 from infra.clouds.publishing import Bundle
 from infra.clouds.shell import Endpoint
+from infra.program import stand_ins
+from infra.program.stand_ins import StandIns
 from node.model import ClusterDesign, Host
 from node.sites import AwsSite
 
@@ -60,13 +61,19 @@ class AwsCluster(pulumi.ComponentResource):
     head has launched, and then it deletes the rest. A network that is replaced goes in the same order.
     """
 
-    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        values: StandIns = stand_ins.NONE,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("slurm-stacks:index:AwsCluster", name, None, opts)
         child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
-        cluster_zones = find_zones(design)
+        cluster_zones = find_zones(design, pulumi.InvokeOptions(parent=self))
         self._design = design = with_zones(design, cluster_zones)
-        network = AwsNetwork(f"{name}-network", design, cluster_zones, child_opts)
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, values, child_opts)
         bucket = AwsBucket(f"{name}-bucket", design, child_opts)
         secrets = AwsSecrets(f"{name}-secrets", design, child_opts)
         logs = AwsLogs(f"{name}-logs", design, child_opts)
@@ -79,23 +86,17 @@ class AwsCluster(pulumi.ComponentResource):
             [network.groups["compute"], *groups_of_nodes(design)],
         )
         identity = AwsIdentity(f"{name}-identity", design, targets, child_opts)
-        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
+        published = Bundle(f"{name}-bundle", design, bucket, values, child_opts)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
         addresses = AwsAddresses(f"{name}-addresses", design, resources_by_role, network.routes, child_opts)
         launch_templates = AwsLaunchTemplates(
             f"{name}-launch-templates", design, resources_by_role["compute"], child_opts
         )
-        known_site = site(
-            addresses.private,
-            bucket.bucket,
-            secrets.munge,
-            storage.mounts(),
-            pulumi.Output.all(
-                subnets=network.subnets, templates=launch_templates.templates, log_group=logs.group
-            ).apply(lambda parts: AwsSite(region=str(design.region), cluster=design.name, **parts)),
-        )
-        published.publish(known_site)
+        aws_site = pulumi.Output.all(
+            subnets=network.subnets, templates=launch_templates.templates, log_group=logs.group
+        ).apply(lambda parts: AwsSite(region=str(design.region), cluster=design.name, **parts))
+        published.publish(site(addresses.private, bucket.bucket, secrets.munge, storage.mounts(), aws_site))
         parts = [network, bucket, secrets, logs, storage, identity, addresses, launch_templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
         termination = terminate_on_destroy(
@@ -164,7 +165,7 @@ class AwsCluster(pulumi.ComponentResource):
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages
     ) -> dict[str, AwsRoleResources]:
         """Return the resources that the machines of each role share."""
-        image = image_id(self._design.image)
+        image = image_id(self._design.image, pulumi.InvokeOptions(parent=self))
         subnets = {host.role: network.subnet(host) for host in self._design.hosts}
         return {
             role: AwsRoleResources(
@@ -179,20 +180,12 @@ class AwsCluster(pulumi.ComponentResource):
         }
 
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
-        """Return the command for a shell on the login machine.
-
-        It works in anybody's shell where that is possible. Otherwise it goes through this checkout, which
-        sends a key along.
-        """
-        design = self._design
-        user = design.access.user
-        if design.access.mode == "ssh":
-            return address.apply(lambda host: f"ssh {user}@{host}")
-        if design.access.key is None:
-            command = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
-            return pulumi.Output.from_input(command)
+        """Return the command for a shell on the login machine, which works on every engineer's machine."""
+        if (proxy := self.proxy_command) is None:
+            return address.apply(lambda host: f"ssh {self._design.access.user}@{host}")
+        through = shlex.quote(f"ProxyCommand={proxy}")
         identity: pulumi.Output[str] = self._machine(self._login.name).id
-        return identity.apply(lambda host: f"ssh -o ProxyCommand='{self.proxy_command}' {user}@{host}")
+        return identity.apply(lambda host: f"ssh -o {through} {self._design.access.user}@{host}")
 
 
 class AwsAddresses(pulumi.ComponentResource):

@@ -143,7 +143,7 @@ def groups_of_nodes(design: ClusterDesign) -> list[str]:
     return list(dict.fromkeys(group for p in design.partitions for group in p.security_groups))
 
 
-def image_id(image: Image) -> pulumi.Input[str]:
+def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
     The parameter is read at each `up`. New nodes get the newest image, and the head ignores the change.
@@ -152,10 +152,12 @@ def image_id(image: Image) -> pulumi.Input[str]:
         return image.id
     name = distributions.of(image.source).aws.parameter
     # `value` would be a secret, and so would every launch template with it.
-    return aws.ssm.get_parameter_output(name=name).insecure_value
+    return aws.ssm.get_parameter_output(name=name, opts=opts).insecure_value
 
 
-def root_device(image: Image, own: str | None = None) -> pulumi.Input[str]:
+def root_device(
+    image: Image, own: str | None = None, opts: pulumi.InvokeOptions | None = None
+) -> pulumi.Input[str]:
     """Return the name of the root disk in an image.
 
     Under a wrong name a node would get a second disk, and its root disk would keep the size and the lack of
@@ -168,7 +170,7 @@ def root_device(image: Image, own: str | None = None) -> pulumi.Input[str]:
     if (identity := own or image.id) is None:
         return distributions.of(image.source).aws.root_device
     filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[identity])]
-    return aws.ec2.get_ami_output(filters=filters).root_device_name
+    return aws.ec2.get_ami_output(filters=filters, opts=opts).root_device_name
 
 
 class AwsLaunchTemplates(pulumi.ComponentResource):
@@ -221,7 +223,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=root_device(design.image, partition.image),
+                    device_name=root_device(design.image, partition.image, pulumi.InvokeOptions(parent=self)),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",

@@ -20,7 +20,9 @@ from infra.addresses import labels
 from infra.aws.tags import identifying_tags, tags
 from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
+from infra.program import stand_ins
 from infra.program.mode import UNKNOWN
+from infra.program.stand_ins import StandIns, is_stand_in
 from node import plurals
 from node.model import ClusterDesign, Host, Partition
 
@@ -57,14 +59,18 @@ class Zones:
         return tuple(self.existing) or tuple(dict.fromkeys([*self.compute, self.head]))
 
 
-def find_zones(design: ClusterDesign) -> Zones:
+def find_zones(design: ClusterDesign, opts: pulumi.InvokeOptions | None = None) -> Zones:
     """Find the zones of a design, in a Pulumi program.
 
     Raises:
         UserError: No zone that is left for a machine offers it.
     """
-    found = _zones_of_existing_network(design) if design.network.vpc else _zones_of_new_network(design)
-    for name, volume, zone in _existing_volumes(design):
+    found = (
+        _zones_of_existing_network(design, opts)
+        if design.network.vpc
+        else _zones_of_new_network(design, opts)
+    )
+    for name, volume, zone in _existing_volumes(design, opts):
         if zone != found.head and not zone.startswith("<"):
             cure = (
                 "give network.aws subnets there"
@@ -79,27 +85,27 @@ def find_zones(design: ClusterDesign) -> Zones:
     return found
 
 
-def _existing_volumes(design: ClusterDesign) -> list[tuple[str, str, str]]:
+def _existing_volumes(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> list[tuple[str, str, str]]:
     """Return the name, the id and the zone of each existing volume."""
     found = []
     for mount in design.mounts:
-        if mount.served_by == "controller" and mount.existing is not None:
+        if mount.served_by == "controller" and mount.existing is not None and not is_stand_in(mount.existing):
             filters = [aws.ebs.GetVolumeFilterArgs(name="volume-id", values=[mount.existing])]
-            zone = aws.ebs.get_volume(filters=filters).availability_zone
+            zone = aws.ebs.get_volume(filters=filters, opts=opts).availability_zone
             known = f"<{mount.existing}.availabilityZone>" if zone.startswith(UNKNOWN) else zone
             found.append((mount.name, mount.existing, known))
     return found
 
 
-def _zones_of_new_network(design: ClusterDesign) -> Zones:
+def _zones_of_new_network(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> Zones:
     configured = {p.name: p.zones or design.network.zones for p in design.partitions}
     # Existing volumes can be attached in their own zone only.
-    volumes = [zone for _, _, zone in _existing_volumes(design) if not zone.startswith("<")]
-    current = _current_head_zone(design) or next(iter(volumes), None)
+    volumes = [zone for _, _, zone in _existing_volumes(design, opts) if not zone.startswith("<")]
+    current = _current_head_zone(design, opts) or next(iter(volumes), None)
     if all(configured.values()):
         named = Zones(next(iter(configured.values()))[0], configured)
         return replace(named, head=current) if current in named.compute else named
-    offered = {machine: offering_zones(machine) for machine in _instance_types(design)}
+    offered = {machine: offering_zones(machine, opts) for machine in _instance_types(design)}
     partitions = {
         p.name: configured[p.name] or _offered_to(design, p, offered[p.instance_type])
         for p in design.partitions
@@ -114,7 +120,7 @@ def _zones_of_new_network(design: ClusterDesign) -> Zones:
     return Zones(current or _head_zone(design, order, offered), ordered)
 
 
-def _current_head_zone(design: ClusterDesign) -> str | None:
+def _current_head_zone(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> str | None:
     """Return the zone in which the cluster's head already is, if there is one.
 
     AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
@@ -124,8 +130,9 @@ def _current_head_zone(design: ClusterDesign) -> str | None:
     filters = [
         aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, value in wanted.items()
     ]
-    found = [subnet for subnet in aws.ec2.get_subnets(filters=filters).ids if not subnet.startswith(UNKNOWN)]
-    return _zone_of(min(found)) if found else None
+    subnets = aws.ec2.get_subnets(filters=filters, opts=opts).ids
+    found = [subnet for subnet in subnets if not subnet.startswith(UNKNOWN)]
+    return _zone_of(min(found), opts) if found else None
 
 
 def public_subnet_name(design: ClusterDesign) -> str:
@@ -133,11 +140,13 @@ def public_subnet_name(design: ClusterDesign) -> str:
     return f"{design.name}-public"
 
 
-def _zones_of_existing_network(design: ClusterDesign) -> Zones:
+def _zones_of_existing_network(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> Zones:
     network = design.network
+    if any(map(is_stand_in, (network.vpc, network.public_subnet, *network.private_subnets))):
+        return _zones_as_given(design, opts)
     subnets: dict[str, str] = {}
     for subnet in network.private_subnets:
-        zone = _zone_of(subnet)
+        zone = _zone_of(subnet, opts)
         if zone in subnets:
             raise UserError(
                 f"slurm-stacks:cluster.network.aws.private_subnets: {subnets[zone]} and {subnet} are both in "
@@ -146,11 +155,28 @@ def _zones_of_existing_network(design: ClusterDesign) -> Zones:
             )
         subnets[zone] = subnet
     wanted = {p.name: p.zones or network.zones for p in design.partitions}
-    partitions = {p.name: _partition_zones(p, wanted[p.name], subnets) for p in design.partitions}
-    return Zones(_zone_of(network.public_subnet or network.private_subnets[0]), partitions, subnets)
+    partitions = {p.name: _partition_zones(p, wanted[p.name], subnets, opts) for p in design.partitions}
+    return Zones(_zone_of(network.public_subnet or network.private_subnets[0], opts), partitions, subnets)
 
 
-def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[str, str]) -> tuple[str, ...]:
+def _zones_as_given(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> Zones:
+    """Return the zones where the subnets are values of other resources: AWS cannot be asked in a preview.
+
+    The configuration names the zone of each private subnet, in their order (`network.zones`). The first is
+    also the public subnet's.
+    """
+    network = design.network
+    subnets = dict(zip(network.zones, network.private_subnets, strict=True))
+    partitions = {p.name: _partition_zones(p, p.zones, subnets, opts) for p in design.partitions}
+    return Zones(network.zones[0], partitions, subnets)
+
+
+def _partition_zones(
+    partition: Partition,
+    wanted: Sequence[str],
+    subnets: dict[str, str],
+    opts: pulumi.InvokeOptions | None,
+) -> tuple[str, ...]:
     """Return the zones of a partition that an existing network covers and that offer its instance type."""
     if any(zone.startswith(UNKNOWN) for zone in subnets):
         return tuple(subnets)
@@ -161,7 +187,7 @@ def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[
             f"{', '.join(subnets)}; add a subnet, or change the zones",
             code="subnets.zones",
         )
-    having = offering_zones(partition.instance_type)
+    having = offering_zones(partition.instance_type, opts)
     fitting = tuple(zone for zone in covered if zone in having)
     if not fitting:
         raise UserError(
@@ -172,19 +198,21 @@ def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[
     return fitting
 
 
-def _zone_of(subnet: str) -> str:
-    found = aws.ec2.get_subnet(id=subnet).availability_zone
+def _zone_of(subnet: str, opts: pulumi.InvokeOptions | None) -> str:
+    found = aws.ec2.get_subnet(id=subnet, opts=opts).availability_zone
     # The placeholder differs for each subnet, so that unknown zones stay apart.
     return f"<{subnet}.availabilityZone>" if found.startswith(UNKNOWN) else found
 
 
-def offering_zones(machine: str) -> tuple[str, ...]:
+def offering_zones(machine: str, opts: pulumi.InvokeOptions | None = None) -> tuple[str, ...]:
     """Return the region's zones in which AWS offers an instance type, sorted.
 
     Local and wavelength zones are left out.
     """
     found = aws.ec2.get_instance_type_offerings(
-        filters=[{"name": "instance-type", "values": [machine]}], location_type="availability-zone"
+        filters=[{"name": "instance-type", "values": [machine]}],
+        location_type="availability-zone",
+        opts=opts,
     ).locations
     return tuple(
         sorted(
@@ -265,6 +293,7 @@ class AwsNetwork(pulumi.ComponentResource):
 
     Args:
         zones: The result of `infra.aws.network.find_zones`, which asks AWS.
+        values: What stands in the design for values of other resources.
     """
 
     def __init__(
@@ -272,12 +301,14 @@ class AwsNetwork(pulumi.ComponentResource):
         name: str,
         design: ClusterDesign,
         zones: Zones,
+        values: StandIns = stand_ins.NONE,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsNetwork", name, None, opts)
         self._name = name
         self._design = design
         self.zones = zones
+        self._values = values
         self.vpc: pulumi.Output[str]
         self.public: pulumi.Output[str]
         self.private: dict[str, pulumi.Output[str]] = {}
@@ -316,10 +347,10 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _use_existing(self, vpc: str) -> None:
         network = self._design.network
-        self.vpc = pulumi.Output.from_input(vpc)
-        self.public = pulumi.Output.from_input(network.public_subnet or network.private_subnets[0])
+        self.vpc = self._values.output(vpc)
+        self.public = self._values.output(network.public_subnet or network.private_subnets[0])
         for zone, subnet in self.zones.existing.items():
-            self.private[zone] = pulumi.Output.from_input(subnet)
+            self.private[zone] = self._values.output(subnet)
 
     def _make(self) -> None:
         network, name, opts = self._design.network, self._name, pulumi.ResourceOptions(parent=self)
@@ -446,16 +477,17 @@ class AwsNetwork(pulumi.ComponentResource):
         return security_group.id
 
     def _rule(self, rule: Rule) -> pulumi.Resource:
+        name = _rule_name(rule, self._design)
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
-            f"{self._name}-{rule.name}",
+            f"{self._name}-{name}",
             # The group of an existing file system is its owner's.
             security_group_id=self.groups.get(rule.group, rule.group),
             description=rule.description,
             ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,
-            tags=self._tags(rule.name),
+            tags=self._tags(name),
             opts=self._options(*{rule.group, rule.peer}),
             **self._peer(rule.peer),
         )
@@ -530,6 +562,15 @@ def _file_services(design: ClusterDesign) -> Iterator[tuple[str, str]]:
     """
     served = [mount for mount in design.mounts if mount.kind in ("efs", "fsx_lustre")]
     yield from dict.fromkeys((mount.kind, mount.security_group or STORAGE) for mount in served)
+
+
+def _rule_name(rule: Rule, design: ClusterDesign) -> str:
+    """Return the name of a rule's resource.
+
+    The group of an existing file system is called after the directory: its id may come from another resource.
+    """
+    names = {mount.security_group: mount.name for mount in reversed(design.mounts) if mount.security_group}
+    return replace(rule, group=names.get(rule.group, rule.group), peer=names.get(rule.peer, rule.peer)).name
 
 
 def _machine_rules(design: ClusterDesign) -> Iterator[Rule]:

@@ -28,6 +28,7 @@ from infra.clouds import commands
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.clouds.firewall import SLURMCTLD
 from infra.inventory import Inventory
+from infra.program.launcher import INTERPRETER
 from node.model import ClusterDesign, Site
 from node.sites import AwsSite, GcpSite, MountSource
 
@@ -131,6 +132,7 @@ def wait_for_boot(
         name,
         create=line,
         update=line,
+        interpreter=INTERPRETER,
         stdin=bucket.apply(lambda known: WaitRequest.of(design, known).text()),
         environment={
             "PUBLISHED": published,
@@ -224,7 +226,7 @@ def terminate_on_destroy(
     arguments = ClusterRef.of(design).arguments()
     return command.local.Command(
         name,
-        create="true",
+        interpreter=INTERPRETER,
         delete=commands.line(module, "terminate-nodes", design, *arguments),
         # A cluster that moves leaves nodes where it was. An update would not end those, so a move replaces
         # this.

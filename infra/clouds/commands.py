@@ -14,10 +14,6 @@ from typing import Any
 
 from node.model import Access, ClusterDesign
 
-PYTHON = ".venv/bin/python"
-"""The Python of the project's folder, where the engine runs commands. The path is relative, so that moving
-the project changes no resource."""
-
 
 def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
     """Return a command line of a provider's operations, for a resource of its stack.
@@ -25,7 +21,7 @@ def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
     Args:
         module: The provider's module, such as `operations.aws`.
     """
-    return f"{PYTHON} -m {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
+    return f"{module} {shlex.join([verb, '--stack', design.stack, *rest])}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import pulumi
 
 from infra import bundle
 from infra.clouds import recipes
-from infra.program import mode
+from infra.program import mode, stand_ins
+from infra.program.stand_ins import StandIns
 from node.loader import CURRENT, IMAGE
 from node.model import ClusterDesign, Settings, Site
 
@@ -55,6 +56,9 @@ class Bundle(pulumi.ComponentResource):
         images: What must be there before a machine becomes an image. It is empty where no image is baked.
         current: The object that names the others, made last: whoever sees it sees the others as well.
         content: The text of that object.
+
+    Args:
+        values: What stands in the design for values of other resources.
     """
 
     current: pulumi.Resource
@@ -65,12 +69,14 @@ class Bundle(pulumi.ComponentResource):
         name: str,
         design: ClusterDesign,
         bucket: Bucket,
+        values: StandIns = stand_ins.NONE,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:Bundle", name, None, opts)
         self._name = name
         self._design = design
         self._bucket = bucket
+        self._values = values
         self._code = bundle.node_archive(design)
         loader = bundle.loader_archive(design.provider)
         key = bundle.current(self._code, b"")["code"]["key"]
@@ -99,6 +105,7 @@ class Bundle(pulumi.ComponentResource):
         """Return the settings, and the object that names the code and the settings."""
         design, code = self._design, self._code
         text = site.apply(lambda known: bundle.settings_object(Settings(design, known)).decode())
+        text = text.apply(self._values.fill)
         named = text.apply(lambda known: bundle.current(code, known.encode()))
         content = named.apply(lambda value: json.dumps(value, indent=1, sort_keys=True))
         settings = BucketObject(settings_part, named["settings"]["key"], content=text)

@@ -18,13 +18,13 @@ import pulumi_command as command
 from infra import bundle, ssh
 from infra.benchmark import BenchmarkRun
 from infra.inventory import ClusterComponent
+from infra.program.launcher import INTERPRETER
 from node.model import APPS, SHARED, ClusterDesign
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
 
-# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
-CLIENT = (".venv/bin/python", "-m", "operations.ssh")
+CLIENT = "operations.ssh"
 ENVIRONMENT_SECONDS = 1800
 
 
@@ -140,6 +140,7 @@ class OpenSshShell:
             create=line,
             update=line,
             delete=delete,
+            interpreter=INTERPRETER,
             stdin=stdin,
             environment={ssh.VARIABLE: self._target},
             triggers=triggers,
@@ -149,7 +150,7 @@ class OpenSshShell:
 
 def _client(verb: str, *paths: str, **options: str) -> str:
     """Return a command line of `operations.ssh`."""
-    return shlex.join([*CLIENT, verb, *(f"--{name}={value}" for name, value in options.items()), *paths])
+    return shlex.join([CLIENT, verb, *(f"--{name}={value}" for name, value in options.items()), *paths])
 
 
 class CloudCluster(ClusterComponent, Protocol):

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import shlex
 
-from infra.clouds.commands import PYTHON, ClusterRef
+from infra.clouds.commands import ClusterRef
+from infra.program.launcher import Run, anywhere
 
 OPERATIONS = "operations.gcp"
 """The module that the stack's commands run."""
 
 
-def proxy(place: ClusterRef, mode: str, python: str = PYTHON) -> str | None:
+def proxy(place: ClusterRef, mode: str, run: Run = anywhere) -> str | None:
     """Return the ProxyCommand of OpenSSH for an access mode, with an instance's name for %h.
 
     `None` means that none is needed.
 
     Args:
         mode: `access.mode`: ssh | iap.
-        python: The command that starts this project's Python with this project in its path.
+        run: Returns the command that runs a line of `operations`.
     """
     if mode != "iap":
         return None
     where = shlex.join(["--project", str(place.project), "--zone", str(place.zone)])
-    return f"{python} -m {OPERATIONS} proxy {where} --instance %h --port %p"
+    return run(f"{OPERATIONS} proxy {where} --instance %h --port %p")
 
 
-def ask(place: ClusterRef, python: str = PYTHON) -> str:
+def ask(place: ClusterRef, run: Run = anywhere) -> str:
     """Return the command that says which user `ssh` logs in as.
 
     It is the user who connects, who need not be the one who made the cluster.
     """
-    return f"{python} -m {OPERATIONS} user --project {shlex.quote(str(place.project))}"
+    return run(f"{OPERATIONS} user --project {shlex.quote(str(place.project))}")

@@ -19,6 +19,7 @@ from infra.clouds.recipes import Recipe
 from infra.gcp.access import OPERATIONS
 from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResources, metadata
 from infra.gcp.names import labels, shortened
+from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE
 from node.elastic.drivers.gce.names import NAME_LENGTH
 from node.model import ClusterDesign
@@ -143,6 +144,7 @@ class GcpImages(pulumi.ComponentResource):
         return command.local.Command(
             f"{resource}-baked",
             create=line,
+            interpreter=INTERPRETER,
             environment={"MACHINE": machine.instance_id},
             triggers=[machine.instance_id],
             opts=pulumi.ResourceOptions(

@@ -44,6 +44,8 @@ from infra.gcp.instance_templates import (
 from infra.gcp.names import labels
 from infra.gcp.network import GcpNetwork, check_zones, with_zones
 from infra.gcp.storage import GcpBucket, GcpStorage
+from infra.program import stand_ins
+from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import instance_of
 from node.model import ClusterDesign, Host, Site
@@ -63,20 +65,26 @@ class GcpCluster(pulumi.ComponentResource):
     head has launched, and then it deletes the rest. A network that is replaced goes in the same order.
     """
 
-    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        values: StandIns = stand_ins.NONE,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("slurm-stacks:index:GcpCluster", name, None, opts)
         child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
         self._design = design = with_zones(design)
-        check_zones(design)
+        check_zones(design, pulumi.InvokeOptions(parent=self))
         accounts = GcpAccounts(f"{name}-accounts", design, child_opts)
-        network = GcpNetwork(f"{name}-network", design, accounts.by_role.values(), child_opts)
+        network = GcpNetwork(f"{name}-network", design, accounts.by_role.values(), values, child_opts)
         bucket = GcpBucket(f"{name}-bucket", design, child_opts)
         secrets = GcpSecrets(f"{name}-secrets", design, child_opts)
         storage = GcpStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(bucket.bucket, secrets.munge, network.subnetwork)
         identity = GcpIdentity(f"{name}-identity", design, accounts, targets, child_opts)
-        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
+        published = Bundle(f"{name}-bundle", design, bucket, values, child_opts)
         bake = self._bake(network, identity, bucket, published) if design.image.bake else None
         resources_by_role = self._role_resources(network, identity, bucket, bake.images if bake else {})
         addresses = GcpAddresses(f"{name}-addresses", design, resources_by_role, child_opts)
@@ -156,7 +164,7 @@ class GcpCluster(pulumi.ComponentResource):
         self, network: GcpNetwork, identity: GcpIdentity, bucket: GcpBucket, baked_images: BakedImages
     ) -> dict[str, GcpRoleResources]:
         """Return the resources that the machines of each role share."""
-        image = image_id(self._design.image)
+        image = image_id(self._design.image, pulumi.InvokeOptions(parent=self))
         return {
             role: GcpRoleResources(
                 account=email,

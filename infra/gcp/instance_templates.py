@@ -76,7 +76,7 @@ ResourcesByRole = Mapping[str, GcpRoleResources]
 """controller | login | compute | image -> its resources."""
 
 
-def image_id(image: Image) -> pulumi.Input[str]:
+def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
     The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
@@ -85,7 +85,7 @@ def image_id(image: Image) -> pulumi.Input[str]:
     if image.id is not None:
         return image.id
     row = distributions.of(image.source).google
-    return compute.get_image_output(project=row.project, family=row.family).self_link
+    return compute.get_image_output(project=row.project, family=row.family, opts=opts).self_link
 
 
 def metadata(

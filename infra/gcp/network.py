@@ -17,7 +17,9 @@ from pulumi_gcp import compute
 from infra.clouds.firewall import SSH, Ports, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
 from infra.gcp.names import account_email
+from infra.program import stand_ins
 from infra.program.mode import UNKNOWN
+from infra.program.stand_ins import StandIns
 from node.model import ClusterDesign, Host, Partition
 
 RESERVED_ADDRESSES = 4
@@ -44,7 +46,7 @@ def with_zones(design: ClusterDesign) -> ClusterDesign:
     return replace(design, partitions=tuple(partitions))
 
 
-def check_zones(design: ClusterDesign) -> None:
+def check_zones(design: ClusterDesign, opts: pulumi.InvokeOptions | None = None) -> None:
     """Compare the machine types of a design with those that its zones offer, in a Pulumi program.
 
     No data source has the GPUs that are attached: `./cluster doctor` asks for them.
@@ -58,7 +60,7 @@ def check_zones(design: ClusterDesign) -> None:
     for partition in design.partitions:
         for other in partition.zones:
             wanted.setdefault(other, set()).add(partition.instance_type)
-    offered = {where: offered_types(design, where, machines) for where, machines in wanted.items()}
+    offered = {where: offered_types(design, where, machines, opts) for where, machines in wanted.items()}
     for host in design.hosts:
         _check_offer(f"{host.name}", host, zone, offered[zone])
     for partition in design.partitions:
@@ -66,13 +68,17 @@ def check_zones(design: ClusterDesign) -> None:
             _check_offer(f"partition {partition.name}", partition, where, offered[where])
 
 
-def offered_types(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[str, int] | None:
+def offered_types(
+    design: ClusterDesign, zone: str, machines: Iterable[str], opts: pulumi.InvokeOptions | None = None
+) -> dict[str, int] | None:
     """Return the vCPUs of each machine type that a zone offers, among those given.
 
     `None` means that this is an offline plan, which cannot know it.
     """
     either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
-    found = compute.get_machine_types(filter=either, zone=zone, project=design.project).machine_types
+    found = compute.get_machine_types(
+        filter=either, zone=zone, project=design.project, opts=opts
+    ).machine_types
     if any(machine.name.startswith(UNKNOWN) for machine in found):
         return None
     return {machine.name: machine.guest_cpus for machine in found}
@@ -113,6 +119,7 @@ class GcpNetwork(pulumi.ComponentResource):
 
     Args:
         accounts: The service accounts that the rules name. Google requires them before a rule names them.
+        values: What stands in the design for values of other resources.
     """
 
     def __init__(
@@ -120,11 +127,13 @@ class GcpNetwork(pulumi.ComponentResource):
         name: str,
         design: ClusterDesign,
         accounts: Collection[pulumi.Resource],
+        values: StandIns = stand_ins.NONE,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpNetwork", name, None, opts)
         self._name = name
         self._accounts = list(accounts)
+        self._values = values
         self._design = design
         self.network: pulumi.Output[str]
         self.name: pulumi.Output[str]
@@ -141,11 +150,9 @@ class GcpNetwork(pulumi.ComponentResource):
         design = self._design
         (subnetwork,) = design.network.private_subnets
         project = f"projects/{design.project}"
-        self.name = pulumi.Output.from_input(network)
-        self.network = pulumi.Output.from_input(f"{project}/global/networks/{network}")
-        self.subnetwork = pulumi.Output.from_input(
-            f"{project}/regions/{design.region}/subnetworks/{subnetwork}"
-        )
+        self.name = self._values.output(network)
+        self.network = self._values.output(f"{project}/global/networks/{network}")
+        self.subnetwork = self._values.output(f"{project}/regions/{design.region}/subnetworks/{subnetwork}")
 
     def _make(self) -> None:
         design, name, child_opts = self._design, self._name, pulumi.ResourceOptions(parent=self)

@@ -147,6 +147,7 @@ class GcpStorage(pulumi.ComponentResource):
             name=name,
             project=place[1] if place else self._design.project,
             location=place[3] if place else self._design.zone,
+            opts=pulumi.InvokeOptions(parent=self),
         )
         address: pulumi.Output[str] = found.networks.apply(
             lambda networks: str((networks[0].ip_addresses or [f"<{name}.networks[0].ipAddresses[0]>"])[0])

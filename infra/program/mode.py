@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Literal
 
 Mode = Literal["pulumi", "embedded", "plan"]
@@ -14,7 +15,8 @@ UNKNOWN = "<"
 """The beginning of a value that a `plan` cannot know (`placeholders`)."""
 
 MODE: ContextVar[Mode] = ContextVar("slurm_stacks_runner_mode", default="pulumi")
-
+FOLDER: ContextVar[Path | None] = ContextVar("slurm_stacks_program_folder", default=None)
+"""The folder of the program that a plugin or a command works for. All clusters of a program have the same."""
 
 KEPT_VARIABLE = "SLURM_STACKS_KEPT_BENCHMARK"
 """The environment variable that holds `KEPT` as JSON, for the program under the real engine."""
@@ -53,3 +55,8 @@ def is_benchmarks(urn: str) -> bool:
 def current() -> Mode:
     """Return the mode of the calling program: `pulumi` unless one of our own runners started it."""
     return MODE.get()
+
+
+def folder() -> Path:
+    """Return the program's folder, from which a configuration's paths of scripts and trainings lead."""
+    return FOLDER.get() or Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""The commands of AWS stacks' resources on the engineer's machine: `python -m operations.aws VERB …`.
+"""The commands of AWS stacks' resources on the engineer's machine: `operations.aws VERB …`.
 
 They are the verbs of every cloud, `unbake`, and `proxy`, which OpenSSH runs.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
+from infra.program.launcher import Run
 from node.bootstrap.vm.images import kinds
 from node.model import Access, ClusterDesign
 from operations.aws import account, images, leftovers, machines
@@ -102,8 +103,8 @@ class AwsCloud:
     def user(self, access: Access) -> str:
         return str(access.user)
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return ssh_proxy(self.place.region, access.mode, access.key, python)
+    def proxy(self, access: Access, run: Run) -> str | None:
+        return ssh_proxy(self.place.region, access.mode, access.key, run)
 
     def console_line(self, machine: Machine) -> str:
         region, identity = self.place.region, machine.id

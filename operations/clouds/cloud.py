@@ -8,6 +8,7 @@ from typing import Protocol
 
 from infra.clouds.commands import ClusterRef
 from infra.cost import HOURS_A_MONTH
+from infra.program.launcher import Run
 from node.model import Access
 
 # What a destroyed cluster leaves on purpose: what it costs, and how a later cluster takes it back.
@@ -193,11 +194,11 @@ class Cloud(Protocol):
         """Return the user name for `ssh`."""
         ...
 
-    def proxy(self, access: Access, python: str) -> str | None:
+    def proxy(self, access: Access, run: Run) -> str | None:
         """OpenSSH's ProxyCommand for this access mode; `None` if the mode needs none.
 
         Args:
-            python: The command that starts this project's Python with this project in its path.
+            run: Returns the command that runs a line of `operations`.
         """
         ...
 

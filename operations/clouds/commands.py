@@ -1,4 +1,4 @@
-"""The commands of stacks' resources on the engineer's machine: `python -m operations.<cloud> VERB …`.
+"""The commands of stacks' resources on the engineer's machine: `operations.<cloud> VERB …`.
 
 Every verb is idempotent and limited in time. Its result is on standard output and stays the same for the same
 cluster; its progress is on standard error.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from infra.clouds import userdata
-from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
+from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from node import plurals
 from operations import openssh
@@ -173,7 +173,7 @@ class Waiter:
         )
 
     def _apply(self, machine: Machine, report: dict[str, Any]) -> None:
-        target = ssh_access.target(self.cloud, self.request.access, machine, report["host_keys"], PYTHON)
+        target = ssh_access.target(self.cloud, self.request.access, machine, report["host_keys"])
         openssh.run(target, APPLY, seconds=APPLY_SECONDS)
 
     def _progress(self, host: str, report: dict[str, Any]) -> None:

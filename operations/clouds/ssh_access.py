@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.clouds.commands import PYTHON
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from infra.program import folders
+from infra.program import folders, launcher
+from infra.program.launcher import Run
 from infra.program.stack import Stack
 from infra.ssh import Target
 from node.bootstrap import report
@@ -100,12 +100,12 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
             code="ssh.booting",
         )
     return Login(
-        host, target(cloud, design.access, machine, found["host_keys"], python_command(stack.project))
+        host, target(cloud, design.access, machine, found["host_keys"], launcher.here(stack.project))
     )
 
 
 def target(
-    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], python: str = PYTHON
+    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], run: Run = launcher.anywhere
 ) -> Target:
     """How `ssh` reaches a machine of the cluster.
 
@@ -116,14 +116,8 @@ def target(
         host=machine.ssh_host(access),
         user=cloud.user(access),
         host_keys=tuple(host_keys),
-        proxy_command=cloud.proxy(access, python),
+        proxy_command=cloud.proxy(access, run),
     )
-
-
-def python_command(project: Path) -> str:
-    """Return the argument `python` of `Cloud.proxy` for a command that is started from any folder."""
-    words = ["env", f"PYTHONPATH={project}", str(project / PYTHON)]
-    return shlex.join(words).replace("%", "%%")
 
 
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """The commands of Google Cloud stacks' resources on the engineer's machine.
 
-`python -m operations.gcp VERB …`: the verbs are those of every cloud, `baked`, `user`, and `proxy`,
+`operations.gcp VERB …`: the verbs are those of every cloud, `baked`, `user`, and `proxy`,
 which OpenSSH runs.
 """
 

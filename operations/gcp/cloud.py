@@ -14,6 +14,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
+from infra.program.launcher import Run
 from node.elastic.drivers.gce.names import value
 from node.model import Access
 from operations.clouds.cloud import KeptStorage, Machine
@@ -205,8 +206,8 @@ class GcpCloud:
             self._user = bring_key(self.account, locations.home() / ".ssh")
         return self._user
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return proxy(self.place, access.mode, python)
+    def proxy(self, access: Access, run: Run) -> str | None:
+        return proxy(self.place, access.mode, run)
 
     def console_line(self, machine: Machine) -> str:
         return self._gcloud("get-serial-port-output", machine)

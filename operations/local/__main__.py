@@ -1,4 +1,4 @@
-"""The program that the local stack's resources run: `python -m operations.local VERB --stack S`.
+"""The program that the local stack's resources run: `operations.local VERB --stack S`.
 
 Every verb is idempotent. Its result is on standard output, and is the same for the same cluster; its
 progress is on standard error.

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from infra import environments
 from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
@@ -176,7 +177,7 @@ def _spawn(project: Path, run: RunDirectory, log: Path) -> subprocess.Popen[byte
     env = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(locations.home()),
-        "PYTHONPATH": str(project),
+        "PYTHONPATH": str(environments.code_of(project)),
         "LANG": "C.UTF-8",
         CLUSTER_VARIABLE: str(run.path),
     }

@@ -52,7 +52,12 @@ def build_environment(project: Path, kind: str, envs: Path, uv: Path, groups: tu
 
     def make(target: Path, have: set[str]) -> None:
         print(f"building the training environment {target} (TensorFlow, about 1.8 GB; once)", file=sys.stderr)
-        _sync(project / "workload" / "envs" / kind, target, uv, sorted((wanted | have) - {""}))
+        _sync(
+            environments.code_of(project) / "workload" / "envs" / kind,
+            target,
+            uv,
+            sorted((wanted | have) - {""}),
+        )
 
     return _once(envs / lock_digest(project, kind), wanted, NEEDED_MIB, make)
 

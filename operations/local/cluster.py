@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from infra import bundle
+from infra import bundle, environments
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
@@ -116,7 +116,9 @@ def publish(stack: Stack) -> dict[str, Any]:
     if run.containers:
         layers = containers.ensure_image(design, say)
         containers.image_plan(layers).write(run.path)
-    write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
+    write_file(
+        run.bucket / "loader.py", (environments.code_of(stack.project) / "node" / "loader.py").read_bytes()
+    )
     content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
 

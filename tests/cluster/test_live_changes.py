@@ -222,7 +222,7 @@ def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: C
     assert "cluster one is up" in doctor
     assert "--replace" in doctor
     # The cluster's own commands refuse it if somebody runs the engine by hand, and nothing is deleted.
-    verb = [".venv/bin/python", "-m", "operations.local", "cloud-up", "--stack", "test"]
+    verb = [".venv/bin/python", "operations", "operations.local", "cloud-up", "--stack", "test"]
     by_hand = subprocess.run(
         [*verb, "--cluster", "two"],
         cwd=cluster.folder, env={**cluster.env, "PYTHONPATH": str(cluster.folder)},

@@ -130,6 +130,7 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
         command("head", triggers=[behind(termination, subnet.id)], opts={{"depends_on": [termination]}})
     """
     monkeypatch.setattr(commands, "line", lambda *_words: f"echo termination- >> '{tiny.log}'")
+    monkeypatch.setattr("infra.clouds.cluster.INTERPRETER", ("/bin/sh", "-c"))
     tiny.write(program.format(cidr="10.0.0.0/16"))
     tiny.up()
     assert tiny.words == ["subnet+", "head+"]

@@ -31,7 +31,7 @@ EDITED = {
 }
 """Stack files with resources that no shipped one has, and the functions that plan them."""
 PREFIX = "slurm-stacks:index:"
-PROVIDERS = re.compile("^(Aws|Batch|Gcp|Local)")
+PROVIDERS = re.compile("^(Aws|Batch|Gcp|Local|Slurm)")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from infra.config import load_file, parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.outputs.fields import SCHEMA
+from infra.program import stand_ins
 from infra.program.stack import Stack
 from infra.providers import create_cluster
 from node.model import ClusterDesign, Partition, Settings
@@ -133,7 +134,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Set
             if provider == "aws"
             else {"gcp": Gcp(machines=OFFERED)}
         )
-        made = declare(lambda: create_cluster(cluster), **answers)
+        made = declare(lambda: create_cluster(cluster.name, cluster, stand_ins.NONE), **answers)
         (content,) = (made.inputs(name)["content"] for name in made.asked if name.endswith("bundle-settings"))
         return parse_settings(plain(content))
 

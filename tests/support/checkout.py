@@ -22,7 +22,7 @@ from infra.program.stack import Stack
 from tests.support import left_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("infra", "operations", "cli", "node", "localcloud", "workload")
+CODE = ("component", "infra", "operations", "cli", "node", "localcloud", "workload")
 """The folders of the project's code."""
 PARTS = (*CODE, "__main__.py", "Pulumi.yaml", "cluster", "pyproject.toml", "uv.lock")
 

@@ -19,6 +19,7 @@ from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.instance_types.catalog import Described
+from infra.program.launcher import Run
 from infra.ssh import Target
 from node.model import Access, ClusterDesign, Settings, Site
 from operations import openssh
@@ -152,8 +153,8 @@ class FakeCloud:
     def user(self, access: Access) -> str:
         return "ann"
 
-    def proxy(self, access: Access, python: str) -> str | None:
-        return None if access.mode == "ssh" else f"{python} -m tunnel %h %p"
+    def proxy(self, access: Access, run: Run) -> str | None:
+        return None if access.mode == "ssh" else run("tunnel %h %p")
 
     def console_line(self, machine: Machine) -> str:
         return f"cloud console {machine.id}"

@@ -40,7 +40,8 @@ class Recorder(mocks.MockMonitor):
         self.closed: list[str] = []
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
-        if request.type != "pulumi:pulumi:Stack":
+        # The component of a whole cluster has the name of the provider's cluster in it.
+        if request.type not in ("pulumi:pulumi:Stack", "slurm-stacks:index:SlurmCluster"):
             assert request.name not in self.asked, "names are unique"
             self.asked[request.name] = request
         return super().RegisterResource(request)  # type: ignore[no-untyped-call]

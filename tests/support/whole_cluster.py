@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from node.model import ClusterDesign
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, custom, needs
 
 COMMAND = "command:local:Command"
@@ -93,10 +94,9 @@ def terminates(made: Recorder, program: ModuleType) -> Any:
         program: The provider's entry point, which has to understand the line.
     """
     inputs = made.inputs("c-termination")
-    assert inputs["create"] == "true"
-    assert "update" not in inputs
-    python, flag, module, *words = inputs["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", program.__package__)
+    assert not inputs.keys() & {"create", "update"}
+    module, *words = operation_words(inputs, "delete")
+    assert module == program.__package__
     options = program.parse(words)
     assert options.verb == "terminate-nodes"
     assert options.seconds <= 1800, "bounded in time"

@@ -25,6 +25,8 @@ from infra.aws.policies import Document
 from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
 from infra.clouds.publishing import Bundle
+from infra.program import stand_ins
+from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE
 from node.model import ClusterDesign
 
@@ -40,6 +42,7 @@ class BatchBake(pulumi.ComponentResource):
 
     Args:
         cached: The container image that the image holds in Docker's cache; empty for none.
+        values: What stands in the design for values of other resources.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class BatchBake(pulumi.ComponentResource):
         bucket: AwsBucket,
         logs: AwsLogs,
         cached: pulumi.Input[str] = "",
+        values: StandIns = stand_ins.NONE,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchBake", name, None, opts)
@@ -73,7 +77,7 @@ class BatchBake(pulumi.ComponentResource):
             tags=tags(design, f"{design.name}-{ROLE}"),
             opts=child_opts,
         )
-        published = Bundle(f"{name}-bundle", design, bucket, child_opts)
+        published = Bundle(f"{name}-bundle", design, bucket, values, child_opts)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
         steps = pulumi.Output.from_input(cached).apply(lambda image: script(design, image))

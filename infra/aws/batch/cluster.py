@@ -21,6 +21,9 @@ from infra.clouds.cluster import behind
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import Inventory
+from infra.program import stand_ins
+from infra.program.launcher import INTERPRETER
+from infra.program.stand_ins import StandIns
 from node.model import ClusterDesign
 
 if TYPE_CHECKING:
@@ -36,14 +39,21 @@ class BatchCluster(pulumi.ComponentResource):
     environment and the template, and then what they needed.
     """
 
-    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        values: StandIns = stand_ins.NONE,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("slurm-stacks:index:BatchCluster", name, None, opts)
         self._child_opts = child_opts = pulumi.ResourceOptions(parent=self)
         self._name = name
-        cluster_zones = find_zones(design)
+        self._values = values
+        cluster_zones = find_zones(design, pulumi.InvokeOptions(parent=self))
         self._design = design = with_zones(design, cluster_zones)
         batch = access.of(design)
-        network = AwsNetwork(f"{name}-network", design, cluster_zones, child_opts)
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, values, child_opts)
         logs = AwsLogs(f"{name}-logs", design, child_opts)
         storage = AwsStorage(f"{name}-storage", _of_stack(design), network, child_opts)
         repository = BatchRepository(f"{name}-repository", design, child_opts) if batch.repository else None
@@ -91,14 +101,22 @@ class BatchCluster(pulumi.ComponentResource):
         """Declare the image of the machines; `None` for Batch's own."""
         design = self._design
         if design.image.id is not None:
-            return image_id(design.image)
+            return image_id(design.image, pulumi.InvokeOptions(parent=self))
         if not design.image.bake or bucket is None:
             return None
         # This import is here because few stacks build images.
         from infra.aws.batch.bake import BatchBake
 
         baked = BatchBake(
-            f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._child_opts
+            f"{self._name}-bake",
+            design,
+            network,
+            identity,
+            bucket,
+            logs,
+            cached,
+            self._values,
+            self._child_opts,
         )
         return baked.image
 
@@ -121,7 +139,7 @@ class BatchCluster(pulumi.ComponentResource):
         names = ["--queue", batch.queue, "--environment", batch.compute_environment]
         return command.local.Command(
             f"{self._name}-termination",
-            create="true",
+            interpreter=INTERPRETER,
             delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
             triggers=[*arguments, *names, *network_ids, behind(machines, "environment")],
             opts=pulumi.ResourceOptions(parent=self, depends_on=after, delete_before_replace=True),

@@ -22,6 +22,7 @@ from infra.aws.batch import access
 from infra.aws.batch.identity import BatchIdentity
 from infra.aws.tags import tags
 from infra.clouds import commands
+from infra.program.launcher import INTERPRETER
 from node.model import ClusterDesign
 
 LEFT_OUT = {"__pycache__", ".venv"}
@@ -93,6 +94,7 @@ class BatchRepository(pulumi.ComponentResource):
             f"{name}-push",
             create=line,
             update=line,
+            interpreter=INTERPRETER,
             stdin=ecr_repository.repository_url.apply(
                 lambda url: ImageRequest(region, url, tag, layers).text()
             ),

@@ -256,7 +256,9 @@ class BatchEnvironment(pulumi.ComponentResource):
             instance_initiated_shutdown_behavior="terminate",
             block_device_mappings=[
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name=STOCK_ROOT if image is None else root_device(design.image),
+                    device_name=STOCK_ROOT
+                    if image is None
+                    else root_device(design.image, opts=pulumi.InvokeOptions(parent=self)),
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=design.partitions[0].disk_gib,
                         volume_type="gp3",

@@ -33,6 +33,7 @@ from tests.support.aws_mocks import ACCOUNT, CONTROLLER, CPU, GPU, LOGIN, NFS, a
 from tests.support.aws_rules import weaknesses
 from tests.support.checkout import ROOT
 from tests.support.iam import allowed
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, counts
 
 BAKE = Image("ubuntu-24.04", bake=True)
@@ -437,10 +438,9 @@ def test_the_role_reads_the_code_reports_and_has_no_secret() -> None:
 
 def test_what_ends_an_image_is_a_command_that_there_is() -> None:
     made, _ = baked()
-    line = made.inputs("b-compute-cleanup")["delete"]
-    words = line.split()
-    assert words[:3] == [".venv/bin/python", "-m", "operations.aws"]
-    options = __main__.parse(words[3:])
+    module, *words = operation_words(made.inputs("b-compute-cleanup"), "delete")
+    assert module == "operations.aws"
+    options = __main__.parse(words)
     assert (options.verb, options.cluster, options.region) == ("unbake", "c", "eu-west-1")
     assert options.recipe == digests(made)["compute"]
 

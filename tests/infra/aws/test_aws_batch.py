@@ -154,7 +154,7 @@ def test_a_destroy_ends_the_jobs_first() -> None:
     assert below >= jobs | {"c-storage-fsx", "c-environment-placement-group", "c-identity-machine-policy"}
     assert not [name for name in custom(made) if "c-termination" in needs(made)[name]]
     command = made.inputs("c-termination")["delete"]
-    assert "-m operations.aws.batch end --stack aws-batch" in command
+    assert "operations.aws.batch end --stack aws-batch" in command
     assert "--queue tf-queue --environment tensorflow-gpu-fsx-ce" in command
 
 

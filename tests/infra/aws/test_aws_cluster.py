@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pulumi
 import pulumi_command as command
 import pytest
 
-from infra import bundle
 from infra.aws.cluster import AwsAddresses, AwsCluster, AwsHead
 from infra.aws.network import Zones, with_zones
 from infra.clouds.cluster import parse_boot_facts
@@ -35,6 +33,7 @@ from tests.support.aws_mocks import (
     declare,
     ssh_design,
 )
+from tests.support.operation_lines import operation_words, words_anywhere
 from tests.support.recorder import Recorder, counts, needs
 
 PARTS = {
@@ -160,7 +159,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
         place, "c-bucket-store-id", ["controller", "login-0"], "login-0", "ssh", "key", "ubuntu"
     )
     assert ready["update"] == ready["create"]
-    assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
+    assert __main__.parse(operation_words(ready, "create")[1:]).verb == "wait"
     assert ready["environment"] == {
         "PUBLISHED": made.inputs("c-bundle-current")["content"],
         "MACHINE_CONTROLLER": "c-head-controller-id",
@@ -197,22 +196,15 @@ def test_behind_session_manager_a_machine_is_its_id() -> None:
     found = inventory(aws_design(access=Access("ssm", key="mine", user="ubuntu")))
     assert (found["login_address"], found["host"]) == ("10.0.0.7", "c-head-controller-id")
     assert found["login_ssh"] == (
-        "ssh -o ProxyCommand='aws ssm start-session --region eu-west-1 --target %h --document-name "
+        "ssh -o 'ProxyCommand=aws ssm start-session --region eu-west-1 --target %h --document-name "
         "AWS-StartSSHSession --parameters portNumber=%p' ubuntu@c-head-controller-id"
     )
     without = inventory(aws_design(hosts=(CONTROLLER, LOGIN)))
-    assert without["login_ssh"].endswith("/cluster ssh --stack test"), "which brings a key along"
+    ssh, option, proxy, target = shlex.split(without["login_ssh"])
+    assert (ssh, option, target) == ("ssh", "-o", "ubuntu@c-head-login-0-id")
+    module, verb, *_ = words_anywhere(proxy.removeprefix("ProxyCommand="))
+    assert (module, verb) == ("operations.aws", "proxy"), "which brings a key along"
     assert without["host"] == "c-head-login-0-id"
-
-
-def test_the_command_to_log_in_works_in_a_shell_wherever_the_checkout_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    awkward = tmp_path / "it's my clone"
-    awkward.symlink_to(bundle.ROOT)
-    monkeypatch.setattr(bundle, "ROOT", awkward)
-    (found,) = declared(aws_design(hosts=(CONTROLLER, LOGIN)))[1]
-    assert shlex.split(found["login_ssh"]) == [f"{awkward}/cluster", "ssh", "--stack", "test"]
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:

@@ -23,7 +23,12 @@ VOLUME = dataclasses.replace(NFS[0], existing="vol-01234567", name="home", size_
 TARGETS = Mount("/home", "efs", existing="fs-01234567", security_group="sg-01234567", name="home")
 BARE_EFS = dataclasses.replace(TARGETS, security_group=None)
 FSX = dataclasses.replace(
-    TARGETS, path="/fsx", kind="fsx_lustre", existing="fs-0123456789abcdef0", security_group="sg-09999999"
+    TARGETS,
+    path="/fsx",
+    name="scratch",
+    kind="fsx_lustre",
+    existing="fs-0123456789abcdef0",
+    security_group="sg-09999999",
 )
 P2 = dataclasses.replace(
     LUSTRE, deployment="PERSISTENT_2", throughput=250, size_gib=4800, name="scratch", snapshot=True
@@ -103,9 +108,9 @@ def test_a_port_is_opened_in_the_owners_group_and_the_group_stays_the_owners() -
     }
     made = storage(design, IN_VPC)
     assert "n-storage" not in made.types(), "there is no file system of the cluster's own"
-    rule = made.inputs("n-sg-01234567-in-compute-2049")
+    rule = made.inputs("n-home-in-compute-2049")
     assert (rule["securityGroupId"], rule["referencedSecurityGroupId"]) == ("sg-01234567", "n-compute-id")
-    callback = made.inputs("n-compute-in-sg-09999999-988")
+    callback = made.inputs("n-compute-in-scratch-988")
     assert callback["referencedSecurityGroupId"] == "sg-09999999"
 
 

@@ -32,6 +32,7 @@ GROUPS = {"ingress": "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 # These are the resources of any Slurm cluster on AWS in its own VPC. Security rules depend on the storage.
 COMMON = {
     "pulumi:pulumi:Stack": 1,
+    "slurm-stacks:index:SlurmCluster": 1,
     "slurm-stacks:index:AwsCluster": 1,
     "slurm-stacks:index:AwsNetwork": 1,
     "slurm-stacks:index:AwsIdentity": 1,

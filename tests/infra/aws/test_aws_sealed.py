@@ -152,6 +152,5 @@ def test_a_termination_is_one_command_that_does_nothing_until_the_end(preview: b
     made = declare(program, preview=preview)
     assert counts(made) == {"t:index:Parent": 1, "t:index:Ground": 1, COMMAND: 1}
     assert made.parents()["s"] == "p"
-    # There is no `update`: whatever changes, nodes are ended only by a destroy.
-    assert set(made.inputs("s")) == {"create", "delete", "triggers"}
-    assert made.inputs("s")["create"] == "true"
+    # There is no `create` or `update`: whatever changes, nodes are ended only by a destroy.
+    assert set(made.inputs("s")) == {"delete", "interpreter", "triggers"}

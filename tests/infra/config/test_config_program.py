@@ -23,6 +23,7 @@ from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.local import LocalShell
+from infra.program import mode
 from node.bootstrap.vm.training import requirements_digest
 from tests.support import sentences
 from tests.support.aws_mocks import aws_design
@@ -313,7 +314,7 @@ def test_a_clouds_controller_gets_the_requirements_instead_of_the_lock(
 def test_the_local_stack_builds_the_environment_that_the_script_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environments.digest, "__defaults__", (project,))
+    monkeypatch.setattr(mode, "folder", lambda: project)
     shell = LocalShell("local", requirements="requirements.txt")
     assert shell.environment == environments.digest("cpu", "requirements.txt", project)
     assert local_design().requirements is None

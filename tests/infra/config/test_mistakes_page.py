@@ -1,4 +1,4 @@
-"""docs/mistakes.md lists the codes of a stack file's mistakes, each with an example that a test causes."""
+"""docs/mistakes.md lists the codes of a configuration's mistakes, each with an example that a test causes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")
 HEAD = """\
 # Mistakes in a stack file
 
+A component's arguments are checked as a stack file is. Codes that begin with `component` are theirs alone.
 Each message has a code in brackets, which stays the same when its sentence changes. This page lists all
 codes, each with an example of what is allowed. The message has the value, and says what to do.
 """
@@ -25,7 +26,8 @@ codes, each with an example of what is allowed. The message has the value, and s
 
 def raised() -> set[str]:
     """Return the codes in the source: keywords, first arguments of these calls, and those of two tables."""
-    return {code for file in (ROOT / "infra" / "config").rglob("*.py") for code in _codes(file)}
+    folders = (ROOT / "infra" / "config", ROOT / "component")
+    return {code for folder in folders for file in folder.rglob("*.py") for code in _codes(file)}
 
 
 def _codes(file: Path) -> Iterator[str]:
@@ -46,7 +48,9 @@ def _codes(file: Path) -> Iterator[str]:
 def examples() -> dict[str, str]:
     """Return the first message of each code."""
     found: dict[str, str] = {}
-    texts = [file.read_text(encoding="utf-8").strip() for file in sorted(SENTENCES.glob("config_*.txt"))]
+    component = ROOT / "tests" / "component" / "sentences"
+    files = [*sorted(SENTENCES.glob("config_*.txt")), *component.glob("component_*.txt")]
+    texts = [file.read_text(encoding="utf-8").strip() for file in files]
     # Warnings, which have no codes, stand with the names of their tests.
     for text in (text for text in texts if not text.startswith(HEAD_OF_TEST)):
         for message in text.split("\n\n"):

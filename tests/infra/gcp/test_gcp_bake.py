@@ -19,6 +19,7 @@ from tests.support import sentences
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, CPU, GPU, LOGIN, declare, gcp_design
 from tests.support.gcp_rules import weaknesses
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, counts
 
 BAKED = gcp_design(image=Image("ubuntu-24.04", bake=True), hosts=(CONTROLLER, LOGIN))
@@ -102,8 +103,8 @@ def test_equal_contents_are_one_image_and_others_are_others() -> None:
 
 def test_the_wait_is_a_command_that_the_program_has() -> None:
     made = bake(BAKED).inputs("b-compute-baked")
-    python, flag, module, *words = made["create"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
+    module, *words = operation_words(made, "create")
+    assert module == __main__.__package__
     options = __main__.parse(words)
     assert (options.verb, options.host, options.bucket) == ("baked", "image-compute", "bucket-1")
     assert (options.project, options.zone) == ("acme-ml", "europe-west4-a")

@@ -34,6 +34,7 @@ from tests.support.gcp_mocks import (
     gcp_ssh_design,
 )
 from tests.support.gcp_rules import weaknesses
+from tests.support.operation_lines import operation_words, words_anywhere
 from tests.support.recorder import Recorder, counts, needs
 
 INSTANCE = "gcp:compute/instance:Instance"
@@ -178,7 +179,7 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
     wish = WaitRequest(place, "c-bucket-store-name", ["controller", "login-0"], "login-0", "ssh")
     assert WaitRequest.parse(ready["stdin"]) == wish
     assert ready["update"] == ready["create"]
-    assert __main__.parse(ready["create"].split()[3:]).verb == "wait"
+    assert __main__.parse(operation_words(ready, "create")[1:]).verb == "wait"
     assert ready["environment"] == {
         "PUBLISHED": content(made, "c-bundle-current"),
         "MACHINE_CONTROLLER": "c-head-controller-number",
@@ -231,7 +232,9 @@ def test_only_the_proxy_needs_a_proxy_command() -> None:
     declare(program, gcp=Machines())
     proxied, plain = seen
     assert plain is None
-    assert proxied.endswith("--project acme-ml --zone europe-west4-a --instance %h --port %p")
+    assert words_anywhere(proxied)[1:] == [
+        "proxy", "--project", "acme-ml", "--zone", "europe-west4-a", "--instance", "%h", "--port", "%p",
+    ]  # fmt: skip
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:

@@ -30,6 +30,7 @@ STACKS = {"gcp-cpu": "slurm10", "gcp-gpu": "slurm8"}
 GRANTS = re.compile(r"(IAMMember|IamMember|IAMCustomRole|Firewall)$")
 COMMON = {
     "pulumi:pulumi:Stack": 1,
+    "slurm-stacks:index:SlurmCluster": 1,
     "slurm-stacks:index:GcpCluster": 1,
     "slurm-stacks:index:GcpNetwork": 1,
     "slurm-stacks:index:GcpAccounts": 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from cli.doctor.finding import Severity
 from infra.aws import access
 from infra.aws.cluster import AwsCluster
 from infra.clouds import shell
-from infra.clouds.commands import PYTHON, ClusterRef
+from infra.clouds.commands import ClusterRef
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED
+from infra.program import launcher, stand_ins
 from infra.program.stack import Stack
 from infra.providers import create_cluster
 from node.model import Access, ClusterDesign
@@ -35,6 +35,7 @@ from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import CPU, aws_design, declare, ssh_design
 from tests.support.checkout import CODE, ROOT
+from tests.support.operation_lines import words_anywhere
 
 __all__ = ["account", "moto", "nobody"]
 
@@ -90,11 +91,10 @@ def test_a_machine_that_somebody_stopped_is_told_how_to_start(account: Account) 
 
 
 def test_without_a_key_pair_the_connection_brings_a_key_of_the_users(tmp_path: Path) -> None:
-    proxy = access.ssh_proxy("eu-west-1", "ssm", None, PYTHON)
+    proxy = access.ssh_proxy("eu-west-1", "ssm", None)
     assert proxy is not None
-    options = __main__.parse(
-        shlex.split(proxy.replace("%h", "i-1").replace("%p", "22").replace("%r", "u"))[3:]
-    )
+    line = proxy.replace("%h", "i-1").replace("%p", "22").replace("%r", "u")
+    options = __main__.parse(words_anywhere(line)[1:])
     assert (options.verb, options.region, options.instance, options.user, options.port) == (
         *("proxy", "eu-west-1", "i-1", "u", "22"),
     )
@@ -107,7 +107,7 @@ def test_from_any_folder_the_proxy_finds_this_project(tmp_path: Path) -> None:
     (project / ".venv").symlink_to(ROOT / ".venv")
     for part in CODE:
         (project / part).symlink_to(ROOT / part)
-    proxy = access.ssh_proxy("eu-west-1", "ssm", None, ssh_access.python_command(project))
+    proxy = access.ssh_proxy("eu-west-1", "ssm", None, launcher.here(project))
     assert proxy is not None
     line = proxy.replace("%%", "%").partition(" proxy ")[0]
     done = subprocess.run(
@@ -168,7 +168,7 @@ def shells(design: ClusterDesign) -> Any:
     found: list[Any] = []
 
     def program() -> None:
-        found.append(create_cluster(design).shell)
+        found.append(create_cluster(design.name, design, stand_ins.NONE).shell)
 
     declare(program, aws=Machines())
     return found[0]

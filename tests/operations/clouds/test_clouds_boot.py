@@ -11,6 +11,7 @@ import pytest
 
 from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
+from infra.program.launcher import anywhere
 from node.model import Access, Host
 from operations.clouds.commands import APPLY, LOOKS, Waiter
 from tests.support import sentences
@@ -188,7 +189,7 @@ def test_a_head_boots_again_by_ssh_with_its_own_keys(cloud: FakeCloud, head: Ssh
     ((target, _),) = head.targets
     assert (target.user, target.host_keys) == ("ann", (KEY,))
     assert target.host == ("198.51.100.7" if mode == "ssh" else "id-controller")
-    assert target.proxy_command == (None if mode == "ssh" else ".venv/bin/python -m tunnel %h %p")
+    assert target.proxy_command == (None if mode == "ssh" else anywhere("tunnel %h %p"))
 
 
 def test_a_wish_survives_its_text() -> None:

@@ -12,6 +12,7 @@ import pytest
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED, NotUpError
 from infra.gcp import access
+from infra.program.launcher import anywhere
 from infra.program.stack import Stack
 from node.model import ClusterDesign
 from operations.clouds import commands, ssh_access
@@ -23,7 +24,7 @@ from tests.support.gcp_mocks import gcp_design, gcp_ssh_design
 
 ZONE = "europe-west4-a"
 NOW = 1_800_000_000.0
-PROXY = f".venv/bin/python -m operations.gcp proxy --project p-1 --zone {ZONE} --instance %h --port %p"
+PROXY = f"operations.gcp proxy --project p-1 --zone {ZONE} --instance %h --port %p"
 
 
 @pytest.fixture
@@ -143,8 +144,8 @@ def test_the_login_machine_is_reached_through_the_proxy_by_its_name(there: Proje
     target = find(there, gcp_design()).target
     assert (target.host, target.user, target.host_keys) == ("c-controller", USER, (KEY,))
     assert target.proxy_command is not None
-    assert target.proxy_command.endswith(PROXY.removeprefix(".venv/bin/python"))
-    assert shlex.split(target.proxy_command)[:2] == ["env", f"PYTHONPATH={ROOT}"]
+    assert target.proxy_command.endswith(PROXY)
+    assert shlex.split(target.proxy_command)[:2] == [f"{ROOT}/.venv/bin/python", f"{ROOT}/operations"]
 
 
 def test_a_machine_with_a_public_address_needs_no_proxy(there: Project) -> None:
@@ -174,7 +175,7 @@ def test_a_machine_that_somebody_stopped_is_told_how_to_start(there: Project) ->
 
 def test_the_proxy_is_for_iap_alone() -> None:
     place = ClusterRef("c", "europe-west4", ZONE, "p-1")
-    assert access.proxy(place, "iap") == PROXY
+    assert access.proxy(place, "iap") == anywhere(PROXY)
     assert access.proxy(place, "ssh") is None
 
 

@@ -1,0 +1,1 @@
+"""A cluster as a component of anybody's Pulumi program: the package, its schema and its plugin."""

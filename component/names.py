@@ -1,0 +1,111 @@
+"""Names of arguments: `size_gib` in a stack file is `sizeGib` in the package's schema.
+
+Only keys of sections are names. The keys of a map, such as the instance types of `instanceTypes`, are the
+user's and stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from infra.config import BenchmarkConfig, ClusterConfig
+
+
+class Place(BaseModel):
+    """Where on a cloud the cluster is. Without these the program's settings of the cloud's provider count.
+
+    Attributes:
+        region: `aws:region`, or `gcp:region`.
+        zone: `gcp:zone`.
+        project: `gcp:project`.
+    """
+
+    region: str | None = None
+    zone: str | None = None
+    project: str | None = None
+
+
+BENCHMARK = "benchmark"
+ARGUMENTS: dict[str, Any] = {
+    **{key: field.annotation for key, field in ClusterConfig.model_fields.items()},
+    **{key: field.annotation for key, field in Place.model_fields.items()},
+    BENCHMARK: BenchmarkConfig,
+}
+"""Name in a stack file -> type of each argument."""
+
+
+def camel_case(name: str) -> str:
+    """Return the name in the package's schema."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def known(kind: Any) -> dict[str, Any] | None:
+    """Return the keys of a type and their types; `None` for a type that has no keys of ours."""
+    kind = _plain(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {key: field.annotation for key, field in kind.model_fields.items()}
+    return None
+
+
+def inner(kind: Any) -> Any:
+    """Return the type of the items of a list, or of the values of a map; `Any` for other types."""
+    kind = _plain(kind)
+    return typing.get_args(kind)[-1] if typing.get_origin(kind) in (list, dict) else Any
+
+
+def from_schema(value: Any, keys: Mapping[str, Any] = ARGUMENTS) -> Any:
+    """Return a section with the names of a stack file. A key that is not known stays as it is."""
+    own = {camel_case(key): key for key in keys}
+    return {own.get(key, key): _value(part, keys.get(own.get(key, key), Any)) for key, part in value.items()}
+
+
+def path_in_schema(path: str) -> str:
+    """Return a path below `slurm-stacks:cluster` or `slurm-stacks:benchmark` with the names of the schema."""
+    top, dot, rest = path.partition(".")
+    keys: Mapping[str, Any] | None = ARGUMENTS
+    kind: Any = Any
+    if top.endswith(f":{BENCHMARK}"):
+        path = f"{BENCHMARK}{dot}{rest}"
+    elif top.endswith(":cluster"):
+        path = rest
+    else:
+        # A setting of the cloud's provider: `aws:region`.
+        return camel_case(path.partition(":")[2]) if re.fullmatch(r"(aws|gcp):\w+", path) else path
+    found = ""
+    for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", path):
+        if index:
+            found += f"[{index}]"
+            kind = inner(kind)
+        else:
+            shown = camel_case(name) if keys is not None and name in keys else name
+            found += f".{shown}" if found else shown
+            kind = keys.get(name, Any) if keys is not None else inner(kind)
+        keys = known(kind)
+    return found
+
+
+def _value(value: Any, kind: Any) -> Any:
+    keys = known(kind)
+    if isinstance(value, Mapping):
+        if keys is not None:
+            return from_schema(value, keys)
+        return {key: _value(part, inner(kind)) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_value(part, inner(kind)) for part in value]
+    return value
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type without None and without annotations."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _plain(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return _plain(next(part for part in typing.get_args(kind) if part is not type(None)))
+    return kind

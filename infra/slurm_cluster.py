@@ -1,0 +1,71 @@
+"""A cluster and its benchmark as one component: of this project's own program, and of anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
+from infra.config import StackConfig
+from infra.design import benchmark_design, design
+from infra.instance_types.catalog import catalog
+from infra.outputs import publish
+from infra.program import stand_ins
+from infra.program.stand_ins import StandIns
+from infra.providers import create_cluster
+
+OUTPUTS = {"cluster": "cluster", "login_ssh": "loginSsh", "benchmark_result": "benchmarkResult"}
+"""Name of an output in a stack file's stack -> its name in the component's package."""
+
+
+class SlurmCluster(pulumi.ComponentResource):
+    """A cluster of one provider, and the training that follows its creation.
+
+    Every resource's name begins with the component's. A program may have several such components.
+
+    Attributes:
+        outputs: The outputs of `infra.outputs.publish`: `cluster`, `login_ssh`, `benchmark_result`.
+
+    Args:
+        config: A configuration without mistakes.
+        values: What stands in the configuration for values of other resources.
+        kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
+
+    Raises:
+        UserError: This version, or this machine, cannot make such a cluster, or a file of the user's is
+            missing.
+    """
+
+    outputs: dict[str, pulumi.Output[Any]]
+
+    def __init__(
+        self,
+        name: str,
+        config: StackConfig,
+        values: StandIns = stand_ins.NONE,
+        kept: Mapping[str, Any] | None = None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("slurm-stacks:index:SlurmCluster", name, None, _filling(opts, values))
+        child_opts = pulumi.ResourceOptions(parent=self)
+        cluster_design = design(config, catalog())
+        cluster = create_cluster(name, cluster_design, values, child_opts)
+        training = benchmark_design(config, cluster_design)
+        benchmark = None
+        if training is not None and kept is None:
+            shell = cluster.shell
+            run = BenchmarkRun.of(cluster_design, training, shell)
+            benchmark = Benchmark(f"{name}-benchmark", run, shell, cluster.head, child_opts)
+        self.outputs = publish.of(cluster_design, cluster.inventory, training, benchmark, kept)
+        self.register_outputs({OUTPUTS[key]: value for key, value in self.outputs.items()})
+
+
+def _filling(opts: pulumi.ResourceOptions | None, values: StandIns) -> pulumi.ResourceOptions | None:
+    """Return the options of the component with the transformation that fills in values of other resources."""
+    if not values.all:
+        return opts
+    filling = pulumi.ResourceOptions(transformations=[values.fill_resource])
+    return pulumi.ResourceOptions.merge(opts, filling)

@@ -1,0 +1,171 @@
+"""Plugins of the clouds for the real engine that make nothing: they answer as the mocks of our unit tests do.
+
+The protocol is that of `pulumirpc.ResourceProvider`, whose messages the SDK brings along. A property that a
+program changes is an update. Every call is a line of the file `$STAND_IN_LOG`.
+
+    with_plugins(home)  # puts them where the engine looks
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shlex
+import sys
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import empty_pb2, json_format, struct_pb2
+from pulumi.runtime import mocks
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG = "STAND_IN_LOG"
+PACKAGES = {"aws": "pulumi-aws", "gcp": "pulumi-gcp", "command": "pulumi-command"}
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+"""The key that marks a secret, an output or an asset (`pulumi.runtime.rpc._special_sig_key`)."""
+IDS = {
+    "aws:ec2/vpc:Vpc": "vpc",
+    "aws:ec2/subnet:Subnet": "subnet",
+    "aws:ec2/securityGroup:SecurityGroup": "sg",
+    "aws:efs/fileSystem:FileSystem": "fs",
+}
+"""Types whose ids have a form that our checks know."""
+
+
+def with_plugins(home: Path) -> None:
+    """Put the plugins into a `PULUMI_HOME`, in the versions of the installed SDKs."""
+    for name, package in PACKAGES.items():
+        folder = home / "plugins" / f"resource-{name}-v{importlib.metadata.version(package)}"
+        folder.mkdir(parents=True)
+        plugin = folder / f"pulumi-resource-{name}"
+        line = shlex.join([sys.executable, str(Path(__file__).resolve()), name])
+        plugin.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        plugin.chmod(0o755)
+
+
+def answers(package: str) -> mocks.Mocks:
+    """Return the mock of a cloud; commands print what the clouds' waits do."""
+    if package == "gcp":
+        from tests.support.gcp_machines import Machines as GcpMachines
+
+        return GcpMachines()
+    from tests.support.aws_machines import Machines as AwsMachines
+
+    class AnyCluster(AwsMachines):
+        def call(self, args: mocks.MockCallArgs) -> Any:
+            if args.token == "aws:ec2/getSubnets:getSubnets":
+                return {"ids": [], "id": "x"}
+            return super().call(args)
+
+    return AnyCluster()
+
+
+def plain(struct: struct_pb2.Struct) -> dict[str, Any]:
+    """Return properties as plain values; secrets and outputs are what they hold, and assets their hash."""
+    return {key: _plain(value) for key, value in json_format.MessageToDict(struct).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if SIGNATURE in value:
+            return value["hash"] if "hash" in value else _plain(value.get("value"))
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def struct(values: dict[str, Any]) -> struct_pb2.Struct:
+    """Return plain values as properties."""
+    made = struct_pb2.Struct()
+    made.update({key: value for key, value in values.items() if value is not None})
+    return made
+
+
+class StandIn(provider_pb2_grpc.ResourceProviderServicer):
+    """A provider of a package whose resources exist in the engine's state alone."""
+
+    def __init__(self, package: str) -> None:
+        self._version = importlib.metadata.version(PACKAGES[package])
+        self._mocks = answers(package)
+
+    def _note(self, verb: str, urn: str, inputs: dict[str, Any]) -> None:
+        if file := os.environ.get(LOG):
+            with Path(file).open("a") as log:
+                log.write(json.dumps({"verb": verb, "urn": urn, "inputs": inputs}) + "\n")
+
+    def GetPluginInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
+        return plugin_pb2.PluginInfo(version=self._version)
+
+    def CheckConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return provider_pb2.CheckResponse(inputs=request.news)
+
+    def DiffConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+
+    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return provider_pb2.ConfigureResponse()
+
+    def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return provider_pb2.CheckResponse(inputs=request.news)
+
+    def Diff(self, request: Any, context: Any) -> Any:  # noqa: N802
+        old, new = plain(request.old_inputs), plain(request.news)
+        changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        kind = provider_pb2.DiffResponse
+        return kind(changes=kind.DIFF_SOME if changed else kind.DIFF_NONE, diffs=changed)
+
+    def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
+        identity, outputs = self._made("create", request, plain(request.properties))
+        return provider_pb2.CreateResponse(id=identity, properties=struct(outputs))
+
+    def Update(self, request: Any, context: Any) -> Any:  # noqa: N802
+        _, outputs = self._made("update", request, plain(request.news))
+        return provider_pb2.UpdateResponse(properties=struct(outputs))
+
+    def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._note("delete", request.urn, {})
+        return empty_pb2.Empty()
+
+    def Read(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return provider_pb2.ReadResponse(
+            id=request.id, properties=request.properties, inputs=request.properties
+        )
+
+    def Invoke(self, request: Any, context: Any) -> Any:  # noqa: N802
+        found: Any = self._mocks.call(mocks.MockCallArgs(request.tok, plain(request.args), ""))
+        return provider_pb2.InvokeResponse(**{"return": struct(found)})
+
+    def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return empty_pb2.Empty()
+
+    def _made(self, verb: str, request: Any, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._note(verb, request.urn, inputs)
+        *_, qualified, name = request.urn.split("::")
+        kind = qualified.rpartition("$")[2]
+        identity, outputs = self._mocks.new_resource(mocks.MockResourceArgs(kind, name, inputs, "", "", True))
+        if kind == "aws:s3/bucket:Bucket":
+            outputs["bucket"] = name
+        if kind in IDS:
+            identity = f"{IDS[kind]}-{hashlib.sha256(request.urn.encode()).hexdigest()[:17]}"
+        return str(identity), {**outputs, "id": identity}
+
+
+def main(package: str) -> None:
+    """Serve a package until the engine ends the process."""
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(StandIn(package), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(port, flush=True)
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)
+    main(sys.argv[1])
