@@ -363,7 +363,7 @@ def text(value: Any) -> str:
     return f"{value.count} × {kind}" if kind else str(value)
 
 
-OWN_DISKS = ("nfs", "efs", "filestore", "fsx_lustre")
+OWN_DISKS = ("nfs", "disk", "efs", "filestore", "fsx_lustre")
 """The kinds of mounts whose disk or file system is a resource of the cluster, if they are not `existing`."""
 LOCAL_FILES = (
     "the cluster's folder on this machine, with what users and jobs have written there: copy what you need "
@@ -406,7 +406,7 @@ def way_to_keep(mount: Mount) -> str:
     """Say how the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
     if mount.keep:
         return "it stays, because of `keep: true`, but is not used any more; `existing` takes it back"
-    if mount.kind == "nfs":
+    if mount.kind in ("nfs", "disk"):
         return _saved(mount, "a snapshot", "snap-…, or its name")
     if mount.kind == "efs":
         return (

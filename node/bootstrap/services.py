@@ -33,6 +33,8 @@ class Service:
         user: The user, with the user's groups. `None` means the user of the service manager.
         before: A program that the service manager runs as its own user before it restarts the service. If
             the program fails, the service starts all the same.
+        condition: A program that is run before each start. If it fails, the service does not start, and is
+            not restarted either. Only systemd does that.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None
     before: str | None = None
+    condition: str | None = None
 
 
 class Services(Protocol):
@@ -207,7 +210,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
-{before}ExecStart={command}
+{condition}{before}ExecStart={command}
 {environment}{user}StandardOutput=append:{log}
 StandardError=append:{log}
 Restart=always
@@ -268,6 +271,7 @@ def unit_text(service: Service) -> str:
         command=" ".join(quoted(word).replace("$", "$$") for word in service.argv),
         # The program runs as root, whatever the service's user is. Its failure does not stop the service.
         before=f"ExecStartPre=-+{quoted(service.before)}\n" if service.before else "",
+        condition=f"ExecCondition={quoted(service.condition)}\n" if service.condition else "",
         environment="".join(f"Environment={quoted(f'{k}={v}')}\n" for k, v in service.env.items()),
         user=f"User={service.user}\n" if service.user else "",
         log=service.log,

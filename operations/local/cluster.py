@@ -113,7 +113,7 @@ def publish(stack: Stack) -> dict[str, Any]:
     run = RunDirectory.make(stack)
     if run.containers:
         layers = containers.ensure_image(design, say)
-        containers.image_plan(layers).write(run.path)
+        containers.image_plan(design, layers).write(run.path)
     write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}

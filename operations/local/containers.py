@@ -51,7 +51,7 @@ def image_folder() -> Path:
     return locations.cache_root() / "images"
 
 
-def image_plan(parts: list[Path]) -> BootPlan:
+def image_plan(design: ClusterDesign, parts: list[Path]) -> BootPlan:
     """Return what the agent boots the cluster's machines from.
 
     Args:
@@ -64,7 +64,8 @@ def image_plan(parts: list[Path]) -> BootPlan:
         + userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
         for role in roles
     }
-    return BootPlan(tuple(map(str, parts)), texts, {})
+    state = design.state()
+    return BootPlan(tuple(map(str, parts)), texts, {}, state.size_gib if state is not None else None)
 
 
 def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:

@@ -32,9 +32,9 @@ class Controller:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.lib = root / "lib"
+        self.lib = root / "lib" / "elastic"
         for folder in (root / "etc", self.lib):
-            folder.mkdir()
+            folder.mkdir(parents=True)
 
     def start(self, made: ClusterDesign) -> hardware.Lines:
         """Does what happens before each start of slurmctld."""

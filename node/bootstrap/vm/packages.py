@@ -37,7 +37,9 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role], *FOR_JOBS]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
-    if role == "controller" and any(mount.served_by == "controller" for mount in mounts):
+    if role == "controller" and any(
+        mount.kind == "nfs" and mount.served_by == "controller" for mount in mounts
+    ):
         names.append("nfs-kernel-server")
     if "nvme" in kinds:
         names.append("mdadm")
