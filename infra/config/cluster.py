@@ -299,8 +299,8 @@ class ControllerConfig(Section):
     state: Literal["kept", "machine"] | None = Field(
         None,
         description="Where Slurm's queue, its accounting and the machine's SSH host keys are. kept: on a "
-        "disk of their own, with which another controller takes over: jobs go on. machine: on the root disk, and "
-        "lost with the machine. Default: kept with slurm.accounting, else machine.",
+        "disk of their own, with which another controller takes over: jobs go on. machine: on the root "
+        "disk, and lost with the machine. Default: kept with slurm.accounting, else machine.",
     )
 
 

@@ -234,7 +234,8 @@ class SystemdServices:
         """Start a service with its present unit, replace a running one, and return its pid.
 
         Raises:
-            CommandError: systemd could not start it. The error has the unit's last log lines.
+            CommandError: systemd could not start it. The error has the unit's last log lines, or names the
+                condition that does not allow the start.
         """
         unit = f"{PREFIX}{service.name}.service"
         service.log.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +250,10 @@ class SystemdServices:
         except CommandError as error:
             error.add_note(self._run("journalctl", "--unit", unit, "--lines=10", "--no-pager", allow=(0, 1)))
             raise
-        return int(self._run("systemctl", "show", "--property=MainPID", "--value", unit).strip() or 0)
+        pid = int(self._run("systemctl", "show", "--property=MainPID", "--value", unit).strip() or 0)
+        if service.condition is not None and not pid:
+            raise CommandError(f"{service.name} did not start: {service.condition} does not allow it", 1)
+        return pid
 
     def stop(self, name: str) -> None:
         unit = f"{PREFIX}{name}.service"

@@ -57,7 +57,7 @@ def write(settings: Settings, settings_file: Path) -> None:
         from node.bootstrap.vm import state_guard
 
         status = str(state_guard.status_file(folders.run))
-        place_python(settings, Path(condition).name, "node.bootstrap.vm.state_guard", f"asked({status!r})")
+        place_python(settings, Path(condition).name, "node.bootstrap.vm.state_guard", f"main({status!r})")
     place_python(settings, configure(settings).name, "node.slurm.configure", f"main({str(settings_file)!r})")
     # The folder is made here and not by the clients: they may find the daemon down, and then need it.
     (Path(str(folders.elastic)) / "requests").mkdir(parents=True, exist_ok=True)

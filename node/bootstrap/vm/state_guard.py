@@ -54,8 +54,8 @@ def reason(status: Path) -> str:
         return "nothing watches it"
 
 
-def asked(status: str) -> int:
-    """Return the exit status of `PROGRAM`."""
+def main(status: str) -> int:
+    """Return the exit status of `PROGRAM`: 0 if this machine holds the disk."""
     return 0 if held(Path(status)) else 1
 
 
@@ -65,8 +65,8 @@ def service(python: str, code: PurePosixPath, disk: str, run: PurePosixPath, log
     Args:
         disk: The folder where the disk is mounted.
     """
-    start = f"import sys; sys.path.insert(0, {str(code)!r}); from node.bootstrap.vm.state_guard import main"
-    call = f"main({disk!r}, {str(status_file(run))!r})"
+    start = f"import sys; sys.path.insert(0, {str(code)!r}); from node.bootstrap.vm.state_guard import watch"
+    call = f"watch({disk!r}, {str(status_file(run))!r})"
     return Service(NAME, (python, "-I", "-S", "-c", f"{start}; {call}"), log)
 
 
@@ -200,7 +200,7 @@ def _say(text: str) -> None:
     print(f"{time.strftime('%FT%TZ', time.gmtime())} {text}", flush=True)
 
 
-def main(disk: str, status: str) -> None:
+def watch(disk: str, status: str) -> None:
     """Watch the disk for ever."""
     folder = Path(disk)
     device = mounted_device(folder)
