@@ -64,7 +64,7 @@ def until_saved(checkout: Checkout) -> None:
     file = folder / "job_state"
     since = time.time()
     # slurmctld saves only if something is new, and everything may have been saved just before.
-    for job in checkout.execute("squeue", "--noheader", "--format=%A").split():
+    for job in checkout.execute("squeue", "--noheader", "--array", "--format=%i").split():
         checkout.execute("scontrol", "update", f"JobId={job}", f"Comment=changed at {since}")
     until(lambda: file.exists() and file.stat().st_mtime > since, 60, "the queue on the disk")
 
