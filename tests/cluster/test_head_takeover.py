@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +17,12 @@ from localcloud import volumes
 from localcloud.containers import BootPlan, disk_folder, leftovers, state_image
 from localcloud.machines import CONTROLLER
 from node import rpc
-from operations.local import containers
+from operations.local import containers, machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
-from tests.support.mishaps import end, until_saved
+from tests.support.mishaps import Command, end, until_saved
+from tests.support.private_mounts import EXT4_SHUTDOWN, WITHOUT_LOG
 
 # The first test makes the machines' image where there is none.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.wide]
@@ -79,12 +83,27 @@ def home(cluster: Checkout) -> Path:
     return cluster.run_directory / "shared" / "root"
 
 
+def controller(cluster: Checkout) -> dict[str, Any]:
+    """Return the local cloud's record of the controller."""
+    machines = rpc.call(str(RunDirectory(cluster.run_directory).agent_socket), "inspect", 10.0)["machines"]
+    (record,) = [one for one in machines if one["tags"]["role"] == CONTROLLER]
+    return dict(record)
+
+
+def take_the_disk_away(cluster: Checkout) -> None:
+    """Let the controller's disk answer no more. What was not written through to it is lost."""
+    pid = machine_access.controller(RunDirectory(cluster.run_directory))
+    handle = os.open(f"/proc/{pid}/root/state", os.O_RDONLY)
+    try:
+        fcntl.ioctl(handle, EXT4_SHUTDOWN, WITHOUT_LOG)
+    finally:
+        os.close(handle)
+
+
 def lose_the_controller(cluster: Checkout) -> None:
     """End the controller at once, and delete its root disk. Its successor has another image."""
     run = RunDirectory(cluster.run_directory)
-    machines = rpc.call(str(run.agent_socket), "inspect", 10.0)["machines"]
-    (record,) = [one for one in machines if one["tags"]["role"] == CONTROLLER]
-    end(record["process"]["pid"])
+    end(controller(cluster)["process"]["pid"])
     until(lambda: volumes.attached(state_image(run.path)) == [], 60, "the disk, which nobody has")
     folder = disk_folder(run.path, "controller")
     for part in folder.iterdir():
@@ -152,3 +171,55 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     assert sorted((home(cluster) / "tasks").read_text().split()) == list("012345"), "each task ran once"
     for name in ("a", "b", "c"):
         assert (home(cluster) / name).read_text().split() == ["began", "ended"], "it ran once"
+
+
+def test_a_controller_that_loses_its_disk_stops_and_another_one_takes_over(cluster: Checkout) -> None:
+    held = submit(cluster, "--hold", script="true")
+    until_saved(cluster)
+    before = controller(cluster)["id"]
+    take_the_disk_away(cluster)
+    pid = machine_access.controller(RunDirectory(cluster.run_directory))
+    children = Path(f"/proc/{pid}/root/sys/fs/cgroup/system.slice")
+    until(
+        lambda: not any(children.glob(f"slurm-stacks-{name}.service") for name in ("slurmctld", "elastic")),
+        120,
+        "the end of the daemons",
+        0.5,
+    )
+    assert controller(cluster)["id"] == before, "the machine is there"
+    told = cluster.cluster("up", check=True).stderr
+    assert "the controller has lost the disk with Slurm's state" in told
+    assert controller(cluster)["id"] != before
+    assert states(cluster)[held] == "PENDING"
+    cluster.execute("scancel", held)
+
+
+def test_a_takeover_that_dies_in_the_middle_is_continued(cluster: Checkout) -> None:
+    held = submit(cluster, "--hold", script="true")
+    until_saved(cluster)
+    for step in ("disks", "slurm"):
+        lose_the_controller(cluster)
+        up = Command(cluster, "up")
+        until(lambda up=up, step=step: f"controller: {step}" in up.text, 120, step, 0.02)  # type: ignore[misc]
+        up.end(group=True)
+        # The machine that it started boots on.
+        assert "controller" in str(controller(cluster))
+        end(controller(cluster)["process"]["pid"])
+    cluster.cluster("up", check=True)
+    assert states(cluster)[held] == "PENDING"
+    cluster.execute("scancel", held)
+
+
+def test_ten_power_cuts_in_a_write_lose_nothing_that_was_saved(cluster: Checkout) -> None:
+    saved: list[str] = []
+    for _ in range(10):
+        saved += [submit(cluster, "--hold", script="true") for _ in range(3)]
+        until_saved(cluster)
+        # The disk stops in the middle of what slurmctld and MariaDB are writing.
+        submit(cluster, "--array=0-50", "--hold", script="true")
+        take_the_disk_away(cluster)
+        end(controller(cluster)["process"]["pid"])
+        cluster.cluster("up", check=True)
+        now = states(cluster)
+        assert {job: now.get(job) for job in saved} == dict.fromkeys(saved, "PENDING")
+        assert recorded(cluster, saved[-1]) == [("PENDING", "0:0")]

@@ -101,6 +101,8 @@ def _mount(context: Context, mount: Mount, device: str) -> None:
     if "mmp" not in words:
         context.run("tune2fs", "-O", "mmp", "-E", f"mmp_update_interval={SIGN_OF_LIFE_SECONDS}", device)
     target = files.folder(context.at(mount.path.lstrip("/")))
+    # What the kernel still knows of the disk from before may be another machine's by now.
+    context.run("blockdev", "--flushbufs", device)
     try:
         context.run("mount", "-o", mount.options, device, str(target), timeout=MOUNT_SECONDS)
     except CommandError as error:

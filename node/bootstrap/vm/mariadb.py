@@ -44,7 +44,8 @@ def start(context: Context, statements: str) -> dict[str, str]:
     Returns:
         The environment variables for its clients. There are none, because its socket is at the default path.
     """
-    _own(context)
+    if context.settings.design.state() is not None:
+        _own(context)
     verb = "restart" if configure(context) else "start"
     context.run("systemctl", verb, "mariadb", timeout=START_SECONDS)
     context.run("mariadb", stdin=statements, attempts=5, pause=2.0)

@@ -46,6 +46,14 @@ def held(status: Path, now: Callable[[], float] = lambda: time.clock_gettime(tim
         return False
 
 
+def lost(status: Path) -> bool:
+    """Return whether the guard says that this machine has lost the disk. Where there is no guard, it has not."""
+    try:
+        return json.loads(status.read_text())["held"] is False
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def reason(status: Path) -> str:
     """Return what the guard said last."""
     try:
