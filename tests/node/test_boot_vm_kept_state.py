@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node import subprocesses
-from node.bootstrap import machine_steps
+from node.bootstrap import clock, daemons, machine_steps
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service, unit_text
 from node.bootstrap.vm import disks, kept_state, mariadb, mounts, state_guard, users
@@ -169,8 +169,8 @@ def test_nothing_of_slurm_starts_on_a_machine_that_does_not_hold_it(
 ) -> None:
     context, _ = head(tmp_path)
     monkeypatch.setattr(kept_state, "HELD_SECONDS", 0.1)
-    monkeypatch.setattr(machine_steps.clock, "check", lambda _: None)
-    monkeypatch.setattr(machine_steps.daemons, "munged", lambda *_: None)
+    monkeypatch.setattr(clock, "check", lambda _: None)
+    monkeypatch.setattr(daemons, "munged", lambda *_: None)
     monkeypatch.setattr(pwd, "getpwnam", lambda n: pwd.getpwuid(os.geteuid()))
     with pytest.raises(RuntimeError, match="does not hold the disk with Slurm's state, so nothing starts"):
         machine_steps.ready(context)

@@ -103,7 +103,12 @@ def test_a_slow_disk_ends_nothing_and_a_too_slow_one_stops_the_daemons_until_it_
     machine.look(60)
     assert machine.did == ["killed slurmctld mariadb"]
     answers.set()
-    until(lambda: (machine.look(0), machine.held)[1], 60, "the disk")
+
+    def is_back() -> bool:
+        machine.look(0)
+        return machine.held
+
+    until(is_back, 60, "the disk")
     assert machine.did == ["killed slurmctld mariadb", "started slurmctld mariadb"]
 
 

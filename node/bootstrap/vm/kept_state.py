@@ -54,6 +54,7 @@ def prepare(context: Context, mount: Mount) -> str:
     fresh = [name for name, place in _places(context).items() if _bind(context, mount, name, place)]
     _host_keys(context, mount)
     log = context.path(context.folders.log) / "state.log"
+    files.folder(context.path(context.folders.run), 0o755, context.slurm_user)
     python, code = context.settings.site.python, context.folders.code
     context.services.start(state_guard.service(python, code, mount.path, context.folders.run, log))
     return f"{said} {device}" + (f" (new: {', '.join(fresh)})" if fresh else "")

@@ -47,7 +47,7 @@ def held(status: Path, now: Callable[[], float] = lambda: time.clock_gettime(tim
 
 
 def lost(status: Path) -> bool:
-    """Return whether the guard says that this machine has lost the disk. Where there is no guard, it has not."""
+    """Return whether the guard says that this machine has lost the disk."""
     try:
         return json.loads(status.read_text())["held"] is False
     except (OSError, ValueError, KeyError, TypeError):
