@@ -213,6 +213,9 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
         say("the controller has lost the disk with Slurm's state: it is ended, and another one takes over")
         terminate(run, "controller")
         head_up(stack)
+    elif run.report("controller").get("state") != "ready":
+        say("the boot of the controller is not over: waiting for it")
+        head_up(stack)
     elif gone := _gone_login(run):
         say(f"{', '.join(gone)} has ended: it is started again")
         head_up(stack)
