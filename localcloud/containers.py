@@ -236,10 +236,9 @@ class ContainerRuntime:
             found.append(Bind(path, f"{CGROUPS}/{controller}"))
         kept = {"log": "/var/log/slurm"}
         if boot.role == CONTROLLER:
-            kept |= {"lib": "/var/lib/slurm-stacks"}
-            if plan.state_gib is None:
-                kept |= {"state": "/var/spool/slurmctld"}
-            else:
+            # A disk of its own for the state begins with the files of this folder.
+            kept |= {"state": "/var/spool/slurmctld", "lib": "/var/lib/slurm-stacks"}
+            if plan.state_gib is not None:
                 device = volumes.attach(state_image(run), plan.state_gib)
                 found.append(Bind(device, local.STATE_DEVICE))
             found.append(Bind(_make_folder(run / "secrets", 0o700), local.SECRETS))

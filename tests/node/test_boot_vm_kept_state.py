@@ -121,6 +121,7 @@ def test_another_controller_finds_everything_and_takes_the_host_keys(
     }, "keys that users do not know are gone"
     assert (own / "ssh_host_ed25519_key").read_text() == "first private\n"
     assert context.report.content["host_keys"] == ["ssh-ed25519 first"]
+    assert context.report.content["was_ready"] is True, "the cluster is up"
     assert run.having("systemctl", "try-reload-or-restart", "ssh.service")
 
 

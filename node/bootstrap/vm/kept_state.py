@@ -52,6 +52,9 @@ def prepare(context: Context, mount: Mount) -> str:
     else:
         said = "has"
     fresh = [name for name, place in _places(context).items() if _bind(context, mount, name, place)]
+    if "slurmctld" not in fresh:
+        # The cluster is up, although this machine may never have been its controller.
+        context.report.content["was_ready"] = True
     _host_keys(context, mount)
     log = context.path(context.folders.log) / "state.log"
     files.folder(context.path(context.folders.run), 0o755, context.slurm_user)
@@ -118,9 +121,9 @@ def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
 
     A folder that is new on the disk begins with the files of its place.
     """
-    if disks.mounted(str(place)) is not None:
-        return False
     disk = context.at(mount.path.lstrip("/"))
+    if (there := disks.mounted(str(place))) is not None and there == disks.mounted(str(disk)):
+        return False
     source, draft = disk / name, disk / f".{name}.new"
     place.mkdir(parents=True, exist_ok=True)
     new = not source.exists()
