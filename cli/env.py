@@ -27,7 +27,7 @@ LOCKED = {"cpu": "the training environment", "gpu": "the training environment wi
 
 @app.command("list")
 def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """Return the environments, what they are made from, and the line that activates each."""
+    """List the environments, what they are made from, and the line that activates each."""
     found = environments(load_up(stack))
     if json_output:
         print(json.dumps(found, indent=1))

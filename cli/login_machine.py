@@ -22,17 +22,20 @@ STATUS_SECONDS = 30.0
 OURS = "SLURM_STACKS_PROJECT"
 
 
-def replace_process(up: StackUp, argv: Sequence[str]) -> None:
+def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> None:
     """Replace this process by the command, so that stdin, stdout and the exit status are its own.
 
     Args:
         argv: The command; empty means a shell.
+        greeting: What to print before, on standard error, if the cluster is up.
 
     Raises:
         UserError: The cluster is not up, or there is no such command.
     """
     chosen = provider.load(up.provider)
     command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
+    if greeting:
+        print(greeting, file=sys.stderr)
     try:
         os.execvpe(command.argv[0], command.argv, environment_of(command))
     except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty name is a ValueError

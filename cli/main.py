@@ -222,9 +222,9 @@ def ssh(
     from cli.login_machine import replace_process
 
     known = load_up(stack)
-    if sys.stdin.isatty() and not command:
-        print(f"Slurm's commands act on stack {stack.name} here; `exit` leaves.", file=sys.stderr)
-    replace_process(known, ["sh", "-c", " ".join(command)] if command else [])
+    shell = sys.stdin.isatty() and not command
+    greeting = f"Slurm's commands act on stack {stack.name} here; `exit` leaves."
+    replace_process(known, ["sh", "-c", " ".join(command)] if command else [], greeting if shell else "")
 
 
 @app.command()
@@ -304,7 +304,8 @@ def run_sweep(
 def report(
     stack: StacksOption = UNNAMED,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for report.html and report.csv."),
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
@@ -332,7 +333,7 @@ def logs(
         typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="Lines of each log.", min=1)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""

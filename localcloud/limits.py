@@ -90,7 +90,7 @@ def allowed(
 
 
 def _exceeded(quota: int, what: str, verb: str, used: int) -> str:
-    return f"quota of {plurals.count(quota, what)} exceeded: {_rest(quota, verb, used)}"
+    return f"quota of {plurals.count(quota, what)} would be exceeded: {_rest(quota, verb, used)}"
 
 
 def _rest(most: int, verb: str, used: int) -> str:

@@ -10,7 +10,6 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from cli.doctor.finding import Check, Finding, fine, stops, warns
 from infra.config import placeholders
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
-from operations import pages
+from operations import pages, programs
 from operations.aws import account
 from operations.clouds import ssh_access
 
@@ -76,11 +75,7 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
 
 def _docker_answers() -> bool:
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return not programs.capture(command, seconds=ANSWER_SECONDS).failed
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:

@@ -276,7 +276,7 @@ def drain(
         # Not `scontrol reconfigure`: see `node.elastic.reconfiguration`.
         sudo = "sudo " if reach.sudo else ""
         lines = "; ".join(f"{sudo}scontrol update PartitionName={name} State=UP" for name in held)
-        keep = f" (should you keep the cluster: `{execute} -- sh -c '{lines}'` lets them start again)"
+        keep = f" (if you keep the cluster, `{execute} -- sh -c '{lines}'` lets them start again)"
     say(f"no further job starts{keep}")
     if running := [job for job in present if not job.pending]:
         end(reach, running, say)

@@ -25,7 +25,7 @@ class Kind(StrEnum):
         "new nodes have it; a node that is up takes no further job, and is removed when its jobs are over"
     )
     PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
-    ENDS = "ends the jobs on nodes that are removed"
+    ENDS = "removes nodes, and ends the jobs that run on them"
     TAKEOVER = "needs a new head, which takes over: jobs go on, and none starts until it has booted"
     HEAD = "needs a new head: its queue and running jobs are lost"
     DATA = "is recreated: its contents are lost"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import shutil
@@ -24,7 +23,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
-from node import plurals
+from node import locks, plurals
 from node.slurm.environment import defaults
 from operations import pages
 
@@ -227,15 +226,14 @@ def state(stack: Stack) -> Iterable[Finding]:
 def _busy(lock: Path) -> str | None:
     """Return who holds the stack's lock (`cli.runner.state`); `None` if nobody does."""
     try:
-        with lock.open() as file:
+        with lock.open(errors="replace") as file:
             # The lock is released at once, and shared with other processes that only check it.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None
+            if locks.acquire(file.fileno(), wait=False, shared=True):
+                return None
+            words = file.read().split()
     except FileNotFoundError:
         return None
-    except BlockingIOError:
-        words = lock.read_text(errors="replace").split()
-        return f"`{words[1]}` (pid {words[0]})" if len(words) == 2 else "another command"
+    return f"`{words[1]}` (pid {words[0]})" if len(words) == 2 else "another command"
 
 
 MOUNTS = Path("/proc/self/mounts")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
@@ -20,6 +17,7 @@ from infra.errors import NotUpError, UserError
 from node.model import ClusterDesign, LocalCloud
 from node.published import parse_settings
 from node.slurm.environment import without_slurm
+from operations import programs
 from operations.local import agent, machine_access
 from operations.local.run_directory import RunDirectory
 
@@ -213,26 +211,10 @@ def drain(
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:
     command = machine_access.command(run, ["sh", "-c", line])
-    process = subprocess.Popen(
-        command.argv,
-        env=without_slurm(os.environ) | command.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        # In its own session, so that a timeout ends all of its processes.
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise UserError(f"the controller did not answer within {seconds:g} s") from None
-        raise
-    if process.returncode:
-        raise UserError(err.strip() or f"Slurm's commands failed with status {process.returncode}")
-    return out
+    env = without_slurm(os.environ) | command.env
+    done = programs.capture(command.argv, env=env, seconds=seconds, apart=True)
+    if done.status == programs.TIMED_OUT:
+        raise UserError(f"the controller did not answer within {seconds:g} s")
+    if done.failed:
+        raise UserError(done.err.strip() or f"Slurm's commands failed with status {done.status}")
+    return done.out

@@ -19,7 +19,6 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
 from node.processes import children
+from operations import programs
 from operations.signals import handled
 
 PLUGIN = "command"
@@ -298,30 +298,24 @@ def command_plugin(on_event: OnEvent) -> str | None:
     """Install the plugin that runs local commands. Returns `None`, or why that is not possible."""
     version = importlib.metadata.version("pulumi-command")
     try:
-        listed = json.loads(_pulumi("plugin", "ls", "--json") or "[]")
+        listed = json.loads(_pulumi_plugin("ls", "--json") or "[]")
         if any(p.get("name") == PLUGIN and p.get("version") == version for p in listed):
             return None
         on_event(Message(f"installing Pulumi's {PLUGIN} plugin {version}"))
-        _pulumi("plugin", "install", "resource", PLUGIN, version)
-    except subprocess.TimeoutExpired:
-        return f"its download took over {PLUGIN_SECONDS} s"
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or "").strip().splitlines()
-        return lines[-1] if lines else f"`pulumi plugin` ended with status {error.returncode}"
-    except (OSError, ValueError) as error:
+        _pulumi_plugin("install", "resource", PLUGIN, version)
+    except (UserError, ValueError) as error:
         return str(error)
     return None
 
 
-def _pulumi(*arguments: str) -> str:
-    return subprocess.run(
-        ["pulumi", *arguments, "--non-interactive"],
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PLUGIN_SECONDS,
-    ).stdout
+def _pulumi_plugin(*arguments: str) -> str:
+    done = programs.capture(["pulumi", "plugin", *arguments, "--non-interactive"], seconds=PLUGIN_SECONDS)
+    if done.status == programs.TIMED_OUT:
+        raise UserError(f"its download took over {PLUGIN_SECONDS} s")
+    if done.failed:
+        lines = done.err.strip().splitlines()
+        raise UserError(lines[-1] if lines else f"`pulumi plugin` ended with status {done.status}")
+    return done.out
 
 
 def _outputs(values: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -21,6 +20,7 @@ from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
+from node import locks
 
 STATE_FILE = "state.json"
 VERSION = 1
@@ -249,15 +249,13 @@ def acquire_lock(path: Path, make_folder: Callable[[], object], busy: Callable[[
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # the last holder removed the folder just now
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.acquire(descriptor, wait=False):
             try:
                 busy(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locks.acquire(descriptor)
         # The file may have been removed between our open and our lock: it then has no links.
         if os.fstat(descriptor).st_nlink:
             return descriptor

@@ -99,6 +99,12 @@ def time_limit_advice(text: str) -> str:
     return f'YAML reads a bare time as a number: write it in quotes, time_limit: "{text}"'
 
 
+def duration(hours: float) -> str:
+    """Return a time in words, to the minute; one below a minute to the second."""
+    seconds = round(hours * 3600)
+    return in_words(round(seconds / 60) * 60 if seconds >= 60 else seconds)
+
+
 def in_words(seconds: int) -> str:
     """Return a duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
     parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]

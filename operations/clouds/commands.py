@@ -53,10 +53,9 @@ def terminate_compute(
         UserError: Some machines are left after `seconds`, or the cloud refuses.
     """
     cluster = cloud.place.cluster
-    deadline = time.monotonic() + seconds
     asked: set[str] = set()
     quiet, reported = 0, -1
-    while quiet < QUIET_LOOKS:
+    for left in attempts(seconds, TERMINATION_POLL_SECONDS, sleep):
         machines = cloud.machines(*ALIVE, *ENDING, role="compute")
         alive = [machine for machine in machines if machine.state in ALIVE]
         if alive:
@@ -66,7 +65,9 @@ def terminate_compute(
         if machines and len(machines) != reported:
             say(f"ending {plurals.count(len(machines), 'machine')} of cluster {cluster}")
             reported = len(machines)
-        if machines and time.monotonic() > deadline:
+        if quiet == QUIET_LOOKS:
+            break
+        if machines and not left:
             names = ", ".join(f"{machine.name} ({machine.id})" for machine in machines[:5])
             have = "has" if len(machines) == 1 else "have"
             raise UserError(
@@ -75,8 +76,6 @@ def terminate_compute(
                 f"Run the command again; what still costs money is in {cloud.label}'s console under the "
                 f"name of the cluster, {cluster}"
             )
-        if quiet < QUIET_LOOKS:
-            sleep(TERMINATION_POLL_SECONDS)
     cloud.remove_loose()
     return len(asked)
 

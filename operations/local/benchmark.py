@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +22,7 @@ from node.bootstrap import files
 from node.bootstrap.vm.training import COMPLETE
 from node.locks import locked
 from node.slurm.environment import without_slurm
+from operations import programs
 from operations.access import TOOL
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
@@ -177,7 +177,7 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
     done = threading.Event()
     threading.Thread(target=_heartbeat, args=(done, target), daemon=True).start()
     try:
-        status = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+        status = programs.show(command, env=env).status
     finally:
         done.set()
     locked = source.name == "uv.lock"
@@ -273,28 +273,27 @@ def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]
 def tool(stack: Stack, arguments: list[str]) -> int:
     """Run the cluster's own command, as the login machine would."""
     run = RunDirectory.of(stack)
-    return _run_tool(run, *arguments)
+    return _run_tool(run, *arguments).status
 
 
 def cancel(stack: Stack, arguments: list[str]) -> int:
     """Call the tool's `cancel`. A failure must not stop a destroy."""
     run = RunDirectory.of(stack)
-    try:
-        _run_tool(run, "cancel", *arguments, seconds=CANCEL_SECONDS)
-    except (subprocess.TimeoutExpired, OSError) as error:
-        print(f"the job was not cancelled ({error}); it ends with the cluster", file=sys.stderr)
+    done = _run_tool(run, "cancel", *arguments, seconds=CANCEL_SECONDS)
+    if done.err:
+        print(f"the job was not cancelled ({done.err}); it ends with the cluster", file=sys.stderr)
     return 0
 
 
-def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> int:
+def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> programs.Output:
+    """Run the cluster's own command with this program's input and output."""
+    env = without_slurm(os.environ)
     if not run.containers:
-        env = without_slurm(os.environ)
-        return subprocess.run([str(run.tool), *arguments], env=env, check=False, timeout=seconds).returncode
+        return programs.show([str(run.tool), *arguments], env=env, seconds=seconds, reads=True)
     if machine_access.controller(run) is None:
-        raise FileNotFoundError("the controller does not run")
+        return programs.Output(programs.CANNOT_RUN, err="the controller does not run")
     command = machine_access.command(run, [TOOL, *arguments])
-    env = without_slurm(os.environ) | command.env
-    return subprocess.run(command.argv, env=env, check=False, timeout=seconds).returncode
+    return programs.show(command.argv, env=env | command.env, seconds=seconds, reads=True)
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -152,7 +151,9 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
         child.wait()
         cgroups.remove(lambda: cgroups.of(nspawn.group(machine.id)))
     upper = machine.folder / "disk" / "upper"
-    subprocess.run(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)], check=True)
+    removed = programs.capture(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)])
+    if removed.failed:
+        raise layers.ImageError(f"the machines' image cannot be made: {removed.err.strip()}")
     upper.rename(draft / "disk")
     for left in (bucket, machine.folder):
         shutil.rmtree(left)

@@ -14,7 +14,6 @@ from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
-from infra.program.files import locked
 from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, network
 from localcloud.containers import CGROUPS
@@ -23,6 +22,7 @@ from node import foreign, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm.clouds import local
+from node.locks import locked_folder
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
 from node.slurm import addressing, users
@@ -228,7 +228,7 @@ class RunDirectory:
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = addressing.lay_out_blocks(design.partitions, self._kept_blocks())
-        with locked(self.path.parent):  # no other command of this user chooses ports now
+        with locked_folder(self.path.parent):  # no other command of this user chooses ports now
             base, first = (
                 self._ports(1 + addressing.ports_of_blocks(placed)),
                 addresses.ensure_block(self.path),

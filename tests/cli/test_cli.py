@@ -183,7 +183,7 @@ def test_ssh_is_a_shell(cluster: Cluster, project: Path, monkeypatch: pytest.Mon
 def test_ssh_with_a_command_has_a_shell_read_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words are joined as ssh does; words after the command belong to the command."""
     seen: list[Any] = []
-    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv: seen.append(argv))
+    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv, _greeting="": seen.append(argv))
     assert cluster("ssh", "--stack", "other", "sh", "-s", "x", "--stack").code == 0
     assert cluster("ssh", "cd /x && ls | wc -l").code == 0
     assert seen == [["sh", "-c", "sh -s x --stack"], ["sh", "-c", "cd /x && ls | wc -l"]]

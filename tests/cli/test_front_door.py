@@ -347,7 +347,7 @@ def test_a_read_only_checkout(door: Door, mounts: PrivateMounts) -> None:
     lock()
     code, _, err = door.run("up")
     assert code == EXIT_REFUSED
-    assert err.startswith(f"{door.venv} must be changed and cannot be written by you, root.")
+    assert err.startswith(f"{door.venv} must be changed and cannot be written by user root.")
     assert "copy the checkout to where you can write" in err
     mounts.run("umount", place)
     door.works("up")
@@ -382,7 +382,7 @@ def test_an_environment_that_sudo_has_made(theirs: tuple[Door, OrdinaryUser]) ->
     user.own(door.checkout / "uv.lock")
     code, _, err = door.run("up")
     assert code == EXIT_REFUSED
-    assert err.startswith(f"{door.venv} must be changed and cannot be written by you, {NAME}.")
+    assert err.startswith(f"{door.venv} must be changed and cannot be written by user {NAME}.")
     assert f"remove it (sudo rm -r '{door.venv}')" in err
     assert "Permission denied" not in err
     shutil.rmtree(door.venv)

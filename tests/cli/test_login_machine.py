@@ -147,12 +147,15 @@ def test_what_cannot_be_run_is_said_as_a_shell_says_it(
     assert "Traceback" not in become(str(plain)).stderr
 
 
-def test_a_cluster_that_is_not_up_is_refused(tmp_path: Path, up: StackUp, run: RunDirectory) -> None:
+def test_a_cluster_that_is_not_up_is_refused(
+    tmp_path: Path, up: StackUp, run: RunDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(
         UserError, match=r"is not up: bring it up with `\./cluster up --stack test`"
     ) as caught:
-        login_machine.replace_process(up, ["true"])
+        login_machine.replace_process(up, [], "welcome")
     assert caught.value.exit_code == 1
+    assert capfd.readouterr() == ("", ""), "nobody is greeted who does not get in"
     with pytest.raises(UserError, match="is not up"):
         login_machine.tool(up, "status")
 

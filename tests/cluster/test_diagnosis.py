@@ -94,24 +94,28 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
 
 
 def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(cluster: Checkout) -> None:
-    lost = cluster.execute("sbatch", "--parsable", "--output=/nowhere/x", "--wrap", "true").strip()
+    aside = ("debug-7", "debug-8", "debug-9")
+
+    def off() -> bool:
+        """Whether no job of an earlier test holds one of them: Slurm makes only idle nodes FUTURE."""
+        nodes = cluster.status()["nodes"]
+        return all("POWERED_DOWN" in node["state"] for node in nodes if node["name"] in aside)
+
+    until(off, 180, "the nodes that are put aside are off")
+    wants = ("sbatch", "--parsable", "--nodelist=debug-7", "--output=/dev/null", "--wrap", "true")
     place = ("ReservationName=fix", "StartTime=now", "Duration=60", "Flags=MAINT,IGNORE_JOBS", "Users=root")
     cluster.execute("scontrol", "create", *place, "Nodes=debug-7")
-    for node, state in (("debug-8", "FAIL"), ("debug-9", "FUTURE")):
-        cluster.execute("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=by hand")
-    wants = ("sbatch", "--parsable", "--nodelist=debug-7", "--output=/dev/null", "--wrap", "true")
-    waits = cluster.execute(*wants).strip()
     try:
+        for node, state in (("debug-8", "FAIL"), ("debug-9", "FUTURE")):
+            cluster.execute("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=by hand")
+        lost = cluster.execute("sbatch", "--parsable", "--output=/nowhere/x", "--wrap", "true").strip()
+        waits = cluster.execute(*wants).strip()
         until(lambda: {job["id"]: job for job in cluster.status()["jobs"]}[int(waits)]["advice"], 120, "why")
         status = cluster.status()
         jsonschema.validate(status, SCHEMA)
         nodes = {node["name"]: node for node in status["nodes"]}
         going = {name for name, node in nodes.items() if "POWERING_DOWN" in node["state"]}
-        assert {name for name, node in nodes.items() if not node["usable"]} - going == {
-            "debug-7",
-            "debug-8",
-            "debug-9",
-        }
+        assert {name for name, node in nodes.items() if not node["usable"]} - going == set(aside)
         assert nodes["debug-9"]["state"] == "MISSING"
         shown = cluster.cluster("status", check=True).stdout
         for line in (
@@ -123,10 +127,10 @@ def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(clust
             assert re.search(f"^{line}", shown, re.MULTILINE), (line, shown)
         assert "fix keeps its nodes for maintenance until 2" in " ".join(shown.split())
         assert about_the_cluster(cluster)["cluster.service"] == "warns"
-    finally:
         cluster.execute("scancel", waits)
+    finally:
         cluster.execute("scontrol", "delete", "ReservationName=fix")
-        cluster.execute("scontrol", "update", "NodeName=debug-8", "State=IDLE")
+        cluster.execute("scontrol", "update", "NodeName=debug-8", "State=IDLE", check=False)
         cluster.execute("scontrol", "reconfigure")
     until(lambda: all(node["usable"] for node in cluster.status()["nodes"]), 120, "all are back")
     until(lambda: "Could not open stdout file /nowhere/x: No such file" in logs(cluster, lost), 120, "why")

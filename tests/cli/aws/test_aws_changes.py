@@ -175,9 +175,11 @@ def test_a_group_of_reservations_may_change_its_members_under_nodes_that_are_up(
 
 def test_a_line_reads_as_the_stack_file_does() -> None:
     (change,) = compare(aws_design(), aws_design(**cpu(max=2)))
-    assert change.line() == "partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed"
+    assert (
+        change.line() == "partition cpu: nodes.max 10 → 2: removes nodes, and ends the jobs that run on them"
+    )
     (change,) = compare(aws_design(), aws_design(partitions=(CPU,)))
-    assert change.line() == "partition gpu is removed: ends the jobs on nodes that are removed"
+    assert change.line() == "partition gpu is removed: removes nodes, and ends the jobs that run on them"
     (change,) = compare(aws_design(partitions=(CPU,)), aws_design())
     assert change.line() == "partition gpu is new: applied to the running cluster"
     (change,) = compare(aws_design(), aws_design(trains=not aws_design().trains))

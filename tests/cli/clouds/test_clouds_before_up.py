@@ -132,7 +132,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     assert str(caught.value).splitlines() == [
         "nothing was changed: this would end jobs that run or wait. Let them end first, or use "
         "`./cluster up --stack test --replace`:",
-        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed",
+        "  partition cpu: nodes.max 10 → 2: removes nodes, and ends the jobs that run on them",
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
     hold, release = head.lines
@@ -203,7 +203,7 @@ def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
     head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
     said: list[str] = []
     provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True).end_jobs()
-    assert said[0] == "partition gpu is removed: ends the jobs on nodes that are removed"
+    assert said[0] == "partition gpu is removed: removes nodes, and ends the jobs that run on them"
     assert said[1].splitlines() == [
         "these jobs wait, and are cancelled:",
         "  job 9 later (bob, PENDING on gpu)",

@@ -113,7 +113,7 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
         decision.SECONDS + decision.END_SECONDS,
     ]
     assert said[0] == (
-        "no further job starts (should you keep the cluster: `./cluster exec --stack test -- sh -c "
+        "no further job starts (if you keep the cluster, `./cluster exec --stack test -- sh -c "
         "'sudo scontrol update PartitionName=cpu State=UP; "
         "sudo scontrol update PartitionName=gpu State=UP'` lets them start again)"
     )

@@ -71,9 +71,9 @@ def test_warnings() -> None:
     assert "2 static nodes run as long as the cluster is up, price of t8i.medium unknown" in up
     assert "no price is known for the static nodes of s" in blind
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
-    assert "use up the 2 USD in 4.96 h" in soon
+    assert "use up the 2 USD in 4 h 58 min" in soon
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
-    assert "use up the 47.9 node-hours in 23.9 h" in soon
+    assert "use up the 47.9 node-hours in 23 h 57 min" in soon
     assert len(others("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
     (free,) = said("local", {"budget.max_usd": 2})
     assert "local.price_hour" in free
@@ -122,8 +122,8 @@ def test_a_zone_without_the_gpus_is_pointed_out_with_those_that_have_them() -> N
 def test_who_installs_at_every_start_is_told_what_an_image_saves() -> None:
     (gpus,) = said("aws", {"partitions[1].aws": {"efa": True}})
     assert gpus == (
-        "partition gpu: each node installs the driver of its accelerators and EFA at every start, for "
-        "minutes that are paid for: image: {bake: true} has it in an image"
+        "partition gpu: each node installs the driver of its accelerators and EFA at every start, which "
+        "takes minutes that are paid for: image: {bake: true} makes an image that has it"
     )
     assert said("aws", {"image": {"bake": True}}) == []
     assert said("aws", {"partitions[1].image": {"id": "ami-0123456789abcdef0"}}) == []
