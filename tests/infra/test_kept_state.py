@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.infra.test_replaced_network import run
 from tests.support import replacements
-from tests.support.replacements import Run
+from tests.support.replacements import Run, of_stack
 
 KEPT: dict[str, Any] = {"slurm.accounting": True}
 
 
 @functools.cache
 def up(stack: str) -> Run:
-    return run(stack, KEPT)
+    return of_stack(stack, KEPT)
 
 
 def names(before: Run, urns: list[str]) -> list[str]:
@@ -46,7 +45,7 @@ def test_the_disk_is_encrypted_and_a_resource_of_its_own() -> None:
 
 def test_without_it_there_is_none() -> None:
     for stack in ("aws", "gcp"):
-        plan = run(stack, {**KEPT, "controller.state": "machine"})
+        plan = of_stack(stack, {**KEPT, "controller.state": "machine"})
         assert not [one.name for one in plan.declared.values() if one.name.endswith("-state")]
 
 
@@ -86,7 +85,7 @@ def test_a_new_root_disk_takes_no_disk_with_data_along() -> None:
     ],
 )
 def test_no_change_of_the_head_replaces_the_disk(stack: str, changes: dict[str, Any]) -> None:
-    before, after = up(stack), run(stack, {**KEPT, **changes})
+    before, after = up(stack), of_stack(stack, {**KEPT, **changes})
     gone = names(before, list(replacements.replaced(before, after)))
     assert "storage-state" not in gone
     if "access.key" in changes:
@@ -94,19 +93,8 @@ def test_no_change_of_the_head_replaces_the_disk(stack: str, changes: dict[str, 
 
 
 @pytest.mark.parametrize("stack", ["aws", "gcp"])
-def test_the_queue_is_the_disks_and_not_the_machines(stack: str) -> None:
-    """So a run of the benchmark belongs to the queue, also when another machine has it."""
-    before = up(stack)
-    disk = before.named("-storage-state").urn
-    submits = [one for one in before.declared.values() if one.name.endswith(("-submit", "-job"))]
-    assert [one.name for one in submits if disk in replacements.needs(before, one.urn)] == [
-        one.name for one in submits
-    ]
-
-
-@pytest.mark.parametrize("stack", ["aws", "gcp"])
 def test_down_keeps_it_on_wish(stack: str) -> None:
-    assert run(stack, {**KEPT, "storage.state.keep": True}).named("-storage-state").stays
+    assert of_stack(stack, {**KEPT, "storage.state.keep": True}).named("-storage-state").stays
     assert not up(stack).named("-storage-state").stays
-    saved = run(stack, {**KEPT, "storage.state.snapshot": True}).named("-storage-state").inputs
+    saved = of_stack(stack, {**KEPT, "storage.state.snapshot": True}).named("-storage-state").inputs
     assert saved.get("finalSnapshot") or saved.get("createSnapshotBeforeDestroy")
