@@ -76,8 +76,8 @@ def test_a_new_disk_begins_with_the_files_of_the_machine(
     for place, name in (("var/spool/slurmctld", "job_state"), ("var/lib/mysql", "ibdata1")):
         context.at(place).mkdir(parents=True)
         (context.at(place) / name).write_text(f"{name} of before")
-    said = disks.prepare(context)
-    assert said == f"/state: made ext4 on {tmp_path}/root/dev/xvdh (new: slurmctld, elastic, mysql)"
+    said = kept_state.prepare(context, STATE)
+    assert said == f"made ext4 on {tmp_path}/root/dev/xvdh (new: slurmctld, elastic, mysql)"
     disk = context.at("state")
     assert (disk / "slurmctld" / "job_state").read_text() == "job_state of before"
     assert (disk / "mysql" / "ibdata1").read_text() == "ibdata1 of before"
@@ -111,7 +111,7 @@ def test_another_controller_finds_everything_and_takes_the_host_keys(
         (disk / name).mkdir(parents=True)
     (disk / "ssh" / "ssh_host_ed25519_key").write_text("first private\n")
     (disk / "ssh" / "ssh_host_ed25519_key.pub").write_text("ssh-ed25519 first\n")
-    assert disks.prepare(context) == f"/state: ext4 was on {tmp_path}/root/dev/xvdh"
+    assert kept_state.prepare(context, STATE) == f"ext4 was on {tmp_path}/root/dev/xvdh"
     assert not run.having("tune2fs")
     assert not run.having("cp")
     own = context.at("etc/ssh")
@@ -132,7 +132,7 @@ def test_a_boot_of_a_machine_that_has_it_changes_nothing(tmp_path: Path, mountin
         "".join(f"1 1 7:0 / {context.at(place)} rw - ext4 /dev/xvdh rw\n" for place in places)
     )
     (context.at("state") / "ssh").mkdir(parents=True)
-    assert disks.prepare(context) == f"/state: has {tmp_path}/root/dev/xvdh"
+    assert kept_state.prepare(context, STATE) == f"has {tmp_path}/root/dev/xvdh"
     assert not [call for call in run.calls if call.startswith(("mount", "cp", "tune2fs", "systemctl stop"))]
     mounts.disk(context, STATE)
     mountinfo.write_text("")
@@ -142,7 +142,7 @@ def test_a_boot_of_a_machine_that_has_it_changes_nothing(tmp_path: Path, mountin
 
 def test_without_accounting_there_is_no_database_on_it(tmp_path: Path) -> None:
     context, run = head(tmp_path, accounting=False)
-    disks.prepare(context)
+    kept_state.prepare(context, STATE)
     assert not [call for call in run.calls if "mysql" in call or "mariadb" in call]
 
 
@@ -151,7 +151,7 @@ def test_a_disk_that_cannot_show_who_has_it_is_not_used(tmp_path: Path) -> None:
     run.answer("blkid", "TYPE=xfs\n")
     run.answer("dumpe2fs", "dumpe2fs: Bad magic number in super-block\n")
     with pytest.raises(RuntimeError, match=r"xvdh has no ext4, which shows whether another machine has it"):
-        disks.prepare(context)
+        kept_state.prepare(context, STATE)
     assert not run.having("mount")
 
 
@@ -160,7 +160,7 @@ def test_a_disk_that_another_machine_has_stops_the_boot(tmp_path: Path) -> None:
     run.answer("blkid", "TYPE=ext4\n")
     run.fail(f"mount -o {OPTIONS}", 32, "already mounted or mount point busy.")
     with pytest.raises(RuntimeError, match="another machine may have it, which must end first") as refused:
-        disks.prepare(context)
+        kept_state.prepare(context, STATE)
     assert "already mounted" in str(refused.value)
     assert not (context.at("state") / "slurmctld").exists(), "nothing is written below the mount point"
 

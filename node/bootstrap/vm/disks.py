@@ -29,17 +29,15 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 def prepare(context: Context) -> str:
-    """Make file systems on the volumes that this machine exports, and on its scratch disks."""
+    """Make file systems on the volumes that this machine exports, and on its scratch disks.
+
+    `kept_state` does so with the disk that outlives the controller.
+    """
     notes = []
     for mount in context.mounts():
         if mount.kind == "nfs" and mount.served_by == context.role:
             disk = volume(context, mount)
             notes.append(f"{mount.path}: {make_file_system(context, disk)} {disk}")
-        elif mount.kind == "disk" and mount.served_by == context.role:
-            # Imported late, because it is on few controllers.
-            from node.bootstrap.vm import kept_state
-
-            notes.append(f"{mount.path}: {kept_state.prepare(context, mount)}")
         elif mount.kind == "nvme":
             disk = scratch(context)
             notes.append(f"{mount.path}: {make_file_system(context, disk)} {disk}")

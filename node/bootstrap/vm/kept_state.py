@@ -17,6 +17,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from node import plurals
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
@@ -150,7 +151,9 @@ def _host_keys(context: Context, mount: Mount) -> None:
         for key in sorted(kept.glob(KEYS)):
             files.write(own / key.name, key.read_bytes(), 0o644 if key.suffix == ".pub" else 0o600)
         context.run("systemctl", "try-reload-or-restart", "ssh.service", allow=range(256))
-        context.report.content["facts"]["host keys"] = f"{len(changed)} files from {mount.path}"
+        context.report.content["facts"]["host keys"] = (
+            f"{plurals.count(len(changed), 'file')} from {mount.path}"
+        )
     context.report.content["host_keys"] = users.host_keys(context)
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from node import subprocesses
 from node.bootstrap import files
 from node.bootstrap.services import PREFIX, Service
+from node.subprocesses import SEARCH
 
 NAME = "state"
 PROGRAM = "holds-state"
@@ -196,11 +197,9 @@ def start_units(units: list[str]) -> None:
 
 
 def _systemctl(*words: str) -> int:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            ["systemctl", *words], stdin=subprocess.DEVNULL, check=False, timeout=COMMAND_SECONDS
-        )
-        return done.returncode
+    with contextlib.suppress(OSError):
+        status = subprocesses.run(["systemctl", *words], {"PATH": SEARCH}, COMMAND_SECONDS).status
+        return -1 if status is None else status
     return -1
 
 
