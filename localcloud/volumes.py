@@ -64,6 +64,15 @@ def detach(below: Path) -> list[Path]:
     return attached(below)
 
 
+def unavailable() -> str:
+    """Return why this host gives no loop device; empty if it gives one."""
+    try:
+        done = subprocesses.run(["losetup", "--find"], {"PATH": SEARCH}, COMMAND_SECONDS)
+    except OSError as error:
+        return str(error)
+    return done.last_line() if done.status else ""
+
+
 def attached(below: Path) -> list[Path]:
     """Return the devices of an image file, or of all image files below a folder."""
     found = []

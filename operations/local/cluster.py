@@ -114,6 +114,8 @@ def publish(stack: Stack) -> dict[str, Any]:
         system_packages.ensure(say, accounting=True)
     run = RunDirectory.make(stack)
     if run.containers:
+        if problem := containers.state_problem(design):
+            raise UserError(problem, EXIT_REFUSED)
         layers = containers.ensure_image(design, say)
         containers.image_plan(design, layers).write(run.path)
     write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())

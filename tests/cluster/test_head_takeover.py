@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,11 @@ echo $SLURM_ARRAY_TASK_ID >>tasks
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    cluster_image(STACK)
-    checkout = Checkout(tmp_path_factory.mktemp("takeover") / "a checkout", STACK)
+@contextmanager
+def up(tmp_path_factory: pytest.TempPathFactory, stack: str) -> Iterator[Checkout]:
+    """A cluster of that stack, which leaves nothing behind."""
+    cluster_image(stack)
+    checkout = Checkout(tmp_path_factory.mktemp("takeover") / "a checkout", stack)
     checkout.env["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks").mkdir()
     (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
@@ -62,6 +64,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     assert left == []
     assert leftovers(checkout.run_directory) == []
     assert volumes.attached(checkout.run_directory) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    with up(tmp_path_factory, STACK) as checkout:
+        yield checkout
 
 
 def states(cluster: Checkout) -> dict[str, str]:
@@ -201,10 +209,10 @@ def test_a_takeover_that_dies_in_the_middle_is_continued(cluster: Checkout) -> N
     until_saved(cluster)
     for step in ("disks", "slurm"):
         lose_the_controller(cluster)
-        up = Command(cluster, "up")
-        up.until_said(f"controller: {step}")
+        command = Command(cluster, "up")
+        command.until_said(f"controller: {step}")
         # The machine that it started boots on. The first one is lost in its boot, the second one is found.
-        up.end(group=True)
+        command.end(group=True)
     cluster.cluster("up", check=True)
     assert states(cluster)[held] == "PENDING"
     cluster.execute("scancel", held)
@@ -223,3 +231,33 @@ def test_ten_power_cuts_in_a_write_lose_nothing_that_was_saved(cluster: Checkout
         now = states(cluster)
         assert {job: now.get(job) for job in saved} == dict.fromkeys(saved, "PENDING")
         assert recorded(cluster, saved[-1]) == [("PENDING", "0:0")]
+
+
+def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    before = STACK.replace(", accounting: true", "")
+    assert before != STACK
+    with up(tmp_path_factory, before) as cluster:
+        job = submit(cluster, "-N1", script=WAITS.format(name="a", status=0))
+        until(lambda: states(cluster).get(job) == "RUNNING", 240, "the job", 0.5)
+        held = submit(cluster, "--hold", script="true")
+        until_saved(cluster)
+        assert volumes.attached(cluster.run_directory) == []
+        cluster.write_stack(
+            before.replace("        slurm:", "        controller: {state: kept}\n        slurm:")
+        )
+        told = cluster.cluster("up", check=True).stderr
+        assert "/state is new: applied to the running cluster" in told
+        assert len(volumes.attached(cluster.run_directory)) == 1
+        assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
+        lose_the_controller(cluster)
+        cluster.cluster("up", check=True)
+        assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
+        (home(cluster) / "go-a").touch()
+        until(lambda: states(cluster).get(job) == "COMPLETED", 240, "the job", 0.5)
+        # The way back would delete the disk.
+        cluster.write_stack(before)
+        refused = cluster.cluster("up")
+        assert refused.returncode == 3
+        assert "/state is removed: its contents are lost" in refused.stderr
