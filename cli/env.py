@@ -62,7 +62,9 @@ def make(
     from cli.console.progress import Console
 
     if not requirements.is_file():
-        raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
+        raise UserError(
+            f"{requirements}: there is no such file", EXIT_USAGE, code="environment.no-requirements"
+        )
     environment = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")

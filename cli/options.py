@@ -138,7 +138,25 @@ SweepRepeatOption = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+class Output:
+    """What the command line asks of the output.
+
+    Attributes:
+        json: Whether a program reads it.
+    """
+
+    json = False
+
+
+def note_json(value: bool) -> bool:
+    """Note whether `--json` is given, so that an error is printed as JSON, too."""
+    Output.json = value
+    return value
+
+
+Json = Annotated[bool, typer.Option("--json", callback=note_json, help="Machine-readable output.")]
 
 
 def load(stack: Stack, *, scripts: bool = False) -> StackConfig:

@@ -92,6 +92,7 @@ def _script(root: Path, key: str, source: str) -> bytes:
             f"slurm-stacks:cluster.{key}: {source!r} is no file in the project; "
             "give the path of a script, relative to Pulumi.yaml",
             EXIT_USAGE,
+            code="bundle.no-file",
         )
     return (root / source).read_bytes()
 
@@ -100,6 +101,8 @@ def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
     """Yield the packages that are known by their hashes, each with its key of the stack file."""
     for number, package in enumerate(design.containers.packages if design.containers else ()):
         yield f"containers.packages[{number}].source", package
+    for number, package in enumerate(design.slurm.packages):
+        yield f"slurm.packages[{number}].source", package
 
 
 def _to_be_filled_in(package: Package) -> bool:
@@ -121,6 +124,7 @@ def _package(root: Path, key: str, package: Package) -> bytes:
             f"slurm-stacks:cluster.{key}: the SHA-256 of {package.source!r} is {digest(content)}; "
             "the stack file has another: see that it is the package that you mean, and write this hash",
             EXIT_USAGE,
+            code="bundle.hash",
         )
     return content
 

@@ -15,7 +15,6 @@ from node.model import LocalCloud
 Limits = LocalCloud
 """The limits that hold now have the same keys as `local` in the stack file."""
 
-COMPUTE = "compute"
 CAPACITY = "capacity."
 
 ERRORS = {

@@ -20,6 +20,7 @@ from node.folders import Folders
 from node.logs import show
 from node.logs.find import Cluster
 from node.published import read_settings
+from node.slurm import packaged
 from node.slurm.control import Control, SlurmError
 
 # The cluster's status from its elastic daemon, or which part of the cluster does not answer.
@@ -44,7 +45,7 @@ def status(folders: Folders) -> dict[str, Any]:
         raise SilentError(_boot(folders) or _slurmctld(folders) or _daemon(folders, error)) from error
     except rpc.RpcError as error:
         raise SilentError(_behind(error)) from error
-    return found
+    return {**found, "slurm": packaged.status()}
 
 
 def _boot(folders: Folders) -> str | None:

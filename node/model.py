@@ -6,7 +6,9 @@ seconds, USD.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from node.health.model import Health, JobScript
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
@@ -281,6 +283,8 @@ class Host:
         gp3: AWS: the performance of its root disk.
         open_metadata: Whether every user of a login machine may ask the cloud's metadata address, not root
             alone.
+        security_groups: AWS: ids of security groups besides the cluster's own.
+        network_tags: Google Cloud: its network tags.
     """
 
     name: str
@@ -292,6 +296,8 @@ class Host:
     price_hour: float | None = None
     gp3: Gp3 | None = None
     open_metadata: bool = False
+    security_groups: tuple[str, ...] = ()
+    network_tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +326,10 @@ class Partition:
         gp3: AWS: the performance of a node's root disk.
         open_metadata: Whether jobs may ask the cloud's metadata address, and so act with their node's
             identity.
+        security_groups: AWS: ids of security groups besides the cluster's own.
+        network_tags: Google Cloud: the nodes' network tags.
+        template_overrides: Fields of the nodes' template that the stack file gives
+            (`infra.config.overrides`), as JSON; empty for none.
     """
 
     name: str
@@ -351,6 +361,9 @@ class Partition:
     local_ssds: int = 0
     gp3: Gp3 | None = None
     open_metadata: bool = False
+    security_groups: tuple[str, ...] = ()
+    network_tags: tuple[str, ...] = ()
+    template_overrides: str = ""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -365,6 +378,11 @@ class Partition:
 
     def static_nodes(self) -> list[str]:
         return self.nodes()[: self.min]
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields of the nodes' template that the stack file gives."""
+        found: dict[str, Any] = json.loads(self.template_overrides or "{}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +417,25 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Repository:
+    """An apt repository with packages of Slurm.
+
+    Attributes:
+        url: The address in a `deb` line.
+        suite: The suite in a `deb` line.
+        components: The components in a `deb` line.
+        key: The address of the key that signs the repository.
+        fingerprint: The key's fingerprint.
+    """
+
+    url: str
+    suite: str
+    components: tuple[str, ...]
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmSettings:
     """Slurm's timers, in seconds, and whether it keeps accounts.
 
@@ -407,6 +444,9 @@ class SlurmSettings:
         suspend_timeout: How long a power-down may take.
         resume_timeout: How long a node may take from its launch to its registration.
         slurmd_timeout: How long a slurmd may not answer before its node is DOWN.
+        source: The distribution whose source package of Slurm the images are built from: debian-13.
+        packages: Packages of Slurm, instead of the distribution's.
+        repository: An apt repository with packages of Slurm, instead of the distribution's.
     """
 
     suspend_time: int = 300
@@ -417,6 +457,9 @@ class SlurmSettings:
     accounting: bool = False
     prolog: JobScript | None = None
     epilog: JobScript | None = None
+    source: str | None = None
+    packages: tuple[Package, ...] = ()
+    repository: Repository | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,11 +470,13 @@ class Access:
         mode: ssm | iap | ssh | local (this machine)
         ssh_cidrs: The networks from which port 22 can be reached.
         key: The name of an EC2 key pair.
+        user: The user of the image, as whom everybody logs in (AWS).
     """
 
     mode: str = "local"
     ssh_cidrs: tuple[str, ...] = ()
     key: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,14 +504,16 @@ class Image:
     """The image from which machines boot.
 
     Attributes:
-        source: The name of a distribution: ubuntu-24.04.
+        source: The name of a distribution (ubuntu-24.04), or of its suite on the local stack (trixie).
         id: Id of an existing image, used instead of `source`.
         bake: Whether images are built from `source` or `id` first, by the steps of the bootstrap.
+        revision: A word of the user's; another one has the images built again.
     """
 
     source: str | None = None
     id: str | None = None
     bake: bool = False
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +526,9 @@ class ClusterDesign:
         scheduler: slurm | batch
         project: The id of the Google Cloud project.
         kms_key: AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key.
+        tags: The stack file's tags of all resources and nodes; on Google Cloud they are labels.
+        permissions_boundary: AWS: ARN of the policy that bounds every role; `None` means none.
+        role_path: AWS: the path of every role and instance profile.
         trains: Whether a training follows the creation; if so, a cloud's controller makes its environment.
         requirements: The requirements file of that environment, relative to the stack file. `None` means the
             one locked.
@@ -506,6 +556,9 @@ class ClusterDesign:
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
     kms_key: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    permissions_boundary: str | None = None
+    role_path: str = "/"
     trains: bool = True
     requirements: str | None = None
 
@@ -516,6 +569,7 @@ class ClusterDesign:
         """
         found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
         found += [package.source for package in self.containers.packages] if self.containers else []
+        found += [package.source for package in self.slurm.packages]
         return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:

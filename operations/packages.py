@@ -41,6 +41,7 @@ def provide(group: str) -> None:
     if programs.show([*sync, "--compile-bytecode"], into=sys.stderr).failed:
         raise UserError(
             f"uv could not add the packages of group {group} of uv.lock into {venv} (see above). Check "
-            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}."
+            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}.",
+            code="packages.uv",
         )
     importlib.invalidate_caches()

@@ -38,6 +38,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         found += [
             Check(QUOTAS, functools.partial(limits, design)),
             Check("docker", functools.partial(docker, design)),
+            Check("platform", functools.partial(platform, design)),
         ]
     elif design is not None:
         found += [
@@ -45,6 +46,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
             Check("key", functools.partial(pair, design)),
             Check("image", functools.partial(images, design)),
             Check("storage", functools.partial(storage, design)),
+            Check("platform", functools.partial(platform, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
     return found
@@ -109,6 +111,14 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
         return
 
     yield from _asked(design, "storage", lambda client: lookup.findings(client, design))
+
+
+def platform(design: ClusterDesign) -> Iterable[Finding]:
+    """Check the groups and the boundary that the stack file names; no finding without credentials."""
+    from cli.aws import platform as lookup
+
+    if design.permissions_boundary is not None or lookup.named(design):
+        yield from _asked(design, lookup.CHECK, lambda client: lookup.findings(client, design))
 
 
 def _asked(

@@ -178,9 +178,8 @@ def check_changes(
             running = None
     why = table.refusal(found, running, command)
     if why is not None:
-        if not reach.release(held):
-            why += f"\n{STAYS.format(', '.join(held))}"
-        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+        stays = "" if reach.release(held) else f"\n{STAYS.format(', '.join(held))}"
+        raise UserError(f"nothing was changed: {why}{stays}", EXIT_REFUSED, code=why.code)
     return CheckedChanges(release=lambda: _release(reach, held, say))
 
 

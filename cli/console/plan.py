@@ -39,6 +39,8 @@ def show_plan(plan: Mapping[str, Any]) -> None:
     console.print(tree)
     console.print(plurals.count(len(branches), "resource"))
     show_cost(plan["cost"], console)
+    if plan.get("slurm"):
+        console.print(escape(plan["slurm"]))
     for warning in plan["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
     show_changes(plan, console)

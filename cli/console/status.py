@@ -45,6 +45,14 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     _show_spent(status)
 
 
+def show_release(name: str, advisories: Iterable[str]) -> None:
+    """Print which Slurm a cluster runs, and what is open in it."""
+    if name:
+        put(f"\n{cell(name)}")
+    for line in advisories:
+        put(f"[yellow]warning:[/yellow] {cell(line)}")
+
+
 def _show_spent(status: Mapping[str, Any]) -> None:
     cost: Mapping[str, Any] = status["cost"]
     put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")

@@ -150,6 +150,7 @@ def check_new(name: str, *, new: bool) -> Path:
         raise UserError(
             f"{path.name} exists, and is not changed: take another name, or replace it with --force",
             EXIT_REFUSED,
+            code="init.file-exists",
         )
     return path
 
@@ -175,13 +176,16 @@ def _completed(choices: Choices, *, new: bool) -> Choices:
                 ]
             ),
             EXIT_USAGE,
+            code="init.options-missing",
         )
     from cli.init.questions import ask
 
     try:
         return ask(choices, lambda name: check_new(name, new=new))
     except typer.Abort:
-        raise UserError("interrupted: nothing was written", EXIT_INTERRUPTED) from None
+        raise UserError(
+            "interrupted: nothing was written", EXIT_INTERRUPTED, code="init.interrupted"
+        ) from None
 
 
 def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None:
@@ -198,7 +202,8 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     from cli.init.choices import for_new_stack
     from cli.init.commented import stack_file_text
     from infra import cost
-    from infra.config import ConfigError, parse, placeholders
+    from infra.additions import bake_time
+    from infra.config import ConfigError, distributions, parse, placeholders
     from infra.design import design
     from infra.instance_types.catalog import catalog
     from infra.program.files import write_atomically
@@ -215,6 +220,12 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     price = cost.cost(design(config, catalog()))
     snapshot = "" if config.provider == "local" else f" (prices of {price['prices_of']})"
     lines = [f"It costs {cost.sentence(price)}{snapshot}."]
+    if config.cluster.slurm.source is not None and not choices.sets("cluster.slurm.source"):
+        lines.append(
+            f"Its machines need {distributions.chosen_row(config.cluster, catalog()).title}, whose own Slurm "
+            "nobody maintains. By image: {bake: true} and slurm: {source: …} the first `up` builds one that "
+            f"is maintained, which takes {bake_time(design(config, catalog()))}."
+        )
     if config.placeholders:
         lines += ["", placeholders.listed(config.placeholders)]
     if dry_run:

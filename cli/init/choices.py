@@ -15,10 +15,13 @@ from typing import Any
 
 import yaml
 
-from infra.config import ConfigError, Mistake
+from infra import slurm_releases
+from infra.config import ConfigError, Mistake, distributions, parse
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.mistakes import fitting, shown
+from infra.config.rules.slurm_origin import ORIGINS
 from infra.config.stack_file import NAMESPACE, Loader
+from infra.instance_types.catalog import catalog
 
 OPTIONS = {
     "partitions": "partition",
@@ -32,6 +35,8 @@ LOCATION_KEYS = {
     "local": {},
 }
 """Provider -> field -> the key of the stack file."""
+MAINTAINED = "debian-13"
+"""Whose source package of Slurm is built where a distribution has no maintained one."""
 _RANGE = re.compile(r"(?:(\d+)-)?(\d+)")
 _ACCELERATOR = re.compile(r"([A-Za-z][\w-]*)(?::(\d+))?")
 
@@ -113,6 +118,7 @@ class Choices:
         builder = _Builder(self)
         if builder.mistakes:
             raise ConfigError("the options of `init`", builder.mistakes)
+        _add_maintained_slurm(builder.config, self.stack or "new")
         return builder.config
 
     def command_line(self) -> str:
@@ -124,6 +130,37 @@ class Choices:
             for text in values:
                 words += [f"--{OPTIONS.get(field.name, field.name)}", text]
         return shlex.join(words)
+
+
+def _add_maintained_slurm(values: dict[str, Any], stack: str) -> None:
+    """Have a maintained Slurm built for the images, where the stack's distribution has none.
+
+    What the user has chosen stays: an origin of Slurm, or whether an image is baked.
+
+    Args:
+        values: The configuration, which is changed.
+    """
+    cluster = values[CLUSTER]
+    image, slurm = cluster.get("image", {}), cluster.get("slurm", {})
+    if (
+        cluster.get("provider") not in ("aws", "gcp")
+        or not isinstance(image, dict)
+        or not isinstance(slurm, dict)
+    ):
+        return
+    if "bake" in image or slurm.keys() & {*ORIGINS, "accept_unmaintained"}:
+        return
+    try:
+        parsed = parse(values, stack).cluster
+        table = slurm_releases.table()
+        needed = parsed.scheduler == "slurm" and not table.maintained(
+            table.packages[distributions.chosen(parsed, catalog())]
+        )
+    except ConfigError as error:
+        needed = any(mistake.code == "slurm.unmaintained" for mistake in error.mistakes)
+    if needed:
+        cluster["image"] = {**image, "bake": True}
+        cluster["slurm"] = {**slurm, "source": MAINTAINED}
 
 
 class _Builder:

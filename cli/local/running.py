@@ -27,6 +27,7 @@ _CLOUDS = "the clouds'"
 _HERE = "a local stack uses this machine's hardware as it is"
 
 INSTEAD: dict[str, Row | None] = {
+    "tags": Row(Kind.NOTHING, ("cluster.tags",), _CLOUDS),
     **table.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
     **table.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
     **table.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
@@ -36,6 +37,10 @@ INSTEAD: dict[str, Row | None] = {
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
+    **{
+        f"slurm.{key}": Row(Kind.DATA, (f"slurm.{key}",), "another image is another cluster")
+        for key in ("source", "packages", "repository")
+    },
     "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
     "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,
@@ -50,22 +55,34 @@ OWN: dict[str, Row] = {
     "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
     "partitions.aws": Row(
         Kind.NOTHING,
-        ("partitions.efa", "partitions.capacity_block", "partitions.placement_group", "partitions.gp3"),
+        (
+            "partitions.efa",
+            "partitions.capacity_block",
+            "partitions.placement_group",
+            "partitions.gp3",
+            "partitions.security_groups",
+            "partitions.template_overrides",
+        ),
         _CLOUDS,
     ),
-    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
+    "aws": Row(
+        Kind.NOTHING,
+        ("cluster.kms_key", "cluster.permissions_boundary", "cluster.role_path", "network.nat"),
+        _CLOUDS,
+    ),
+    **table.without_effect(_CLOUDS, "controller.network_tags", "login.network_tags"),
     "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE, _CLOUDS),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
     **table.without_effect(_CLOUDS, *table.ON_AWS),
     "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
-    "image.source": Row(Kind.NOTHING, (), _CLOUDS),
-    **table.without_effect(_CLOUDS, "image.id", "image.bake"),
+    "image.source": Row(Kind.NOTHING, ("access.user",), _CLOUDS),
+    **table.without_effect(_CLOUDS, "image.id", "image.bake", "image.revision"),
     **table.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
     "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
-    "local.suite": Row(Kind.DATA, ("image.source",), "another release is another cluster"),
+    "local.suite": Row(Kind.DATA, ("image.source",), table.OTHER_RELEASE),
     "local.price_hour": Row(Kind.LIVE),
     **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
     "batch": Row(Kind.NOTHING, (), _CLOUDS),
@@ -101,7 +118,10 @@ def published(run: RunDirectory) -> ClusterDesign | None:
     try:
         return parse_settings(text).design
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"what was published of the cluster in {run.path} cannot be read: {error}") from error
+        raise UserError(
+            f"what was published of the cluster in {run.path} cannot be read: {error}",
+            code="cluster.settings-unreadable",
+        ) from error
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
@@ -129,9 +149,9 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
 
     def ask(line: str, seconds: float) -> str:
         if not machine_access.is_up(run):
-            raise NotUpError(f"stack {stack} is not up")
+            raise NotUpError(f"stack {stack} is not up", code="cluster.not-up")
         if agent.controller_is_dead(run):
-            raise UserError(agent.how_to_restart(stack))
+            raise UserError(agent.how_to_restart(stack), code="agent.no-answer")
         return _shell(run, line, seconds)
 
     return ClusterControl(ask, machine_access.slurm_conf(run))
@@ -214,7 +234,9 @@ def _shell(run: RunDirectory, line: str, seconds: float) -> str:
     env = without_slurm(os.environ) | command.env
     done = programs.capture(command.argv, env=env, seconds=seconds, apart=True)
     if done.status == programs.TIMED_OUT:
-        raise UserError(f"the controller did not answer within {seconds:g} s")
+        raise UserError(f"the controller did not answer within {seconds:g} s", code="cluster.no-answer")
     if done.failed:
-        raise UserError(done.err.strip() or f"Slurm's commands failed with status {done.status}")
+        raise UserError(
+            done.err.strip() or f"Slurm's commands failed with status {done.status}", code="slurm.failed"
+        )
     return done.out

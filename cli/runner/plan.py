@@ -43,12 +43,14 @@ class Plan(TypedDict):
 
     `changes` says what `up` would change of a running cluster, and what happens to its jobs. It is `None` if
     there is no such cluster, or if only a cloud knows. `additions` are lines about containers and hooks.
+    `slurm` names the release that the stack gets, and who maintains it; `None` if it has no Slurm.
     """
 
     stack: str
     resources: list[PlannedResource]
     outputs: dict[str, Any]
     additions: list[Addition]
+    slurm: str | None
     cost: dict[str, Any]
     warnings: list[str]
     changes: list[dict[str, Any]] | None
@@ -86,6 +88,7 @@ def plan(
         resources=resources,
         outputs=wire.redacted(recorder.outputs),
         additions=[],
+        slurm=None,
         cost=cost,
         warnings=[*warnings, *more],
         changes=None,
@@ -153,7 +156,9 @@ class Recorder(program.Monitor):
         )
         with self._lock:
             if urn in self.planned:
-                raise UserError(f"the program declares two resources with the URN {urn}")
+                raise UserError(
+                    f"the program declares two resources with the URN {urn}", code="program.urn-twice"
+                )
             self.planned[urn] = planned
         return urn
 

@@ -70,7 +70,8 @@ class DamagedStateError(UserError):
         name = stack or "…"
         super().__init__(
             f"{path}, the state of the stack, is damaged ({problem}). `./cluster down --stack {name}` ends "
-            f"the cluster without it; then `./cluster up --stack {name}` makes a new one."
+            f"the cluster without it; then `./cluster up --stack {name}` makes a new one.",
+            code="state.damaged",
         )
         self.path = path
 
@@ -116,7 +117,8 @@ class State:
             if data["version"] != VERSION:
                 raise UserError(
                     f"{path} was written by another version of this program (state version "
-                    f"{data['version']}, and this one reads {VERSION}): use that version."
+                    f"{data['version']}, and this one reads {VERSION}): use that version.",
+                    code="state.version",
                 )
             state.project, state.stack = data["project"], data["stack"]
             state.boot = data["boot"]
@@ -215,7 +217,7 @@ def locked(stack: Stack, operation: str) -> Iterator[None]:
 
     def busy(descriptor: int) -> None:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
-        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED)
+        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED, code="state.busy")
 
     descriptor = acquire_lock(path, lambda: folders.make_state_dir(stack), busy)
     with contextlib.suppress(OSError):  # on a full disk the lock has no holder's name

@@ -6,8 +6,6 @@ import shlex
 
 from infra.clouds.commands import PYTHON
 
-USER = "ubuntu"
-"""The user of Ubuntu's images. An image that the stack file names must have this user as well."""
 OPERATIONS = "operations.aws"
 """The module that the stack's commands run."""
 

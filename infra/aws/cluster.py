@@ -22,6 +22,7 @@ from infra.aws.launch_templates import (
     AwsLaunchTemplates,
     AwsRoleResources,
     ResourcesByRole,
+    groups_of_nodes,
     image_id,
     metadata,
 )
@@ -71,7 +72,11 @@ class AwsCluster(pulumi.ComponentResource):
         logs = AwsLogs(f"{name}-logs", design, child_opts)
         storage = AwsStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(
-            bucket.arn, secrets.munge, logs.arn, list(network.subnets.values()), [network.groups["compute"]]
+            bucket.arn,
+            secrets.munge,
+            logs.arn,
+            list(network.subnets.values()),
+            [network.groups["compute"], *groups_of_nodes(design)],
         )
         identity = AwsIdentity(f"{name}-identity", design, targets, child_opts)
         published = Bundle(f"{name}-bundle", design, bucket, child_opts)
@@ -130,7 +135,7 @@ class AwsCluster(pulumi.ComponentResource):
         """The login machine: a public address, or an instance's id for Session Manager."""
         public = self._design.access.mode == "ssh"
         host = self.inventory["login_address"] if public else self._machine(self._login.name).id
-        return Endpoint(host, access.USER, self.inventory["host_keys"])
+        return Endpoint(host, str(self._design.access.user), self.inventory["host_keys"])
 
     @property
     def proxy_command(self) -> str | None:
@@ -182,7 +187,7 @@ class AwsCluster(pulumi.ComponentResource):
         sends a key along.
         """
         design = self._design
-        user = access.USER
+        user = design.access.user
         if design.access.mode == "ssh":
             return address.apply(lambda host: f"ssh {user}@{host}")
         if design.access.key is None:
@@ -226,7 +231,7 @@ class AwsAddresses(pulumi.ComponentResource):
                 f"{name}-{host.name}",
                 description=f"{host.name} of cluster {design.name}",
                 subnet_id=resources.subnet,
-                security_groups=[resources.group],
+                security_groups=[resources.group, *host.security_groups],
                 tags=own_tags,
                 opts=child_opts,
             )

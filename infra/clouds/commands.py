@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.model import ClusterDesign
+from node.model import Access, ClusterDesign
 
 PYTHON = ".venv/bin/python"
 """The Python of the project's folder, where the engine runs commands. The path is relative, so that moving
@@ -72,6 +72,7 @@ class WaitRequest:
         login: The host that users log in to.
         mode: `access.mode`.
         key: `access.key`.
+        user: `access.user`.
     """
 
     place: ClusterRef
@@ -80,6 +81,12 @@ class WaitRequest:
     login: str
     mode: str
     key: str | None = None
+    user: str | None = None
+
+    @property
+    def access(self) -> Access:
+        """How users reach the login machine."""
+        return Access(self.mode, key=self.key, user=self.user)
 
     @classmethod
     def of(cls, design: ClusterDesign, bucket: str) -> WaitRequest:
@@ -90,6 +97,7 @@ class WaitRequest:
             login=design.login_hosts()[0].name,
             mode=design.access.mode,
             key=design.access.key,
+            user=design.access.user,
         )
 
     @classmethod

@@ -24,6 +24,8 @@ STEPS = (
     "lustre",
     "openpgp",
     "packages",
+    "slurm_packages",
+    "slurm_source",
 )
 """The modules below `node/bootstrap/vm` that decide what an image holds.
 

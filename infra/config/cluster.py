@@ -12,24 +12,34 @@ from pydantic import Field
 
 from infra.config.fields import (
     ABSOLUTE_PATH,
+    APT_WORD,
+    BOUNDARY,
     CPU_PLATFORM,
+    FINGERPRINT,
+    HTTPS,
     KEY_PAIR,
     KMS_KEY,
     PLACEMENT_GROUP,
+    ROLE_PATH,
     SHA256,
     SUBNET,
     VPC,
     AcceleratorType,
     Cidr,
     ClusterName,
+    Day,
     Distribution,
     Name,
+    NetworkTags,
     Reservation,
     Section,
+    SecurityGroups,
+    Text,
     TimeLimit,
     Usd,
 )
 from infra.config.jobs import BatchConfig
+from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOverrides
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
 from node.model import IMAGES
@@ -133,7 +143,7 @@ class JobScriptConfig(Section):
 
 
 class PackageConfig(Section):
-    """A Debian package that nodes and login machines install, known by its hash."""
+    """A Debian package that machines install, known by its hash."""
 
     source: str = Field(
         description="A path in this project, or an address: s3:// on AWS, gs:// on Google Cloud, https:// on "
@@ -230,6 +240,14 @@ class GcpPartition(Section):
         description='The oldest processors that a node may have, e.g. "Intel Skylake" on N1, '
         '"Intel Ice Lake" on N2; null: what the zone has free.',
     )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Network tags of nodes, for firewall rules and routes of yours."
+    )
+    instance_template_overrides: InstanceTemplateOverrides | None = Field(
+        None,
+        description="Fields of the nodes' instance template that have no key here, as Compute Engine names "
+        "them.",
+    )
 
 
 MOST_NODES = 5000
@@ -266,7 +284,11 @@ class AccessConfig(Section):
 class ImageConfig(Section):
     """What machines boot from: a distribution, your own image, or images that are built first."""
 
-    source: Distribution = Field("ubuntu-24.04", description="The distribution.")
+    source: Distribution | None = Field(
+        None,
+        description="The distribution. Default: debian-13, whose Slurm is maintained, unless the stack needs "
+        "what only ubuntu-24.04 has (accelerators, EFA, FSx for Lustre, Session Manager, your own images).",
+    )
     id: str | None = Field(
         None,
         description="An existing image of Ubuntu 24.04, instead of the distribution's: ami-… on AWS, "
@@ -276,6 +298,12 @@ class ImageConfig(Section):
         False,
         description="Build images from `source` or `id` first, with the nodes' software, so that nodes start "
         "faster.",
+    )
+    revision: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,30}$",
+        description="Any word, such as the day: another one has `up` build the baked images again, with the "
+        "packages that there are by then.",
     )
 
 
@@ -295,6 +323,13 @@ class ControllerConfig(Section):
     )
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
+    security_groups: SecurityGroups = Field(
+        default_factory=list,
+        description="AWS: more security groups of the VPC under network.aws; they only add what is allowed.",
+    )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Google Cloud: network tags, for firewall rules of yours."
+    )
     image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
     state: Literal["kept", "machine"] | None = Field(
         None,
@@ -311,6 +346,12 @@ class LoginConfig(Section):
     instance_type: str | None = Field(None, description="Instance type; the controller's by default.")
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
+    security_groups: SecurityGroups = Field(
+        default_factory=list, description="AWS: more security groups, as of the controller."
+    )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Google Cloud: network tags, as of the controller."
+    )
     open_metadata: bool = Field(
         False,
         description="true: programs of every user there may ask the cloud's metadata address, and so act "
@@ -357,6 +398,15 @@ class AwsPartition(Section):
         False,
         description="Trainium and Inferentia: jobs ask for NeuronCores (--gres=neuroncore:trainium:2), and "
         "share devices; false: for whole devices (--gres=neuron:trainium:1).",
+    )
+    security_groups: SecurityGroups = Field(
+        default_factory=list,
+        description="More security groups of the VPC under network.aws; they only add what is allowed.",
+    )
+    launch_template_overrides: LaunchTemplateOverrides | None = Field(
+        None,
+        description="Fields of the nodes' launch template that have no key here, as EC2 names them, in small "
+        "letters with underscores.",
     )
 
 
@@ -475,10 +525,53 @@ class AwsConfig(Section):
         description="true: nodes reach the internet by a NAT gateway. false: machines have public addresses "
         "instead, which are paid for by the hour; the security groups still let nobody in.",
     )
+    permissions_boundary: str | None = Field(
+        None,
+        pattern=BOUNDARY,
+        description="ARN of the managed policy that is the permissions boundary of every role; null: none.",
+    )
+    role_path: str = Field(
+        "/",
+        pattern=ROLE_PATH,
+        max_length=512,
+        description="Path of every role and instance profile in IAM, like /platform/ml/.",
+    )
 
 
-class SlurmConfig(Section):
-    """Slurm's timers in seconds, whose defaults depend on the provider, and your prolog and epilog."""
+class RepositoryConfig(Section):
+    """An apt repository with packages of Slurm, and the key that signs it."""
+
+    url: str = Field(pattern=HTTPS, description="The address in a deb line.")
+    suite: str = Field(pattern=APT_WORD, description="The suite in a deb line; / for a flat repository.")
+    components: list[str] = Field(
+        default_factory=list, description="The components in a deb line; empty for a flat repository."
+    )
+    key: str = Field(pattern=HTTPS, description="The address of the key, in ASCII armour.")
+    fingerprint: str = Field(
+        pattern=FINGERPRINT, description="The key's fingerprint: gpg --show-keys --fingerprint FILE."
+    )
+
+
+class SlurmOriginConfig(Section):
+    """At most one of these keys says where Slurm comes from. Without one it is the distribution's."""
+
+    source: Literal["debian-13"] | None = Field(
+        None,
+        description="Build Debian 13's source package of Slurm, which its security team maintains, for the "
+        "image's distribution while the images are baked (image: {bake: true}).",
+    )
+    packages: list[PackageConfig] = Field(
+        default_factory=list,
+        description="Packages of one release of Slurm, instead of the distribution's: built from Debian's or "
+        "Ubuntu's source (slurmctld, slurmd, slurm-client, what they need) or from SchedMD's (slurm-smd-…).",
+    )
+    repository: RepositoryConfig | None = Field(
+        None, description="An apt repository that has these packages, instead."
+    )
+
+
+class SlurmConfig(SlurmOriginConfig):
+    """Slurm's timers in seconds, whose defaults depend on the provider, your scripts, and Slurm's origin."""
 
     suspend_time: int | None = Field(
         None, ge=1, le=LONGEST_SUSPEND, description="Idle seconds after which a node is powered down."
@@ -508,6 +601,11 @@ class SlurmConfig(Section):
         "launchers that ask it work. Off by default. On the local stack it takes 90 MiB of memory and some "
         "seconds of the first `up`, which installs slurmdbd and MariaDB where they are missing.",
     )
+    accept_unmaintained: Day | None = Field(
+        None,
+        description="You accept what is published until this day against a release of Slurm that nobody "
+        "maintains (docs/versions.md): without it such a stack has no accounting and no containers for jobs.",
+    )
     prolog: JobScriptConfig | None = Field(
         None, description="Runs on each node of a job before it, after our own checks; null: none."
     )
@@ -520,11 +618,15 @@ class ClusterConfig(Section):
     """The cluster."""
 
     name: ClusterName = Field(
-        description="The cluster's name, in the names of all it owns; the stack's name by default."
+        description="The cluster's name, which begins the names of all it owns; the stack's name by default."
     )
     provider: Literal["aws", "gcp", "local"] = Field(description="Where it runs: aws, gcp, or local (here).")
     scheduler: Literal["slurm", "batch"] = Field(
         "slurm", description="slurm, or batch: AWS Batch, described under `batch` instead of `partitions`."
+    )
+    tags: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Tags (labels on Google Cloud) of all that the stack makes and of the nodes.",
     )
     access: AccessConfig = Field(default_factory=AccessConfig, description="How to reach the login machine.")
     controller: ControllerConfig = Field(default_factory=ControllerConfig, description="The controller.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -31,9 +33,23 @@ ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
 """A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
 SHA256 = rf"^([0-9a-f]{{64}}|{PLACEHOLDER})$"
+HTTPS = r"^https://[^\s/]+(/\S*)?$"
+APT_WORD = r"^(/|[A-Za-z0-9][A-Za-z0-9._/+-]*)$"
+FINGERPRINT = r"^([0-9A-F]{40}|[0-9A-F]{64})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
+BOUNDARY = rf"^(arn:aws(-[a-z]+)*:iam::([0-9]{{12}}|aws):policy/[A-Za-z0-9+=,.@_/-]+|{PLACEHOLDER})$"
+ROLE_PATH = r"^/([A-Za-z0-9+=,.@_-]+/)*$"
+NETWORK_TAG = r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
+DEVICE = r"^/dev/(sd[b-p]|xvd[b-z][a-z]?)$"
+SNAPSHOT = rf"^(snap-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
+LICENSE = (
+    r"^arn:aws(-[a-z]+)*:license-manager:[a-z0-9-]+:[0-9]{12}:license-configuration[:/]lic-[0-9a-f]{32}$"
+)
+RESOURCE_TAG = r"^tagValues/[0-9]+$"
+HOST_ARN = r"^arn:aws(-[a-z]+)*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$"
+MAX_PRICE = r"^[0-9]+(\.[0-9]+)?$"
 
 IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
@@ -49,12 +65,28 @@ IN_WORDS = {
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",
     SHA256: "64 small hexadecimal digits, as sha256sum prints them",
+    HTTPS: "an address that begins with https://",
+    APT_WORD: "a suite or component of a deb line: letters, digits and . _ / + -",
+    FINGERPRINT: "40 or 64 capital hexadecimal digits without spaces, as gpg --with-colons prints them",
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
+    BOUNDARY: "the ARN of a managed policy, arn:aws:iam::<account>:policy/<name>",
+    ROLE_PATH: "a path that begins and ends with /, like /platform/ml/",
+    NETWORK_TAG: "small letters, digits and hyphens, at most 63; a letter first, no hyphen last",
+    DEVICE: "the name of a device besides the root disk, /dev/sdb to /dev/sdp",
+    SNAPSHOT: "the id of a snapshot, snap-…",
+    LICENSE: "the ARN of a license configuration",
+    HOST_ARN: "the ARN of a resource group of hosts",
+    RESOURCE_TAG: "the id of a tag's value in Resource Manager, tagValues/…",
+    MAX_PRICE: 'USD an hour in digits, like "0.5"',
 }
 LONGEST_NAME = 63
-UBUNTU = "ubuntu-24.04"
+SOURCES = ("debian-13", "ubuntu-24.04")
+MOST_GROUPS = 15
+"""A network interface has at most 16 security groups (Amazon VPC quotas), and one is the cluster's."""
+MOST_NETWORK_TAGS = 64
+"""The most network tags of a Compute Engine instance."""
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
@@ -75,6 +107,16 @@ class Section(BaseModel):
     """Base of every section of a stack file. An unknown key is a mistake, and "4" is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Overrides(Section):
+    """Base of the sections with fields of a cloud's own template.
+
+    Attributes:
+        RESERVED: Fields on which the cluster relies -> what to write instead; "nothing: …" says why nothing.
+    """
+
+    RESERVED: ClassVar[Mapping[str, str]] = {}
 
 
 def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:
@@ -214,14 +256,28 @@ ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)
 def _distribution(value: object) -> object:
     """Explain why other distributions cannot be chosen: posts and templates name them."""
     others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
-    if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
+    if isinstance(value, str) and value not in SOURCES and value.lower().startswith(others):
         raise refusal(
             "image.source",
-            UBUNTU,
-            f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
-            "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
+            f"one of {', '.join(SOURCES)}",
+            f"machines get Slurm, drivers and Lustre's client from their packages, so {value} does not come "
+            "up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); leave the key out, and the stack gets the "
+            "one that has what it needs",
         )
     return value
+
+
+_DAY = r"\d{4}-\d\d-\d\d(T00:00:00Z)?"
+
+
+def _day(value: object) -> object:
+    """Take a day as YAML reads it, or as Pulumi passes it on: a text with a time of midnight."""
+    try:
+        if re.fullmatch(_DAY, str(value)) is None:
+            raise ValueError(value)
+        return datetime.date.fromisoformat(str(value)[:10]).isoformat()
+    except ValueError:
+        raise refusal("value.day", "a day, year-month-day", "for example 2026-11-26") from None
 
 
 def _reservation(value: Any) -> Any:
@@ -252,4 +308,9 @@ MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
-Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
+Distribution = Annotated[Literal["debian-13", "ubuntu-24.04"], BeforeValidator(_distribution)]
+Day = Annotated[
+    str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})
+]
+SecurityGroups = Annotated[list[Annotated[str, Field(pattern=SECURITY_GROUP)]], Field(max_length=MOST_GROUPS)]
+NetworkTags = Annotated[list[Annotated[str, Field(pattern=NETWORK_TAG)]], Field(max_length=MOST_NETWORK_TAGS)]

@@ -18,25 +18,20 @@ from pulumi_gcp import compute
 from infra import bundle
 from infra.clouds.cluster import RoleResources
 from infra.clouds.userdata import HOOK, BootScript
+from infra.config import distributions
 from infra.gcp.names import labels, shortened
 from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import BUCKET
 from node.model import ClusterDesign, Image, Partition
 
-IMAGE_PROJECT = "ubuntu-os-cloud"
-"""The project in which Canonical publishes images."""
-IMAGE_FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
-"""Distribution -> the family of its images, of which the newest is used. Every machine of the catalog is
-x86_64."""
 ROOT_DISK_TYPE = "pd-balanced"
 """The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""
 STARTUP = "startup-script"
 """The key of the script that Google's guest agent runs late in each boot. It never changes while a machine
 lives."""
 USER_DATA = "user-data"
-"""The key of the script that cloud-init runs early. Images without cloud-init use the other key. It never
-changes while a machine lives."""
+"""The key of the script that cloud-init runs early. It never changes while a machine lives."""
 BOOT_SCRIPT = BootScript(
     start=bundle.ROOT / "node" / "gcp" / "run_loader.py",
     # A value in the metadata has 256 KiB at most, and cloud-init's copy begins with `HOOK`.
@@ -46,7 +41,8 @@ BOOT_SCRIPT = BootScript(
     after=("cloud-config.service", "google-guest-agent.service"),
 )
 """The script of every machine. Google's guest agent runs it at each boot as the startup script. On Ubuntu
-that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`)."""
+that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`).
+Debian's images have no cloud-init."""
 ALWAYS = {
     # The project's IAM defines the users, their ids and who may use sudo: the same on every machine.
     "enable-oslogin": "TRUE",
@@ -88,8 +84,8 @@ def image_id(image: Image) -> pulumi.Input[str]:
     """
     if image.id is not None:
         return image.id
-    family = IMAGE_FAMILIES[image.source or "ubuntu-24.04"]
-    return compute.get_image_output(project=IMAGE_PROJECT, family=family).self_link
+    row = distributions.of(image.source).google
+    return compute.get_image_output(project=row.project, family=row.family).self_link
 
 
 def metadata(
@@ -105,10 +101,13 @@ def metadata(
     script = bucket.apply(lambda name: BOOT_SCRIPT.render(design, name, role, host))
     # On a node this would change its template, and nobody asks for a node's bucket.
     named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
-    scripts: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(HOOK.__add__)}
-    if role != IMAGE:
-        # On a machine that becomes an image this script would run late, and make the unit again after
-        # cleanup.
+    scripts: dict[str, pulumi.Input[str]] = {}
+    cloud_init = distributions.of(design.image.source).google.cloud_init
+    if cloud_init:
+        scripts[USER_DATA] = script.apply(HOOK.__add__)
+    if role != IMAGE or not cloud_init:
+        # Where cloud-init has run the other key on a machine that becomes an image, this script would run
+        # late, and make the unit again after cleanup.
         scripts[STARTUP] = script
     return {**ALWAYS, **named, **scripts}
 
@@ -149,6 +148,9 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         design = self._design
         own_labels = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
+        overrides = partition.overrides()
+        network: dict[str, Any] = next(iter(overrides.pop("network_interfaces", [])), {})
+        more_metadata = overrides.pop("metadata", {})
         return compute.InstanceTemplate(
             f"{self._name}-{partition.name}",
             name_prefix=prefix(design.name, partition.name),
@@ -161,21 +163,32 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
                 # Without an access configuration a node has no public address.
-                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork)
+                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork, **network)
             ],
-            scheduling=compute.InstanceTemplateSchedulingArgs(**scheduling(partition)),
+            tags=list(partition.network_tags) or None,
+            scheduling=compute.InstanceTemplateSchedulingArgs(
+                **scheduling(partition), **overrides.pop("scheduling", {})
+            ),
             resource_policies=self._placement(partition),
             reservation_affinity=_reservation(partition),
             service_account=compute.InstanceTemplateServiceAccountArgs(
                 email=resources.account, scopes=SCOPES
             ),
             shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
-                enable_vtpm=True,
-                enable_integrity_monitoring=True,
-                enable_secure_boot=partition.secure_boot,
+                **{
+                    "enable_vtpm": True,
+                    "enable_integrity_monitoring": True,
+                    "enable_secure_boot": partition.secure_boot,
+                    **overrides.pop("shielded_instance_config", {}),
+                }
             ),
-            metadata={**self._metadata, **(OPEN_METADATA if partition.open_metadata else {})},
+            metadata={
+                **more_metadata,
+                **self._metadata,
+                **(OPEN_METADATA if partition.open_metadata else {}),
+            },
             labels=own_labels,
+            **overrides,
             opts=pulumi.ResourceOptions(parent=self),
         )
 

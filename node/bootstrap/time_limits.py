@@ -16,6 +16,8 @@ HOSTS_SECRETS = 780
 """The limit of the step `secrets` on the controller and on login machines."""
 DISKS = 300
 PACKAGES = 1500
+SOURCE = 3600
+"""What the step `packages` may take longer on a machine that builds Slurm for its image."""
 METADATA = 600
 """The limit of the step `metadata`, which may have to install nftables."""
 MOUNTS = 300

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from infra.aws.access import USER, ssh_proxy
+from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
 from node.bootstrap.vm.images import kinds
 from node.model import Access, ClusterDesign
@@ -99,8 +99,8 @@ class AwsCloud:
         seconds: float = head["LastModified"].timestamp()
         return seconds
 
-    def user(self) -> str:
-        return USER
+    def user(self, access: Access) -> str:
+        return str(access.user)
 
     def proxy(self, access: Access, python: str) -> str | None:
         return ssh_proxy(self.place.region, access.mode, access.key, python)

@@ -194,7 +194,7 @@ class Cloud(Protocol):
         """When an object was last written, in seconds since the epoch (UTC)."""
         ...
 
-    def user(self) -> str:
+    def user(self, access: Access) -> str:
         """Return the user name for `ssh`."""
         ...
 

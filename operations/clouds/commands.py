@@ -19,7 +19,6 @@ from infra.clouds import userdata
 from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from node import plurals
-from node.model import Access
 from operations import openssh
 from operations.clouds import ssh_access
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
@@ -74,7 +73,8 @@ def terminate_compute(
                 f"{plurals.count(len(machines), 'machine')} of cluster {cluster} {have} not ended within "
                 f"{seconds:g} s: {names}. "
                 f"Run the command again; what still costs money is in {cloud.label}'s console under the "
-                f"name of the cluster, {cluster}"
+                f"name of the cluster, {cluster}",
+                code="cloud.machines-left",
             )
     cloud.remove_loose()
     return len(asked)
@@ -122,7 +122,7 @@ class Waiter:
         Raises:
             UserError: A boot failed (the message has its last lines) or took too long.
         """
-        user = self.cloud.user()
+        user = self.cloud.user(self.request.access)
         reports = {host: self.host(host) for host in self.request.hosts}
         return {
             "host_keys": reports[self.request.login]["host_keys"],
@@ -154,11 +154,11 @@ class Waiter:
                         self.say(f"{host}: {waits}")
                     return report
                 elif report["state"] == "failed":
-                    raise UserError(failed_step(host, report))
+                    raise UserError(failed_step(host, report), code="boot.step-failed")
                 else:
                     self._progress(host, report)
             first = False
-        raise UserError(self._late(host, machine, report))
+        raise UserError(self._late(host, machine, report), code="boot.late")
 
     def _machine(self, host: str) -> Machine:
         for look in range(LOOKS):
@@ -168,12 +168,12 @@ class Waiter:
                 return found[0]
         cluster = self.request.place.cluster
         raise UserError(
-            f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it"
+            f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it",
+            code="boot.machine-gone",
         )
 
     def _apply(self, machine: Machine, report: dict[str, Any]) -> None:
-        access = Access(self.request.mode, key=self.request.key)
-        target = ssh_access.target(self.cloud, access, machine, report["host_keys"], PYTHON)
+        target = ssh_access.target(self.cloud, self.request.access, machine, report["host_keys"], PYTHON)
         openssh.run(target, APPLY, seconds=APPLY_SECONDS)
 
     def _progress(self, host: str, report: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
     try:
         os.execvp(line[0], line)
     except FileNotFoundError:
-        raise UserError(refusal, EXIT_REFUSED) from None
+        raise UserError(refusal, EXIT_REFUSED, code="cloud.tool-missing") from None
 
 
 def verbs(opened: Open) -> dict[str, Verb]:

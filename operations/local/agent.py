@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from typing import Any, Literal
 from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
-from localcloud.machines import CLUSTER_VARIABLE
+from localcloud.machines import CLUSTER_VARIABLE, COMPUTE
 from node import rpc, subprocesses
+from node.bootstrap import files
 from node.model import Settings
 from node.processes import ProcessId, end_all
 from operations.local.run_directory import RunDirectory
@@ -65,7 +65,9 @@ def start_agent(project: Path, run: RunDirectory) -> None:
             started = _spawn(project, run, log)
         elif other is None and ended:
             break
-    raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
+    raise UserError(
+        f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}", code="agent.not-started"
+    )
 
 
 def agent_answers(run: RunDirectory) -> bool:
@@ -117,11 +119,16 @@ def end_cluster(run: RunDirectory) -> None:
         containers.end_machines(run.path)
         left = end_all(run.pids)
     if left:
-        raise UserError(f"these processes of the cluster cannot be ended: {left}")
+        raise UserError(
+            f"these processes of the cluster cannot be ended: {left}", code="agent.processes-left"
+        )
     if stays := containers.remove_leftovers(run.path):
-        raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+        raise UserError(
+            f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}",
+            code="agent.parts-left",
+        )
     addresses.public_note(run.path).unlink(missing_ok=True)
-    shutil.rmtree(run.path, ignore_errors=True)
+    files.remove(run.path)
 
 
 def controller_is_dead(run: RunDirectory) -> bool:
@@ -236,8 +243,6 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
 
 def terminate(run: RunDirectory, role: str) -> int:
     """End all machines of a role, and return their number."""
-    from localcloud.limits import COMPUTE  # here, because `status` and `exec` import this module
-
     if not run.path.exists():
         return 0
     try:

@@ -92,7 +92,7 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
     except OSError as error:
         raise os_errors.explain(error, envs) from error
     if problem := os_errors.unwritable(envs):
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="training.folder")
     waiting = "waiting for another build of the same training environment"
     lock = envs / f".{target.name}.lock"
     with locked(lock, busy=lambda: print(waiting, file=sys.stderr, flush=True)):
@@ -113,9 +113,9 @@ def _check_folder(target: Path, needed_mib: int) -> None:
         UserError: The environment would not fit there, or not run.
     """
     if problem := noexec_problem(target):
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="training.noexec")
     if problem := space_problem(target, needed_mib):
-        raise UserError(problem)
+        raise UserError(problem, code="training.space")
 
 
 def noexec_problem(target: Path) -> str | None:
@@ -186,13 +186,15 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
     if not locked and status == UNSOLVABLE:
         raise UserError(
             f"{what} from {source}: its packages are not there, or exclude each other (uv's words are "
-            f"above). Correct the file, {os_errors.AGAIN}."
+            f"above). Correct the file, {os_errors.AGAIN}.",
+            code="training.packages",
         )
     if status:
         raise UserError(
             f"{what} from {source} (its output is above). Check {look_at}the connection "
             f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
-            f"free), {os_errors.AGAIN}."
+            f"free), {os_errors.AGAIN}.",
+            code="training.not-built",
         )
 
 
@@ -251,7 +253,10 @@ def _put(new: Path, target: Path, former: Path) -> None:
         new.rename(target)
     # Somebody may have made it a moment ago, or another `up` has staged the same.
     if target.is_symlink() or not target.is_dir() or not foreign.is_trusted(foreign.owner(target)):
-        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
+        raise UserError(
+            f"{target} belongs to another user, whose files would run as you: remove it",
+            code="training.foreign",
+        )
 
 
 def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]:

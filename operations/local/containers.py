@@ -19,6 +19,7 @@ from localcloud import cgroups, images, layers, nspawn, volumes
 from localcloud.containers import BootPlan
 from localcloud.layers import Say
 from localcloud.nspawn import Bind, Machine
+from node.bootstrap import time_limits
 from node.bootstrap.vm import images as kinds
 from node.bootstrap.vm.clouds.local import BUCKET
 from node.loader import IMAGE
@@ -33,9 +34,9 @@ from operations.local import system_packages
 # host's network, and takes the steps of the role `image` (`node.bootstrap.vm.baking`). The changes on its
 # disk are the layer. It holds what all of the cluster's roles need; clusters with the same needs share it.
 
-STEPS = ("apt", "baking", "packages", "pyxis")
+STEPS = ("apt", "baking", "packages", "pyxis", "slurm_packages", "slurm_source")
 """The modules below `node/bootstrap/vm` that decide what an image holds."""
-STEP_SECONDS = 1500.0
+STEP_SECONDS = float(time_limits.PACKAGES + time_limits.SOURCE)
 BOOT_SECONDS = 120.0
 OFF_SECONDS = 60.0
 USER_DATA_BYTES = 1 << 20
@@ -81,7 +82,7 @@ def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
             layers.ensure(image_folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
         )
     except layers.ImageError as error:
-        raise UserError(str(error), EXIT_REFUSED) from error
+        raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     if gone := layers.prune(image_folder(), (recipe.name, name), _image_plans()):
         say(f"removed images of machines that nothing has used for a week: {', '.join(sorted(gone))}")
     return [upper, base]
@@ -101,7 +102,7 @@ def image_exists(design: ClusterDesign) -> bool:
     try:
         recipe = images.recipe(design.image.source)
     except layers.ImageError as error:
-        raise UserError(str(error), EXIT_REFUSED) from error
+        raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     return all((image_folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
 
 
@@ -210,7 +211,7 @@ def check_support(isolation: str) -> None:
         UserError: Exit 3; the message names the cure.
     """
     if isolation == CONTAINER and (reason := unsupported_reason()) is not None:
-        raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED)
+        raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED, code="containers.not-possible")
 
 
 def support_warnings(design: ClusterDesign) -> list[str]:

@@ -41,7 +41,7 @@ def check_loopback() -> None:
         UserError: Exit 3, with the cure.
     """
     if (found := loopback_problem()) is not None:
-        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED)
+        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="host.loopback")
 
 
 def loopback_problem() -> tuple[str, str] | None:
@@ -393,7 +393,10 @@ def free_range(
     """
     span = len(within) - count
     if span < 0:
-        raise UserError(f"the nodes' ports are {count:,}, and {len(within):,} may be used: lower nodes.max")
+        raise UserError(
+            f"the nodes' ports are {count:,}, and {len(within):,} may be used: lower nodes.max",
+            code="ports.too-many",
+        )
     base = within.start + seed % (span + 1)
     tried = 0
     while tried <= span:
@@ -406,7 +409,8 @@ def free_range(
         tried += busy + 1 - base
         base = busy + 1
     raise UserError(
-        f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there"
+        f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there",
+        code="ports.not-free",
     )
 
 
@@ -432,6 +436,7 @@ def user() -> str:
             f"(as root: echo 'me:x:{uid}:{gid}::/tmp:/bin/sh' >>/etc/passwd), or start the container for a "
             "user that its image knows.",
             EXIT_REFUSED,
+            code="user.no-name",
         ) from None
     try:
         users.spelled(name)
@@ -439,5 +444,6 @@ def user() -> str:
         raise UserError(
             f"the cluster would belong to user {name!r}: {error}. Run the command as another user.",
             EXIT_REFUSED,
+            code="user.name-form",
         ) from None
     return name

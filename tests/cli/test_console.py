@@ -21,6 +21,7 @@ from cli.runner.events import (
     Summary,
 )
 from infra.errors import NotUpError, UserError
+from tests.support import sentences
 
 COMMAND = "command:local:Command"
 
@@ -77,7 +78,7 @@ def test_an_error_is_printed_once(plain: tuple[Console, io.StringIO]) -> None:
         console.on_event(OutputLine("urn::h", "head", "stderr", line))
     console.on_event(ResourceFailed("urn::h", "head", COMMAND, "created", 1.0, tail))
     with pytest.raises(NotUpError) as failed, console.errors_once():
-        raise NotUpError(f"head: {tail}\n(`up` goes on)", 3)
+        raise NotUpError(f"head: {tail}\n(`up` goes on)", 3, code="cluster.not-up")
     assert text.getvalue().splitlines() == [
         "    head: controller: ready",
         "    head:   [12:00] fatal: no address",
@@ -91,8 +92,8 @@ def test_an_error_is_printed_once(plain: tuple[Console, io.StringIO]) -> None:
 
 def test_an_error_that_nobody_has_printed_stays_whole(plain: tuple[Console, io.StringIO]) -> None:
     console, _ = plain
-    with pytest.raises(UserError, match=r"^a: exit status 1:\nwhy$"), console.errors_once():
-        raise UserError("a: exit status 1:\nwhy")
+    with sentences.raises("runner.resources-failed"), console.errors_once():
+        raise UserError("a: exit status 1:\nwhy", code="runner.resources-failed")
 
 
 @pytest.mark.parametrize(

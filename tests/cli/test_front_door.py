@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from cli import fetch_uv
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from operations import packages
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import NAME, OrdinaryUser
 from tests.support.private_mounts import PrivateMounts
@@ -491,7 +492,7 @@ def test_a_group_is_added_once_and_follows_the_lock(here: Door, capfd: pytest.Ca
 
 
 def test_a_group_that_cannot_be_installed(here: Door, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="uv could not add the packages of group none") as caught:
+    with sentences.raises("packages.uv") as caught:
         packages.provide("none")
     assert caught.value.exit_code == 1
     assert "`none`" in capfd.readouterr().err

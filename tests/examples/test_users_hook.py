@@ -203,7 +203,7 @@ def test_the_stanza_sends_a_key_under_the_name_that_ssh_was_given(tmp_path: Path
     (python := tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/called\n')
     python.chmod(0o755)
     proxy = access.ssh_proxy("eu-west-1", "ssm", None, str(python))
-    target = Target("i-0123", access.USER, (), proxy_command=proxy)
+    target = Target("i-0123", "ubuntu", (), proxy_command=proxy)
     (config := tmp_path / "config").write_text(openssh.stanza("cluster", target, tmp_path / "known_hosts"))
     for words, user in ((["cluster"], "ubuntu"), (["-l", "ada", "cluster"], "ada")):
         command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", *words, "true"]

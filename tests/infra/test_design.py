@@ -164,7 +164,14 @@ def test_timers_of_the_stack_file_win() -> None:
         "accounting": True,
     }
     slurm = made("local", {"slurm": own | {"reconcile_interval": 0.5}}).slurm
-    assert to_json(slurm) == own | {"reconcile_interval": 0.5, "prolog": None, "epilog": None}
+    assert to_json(slurm) == own | {
+        "reconcile_interval": 0.5,
+        "prolog": None,
+        "epilog": None,
+        "source": None,
+        "packages": (),
+        "repository": None,
+    }
     prolog = {"source": "site/a.sh", "timeout": 5}
     assert made("local", {"slurm": {"prolog": prolog}}).slurm.prolog == JobScript("site/a.sh", 5)
 

@@ -23,7 +23,10 @@ from tests.support.recorded import NFS, machine
 SITE = {"region": "eu-west-1", "log_group": "/slurm-stacks/t"}
 
 
-def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("suite", "folder"), [("noble", "ubuntu"), ("trixie", "debian")])
+def test_each_role_sends_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: str, folder: str
+) -> None:
     asked: list[tuple[str, str, Signer]] = []
 
     def fetch(
@@ -33,7 +36,7 @@ def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         target.write_bytes(b"deb")
 
     monkeypatch.setattr(openpgp, "fetch_signed", fetch)
-    context, run = machine(tmp_path, "controller", "controller", driver=SITE)
+    context, run = machine(tmp_path, "controller", "controller", driver=SITE, suite=suite)
     agent = tmp_path / "root" / cloudwatch.AGENT
 
     def dpkg(*argv: str) -> str:
@@ -43,14 +46,20 @@ def test_each_role_sends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return ""
 
     run.answer("dpkg", dpkg)
+    run.answer("dpkg-query", lambda *_: "installed rsyslog\n" if suite == "noble" else "")
     for _ in range(2):
         assert cloudwatch.ship(context) == "sent to /slurm-stacks/t, with metrics in slurm-stacks/t"
     url = (
-        "https://amazoncloudwatch-agent-eu-west-1.s3.eu-west-1.amazonaws.com/ubuntu/amd64/latest/"
+        f"https://amazoncloudwatch-agent-eu-west-1.s3.eu-west-1.amazonaws.com/{folder}/amd64/latest/"
         "amazon-cloudwatch-agent.deb"
     )
     assert asked == [(url, f"{url}.sig", cloudwatch.SIGNER)]
-    assert [line.split()[0] for line in run.calls] == ["dpkg", str(agent), str(agent)]
+    assert [line.split()[0] for line in run.calls if "apt" not in line and "query" not in line] == [
+        "dpkg", str(agent), str(agent),
+    ]  # fmt: skip
+    assert [line.split()[-1] for line in run.having("apt-get", "install")] == (
+        [] if suite == "noble" else ["rsyslog"]
+    ), "Debian's images have nothing that writes /var/log/syslog"
     known = json.loads((tmp_path / "root" / cloudwatch.CONFIG).read_text())
     streams = [one["log_stream_name"] for one in known["logs"]["logs_collected"]["files"]["collect_list"]]
     assert streams == [

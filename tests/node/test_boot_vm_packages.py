@@ -71,7 +71,10 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
     assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-3:-1] == ["squashfs-tools", "zstd"]
     accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
     # The plugin is named, because apt leaves it out where it is only recommended.
-    assert accounts[-5:-1] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
+    assert accounts[4:6] == ["slurmdbd", "slurm-wlm-mysql-plugin"]
+    assert accounts[-3:-1] == ["mariadb-server", "python3-venv"]
+    elsewhere = wanted("controller", "controller", slurm=SlurmSettings(accounting=True, source="debian-13"))
+    assert [name for name in elsewhere if "slurm" in name] == [], "no name of the distribution's own Slurm"
 
 
 def test_users_can_make_environments_where_they_log_in_and_only_there(tmp_path: Path) -> None:

@@ -37,6 +37,15 @@ def installed(run: Recorder) -> None:
     run.answer("dpkg-query", lambda *argv: f"installed {argv[-1]}\n" if run.having("install") else "")
 
 
+def test_the_repository_is_that_of_the_machines_distribution(tmp_path: Path, asked: list[str]) -> None:
+    context, run = machine(tmp_path, "login", "login-0", provider="gcp", driver=DRIVER, suite="trixie")
+    installed(run)
+    clouds.of(context.settings).install_agent(context)
+    assert len(asked) == 1
+    source = (tmp_path / "root/etc/apt/sources.list.d/google-cloud-ops-agent.list").read_text()
+    assert source.endswith(" google-cloud-ops-agent-trixie-2 main\n")
+
+
 def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
     context, run = machine(tmp_path, "controller", "controller", provider="gcp", driver=DRIVER)
     installed(run)

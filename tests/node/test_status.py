@@ -18,6 +18,7 @@ from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.folders import Folders
+from node.slurm import packaged
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
 from tests.support.checkout import ROOT
@@ -183,9 +184,15 @@ def report(folders: Folders, **content: Any) -> None:
     file.write_text(json.dumps({"host": "controller", "steps": [], **content}))
 
 
-def test_a_daemon_that_answers_is_passed_on(folders: Folders, serve: Serve) -> None:
+def test_a_daemon_that_answers_is_passed_on_with_the_package_of_slurm(
+    folders: Folders, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serve(lambda method, _: {"asked": method})
-    assert command_line.status(folders) == {"asked": "status"}
+    monkeypatch.setattr(packaged, "version", lambda: "24.11.5-4+deb13u1")
+    monkeypatch.setattr(packaged, "suite", lambda: "trixie")
+    found = command_line.status(folders)
+    assert found == {"asked": "status", "slurm": {"version": "24.11.5-4+deb13u1", "suite": "trixie"}}
+    jsonschema.validate(found["slurm"], SCHEMA["properties"]["slurm"])
 
 
 def test_a_daemon_that_is_not_there(folders: Folders) -> None:

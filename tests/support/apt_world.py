@@ -19,7 +19,7 @@ from tests.support.recorded import Recorder
 
 NOBLE = Path(__file__).parents[1] / "node/data/noble.yaml"
 FIELDS = ("depends", "recommends", "provides", "conflicts", "breaks")
-REAL = ("apt-get", "apt-cache", "dpkg-query")
+REAL = ("apt-get", "apt-cache", "dpkg-query", "dpkg-deb", "env", "tar")
 CONFIG = """\
 Dir "{root}";
 Dir::State::status "{root}/var/lib/dpkg/status";

@@ -62,7 +62,7 @@ def aws_design(**changes: Any) -> ClusterDesign:
         (CPU, GPU),
         NFS,
         region=REGION,
-        access=Access("ssm"),
+        access=Access("ssm", user="ubuntu"),
         network=OWN,
     )
     return dataclasses.replace(made, **changes)
@@ -76,7 +76,9 @@ def ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesig
         if login
         else (dataclasses.replace(CONTROLLER, tags=public),)
     )
-    return aws_design(hosts=hosts, access=Access("ssh", cidrs or ("203.0.113.0/24",), "key"), **changes)
+    return aws_design(
+        hosts=hosts, access=Access("ssh", cidrs or ("203.0.113.0/24",), "key", "ubuntu"), **changes
+    )
 
 
 class Aws(mocks.Mocks):

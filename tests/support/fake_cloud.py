@@ -149,7 +149,7 @@ class FakeCloud:
         self._ask()
         return self.objects[bucket, key][1]
 
-    def user(self) -> str:
+    def user(self, access: Access) -> str:
         return "ann"
 
     def proxy(self, access: Access, python: str) -> str | None:

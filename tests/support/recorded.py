@@ -76,12 +76,14 @@ def machine(
     mounts: tuple[Mount, ...] = NFS,
     driver: dict[str, Any] | None = None,
     provider: str = "aws",
+    suite: str = "noble",
     **changes: Any,
 ) -> tuple[Context, Recorder]:
     """Return a cloud's machine that is about to boot. Its root is `folder/root`."""
     root = folder / "root"
     for name in ("etc", "opt/slurm-stacks/current", "home", "apps", "dev", "sys/block"):
         (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "etc/os-release").write_text(f'ID=any\nVERSION_CODENAME="{suite}"\n')
     made = design(
         *partitions,
         isolation="vm",

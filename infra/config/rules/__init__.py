@@ -15,6 +15,7 @@ from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
 from infra.config.rules.clouds import check_amazon, check_google
 from infra.config.rules.context import CLUSTER, CloudLocation, Context
+from infra.config.rules.distribution import check_distribution
 from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
 from infra.config.rules.partitions import (
@@ -24,6 +25,8 @@ from infra.config.rules.partitions import (
     check_partitions,
     check_topology,
 )
+from infra.config.rules.platform import check_platform
+from infra.config.rules.slurm_origin import check_slurm_origin
 from infra.config.rules.software import check_containers, check_health, check_hooks
 from infra.config.rules.storage import check_storage, check_writable_sources
 from infra.instance_types.catalog import Catalog
@@ -78,10 +81,13 @@ def check(
             step(context)
         check_writable_sources(context)
         check_containers(context)
+        check_slurm_origin(context)
         check_health(context)
         check_amazon(context)
         check_google(context)
+        check_platform(context)
         check_topology(context)
+        check_distribution(context)
     return context.mistakes
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from infra.config.cluster import LONGEST_TIMEOUT, ContainersConfig, PartitionConfig
+from infra.config.cluster import LONGEST_TIMEOUT, ContainersConfig, PackageConfig, PartitionConfig
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
@@ -142,16 +143,21 @@ def _pyxis(c: Context, containers: ContainersConfig) -> None:
     at = (*CLUSTER, "containers", "packages")
     if not containers.packages and c.sound(at) and not (c.cluster.image and c.cluster.image.id):
         c.add("containers.no-packages", at, MISSING, PACKAGES, "docs/containers.md says where they come from")
+    check_packages(c, containers.packages, at)
+
+
+def check_packages(c: Context, packages: Sequence[PackageConfig], at: Location) -> None:
+    """Report packages that are no Debian packages, that machines cannot fetch, or that are named twice."""
     seen: set[str] = set()
-    for index, package in enumerate(containers.packages):
+    for index, package in enumerate(packages):
         where = (*at, index, "source")
         if not package.source.endswith(".deb"):
-            c.add("containers.not-deb", where, package.source, "a Debian package: a name that ends in .deb")
+            c.add("package.not-deb", where, package.source, "a Debian package: a name that ends in .deb")
         else:
             check_source(c, package.source, where)
         if package.sha256 in seen:
             c.add(
-                "containers.package-twice",
+                "package.twice",
                 (*at, index, "sha256"),
                 package.sha256,
                 "another hash than the packages before it",

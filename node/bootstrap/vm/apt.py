@@ -56,6 +56,18 @@ class Plan:
     output: str = ""
 
 
+def suite(context: Context) -> str:
+    """Return the name of the distribution's release, as package archives have it: trixie, noble.
+
+    Raises:
+        RuntimeError: The distribution has no such name.
+    """
+    text = context.at("etc/os-release").read_text()
+    if (match := re.search(r"^VERSION_CODENAME=\"?([a-z]+)", text, re.MULTILINE)) is None:
+        raise RuntimeError("/etc/os-release has no VERSION_CODENAME: which packages fit is not known")
+    return match[1]
+
+
 def missing(context: Context, names: Iterable[str]) -> list[str]:
     """Return the packages that are not installed, in the given order."""
     wanted = list(dict.fromkeys(names))

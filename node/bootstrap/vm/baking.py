@@ -21,7 +21,7 @@ from node.bootstrap.step_runner import run_steps
 from node.bootstrap.vm import clouds, drivers, images, machine, packages
 from node.bootstrap.vm.images import ImageKind
 from node.folders import Folders
-from node.model import Settings
+from node.model import ClusterDesign, Settings
 
 STATUS: Mapping[str, int] = {"ready": 0, "failed": 1, "rebooting": 194}
 """The report's state -> the exit status. For EC2 Image Builder, 194 means "restart the machine, then repeat
@@ -80,19 +80,20 @@ def bake(
     report = BootReport(host, images.ROLE, [file_sink(local), sink])
     # The machine has the packages and mounts of its later role.
     context = Context(settings, settings_file, kind.role, host, folders, services, report, runner)
-    run_steps(context, steps(kind), restart=None if power_off else _leave_restart)
+    run_steps(context, steps(kind, settings.design), restart=None if power_off else _leave_restart)
     state = str(report.content["state"])
     if power_off and state != "rebooting":
         context.run("systemctl", "poweroff")
     return STATUS[state]
 
 
-def steps(kind: ImageKind) -> list[Step]:
+def steps(kind: ImageKind, design: ClusterDesign) -> list[Step]:
     """Return the steps whose results an image holds, in the order of a boot, and the step that cleans up."""
     role = frozenset({kind.role})
+    longest = time_limits.PACKAGES + (time_limits.SOURCE if design.slurm.source is not None else 0)
     return [
         Step("users", time_limits.USERS, role, machine_steps.users),
-        Step("packages", time_limits.PACKAGES, role, packages.install),
+        Step("packages", longest, role, packages.install),
         Step("accelerators", time_limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
         Step("logs", time_limits.LOGS, role, _agent),
         Step("clean", 120, role, clean),
@@ -107,7 +108,8 @@ def clean(context: Context) -> str:
         context.run("systemctl", "stop", "mariadb", timeout=60.0, allow=(0, 5))
     context.run("apt-get", "clean", timeout=60.0)
     # Otherwise cloud-init would mistake a new machine for this one, and give it neither keys nor user data.
-    context.run("cloud-init", "clean", "--logs", timeout=60.0)
+    # Debian's images on Google Cloud have none (127).
+    context.run("cloud-init", "clean", "--logs", timeout=60.0, allow=(0, 127))
     gone = _remove(context, (*SECRETS, *STATE))
     # The file is empty, not missing: systemd then makes an id at the next boot and treats it as the first.
     files.write(context.at("etc/machine-id"), b"", 0o444)

@@ -50,7 +50,8 @@ def install(context: Context) -> list[str]:
             _mountpoint(context)
             installed.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
-        apt.add_repository(context, GCSFUSE, KEY_URL, f"{REPOSITORY} gcsfuse-noble main")
+        source = f"{REPOSITORY} gcsfuse-{apt.suite(context)} main"
+        apt.add_repository(context, GCSFUSE, KEY_URL, source)
         installed += apt.install(context, [GCSFUSE])
     return installed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from node.bootstrap.vm import buckets, drivers, packages
+from node.bootstrap.vm import buckets, drivers, packages, slurm_packages
 from node.model import BUCKETS, ClusterDesign, Partition
 
 ROLE = "image"
@@ -74,6 +74,8 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     return {
         **({"containers": [package.sha256 for package in packaged]} if packaged else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
+        **slurm_packages.content(design.slurm),
+        **({"revision": design.image.revision} if design.image.revision is not None else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),
         "lustre": any(mount.kind == "fsx_lustre" and kind.role in mount.roles for mount in design.mounts),

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb
+from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb, slurm_packages
 from node.model import BUCKETS, ClusterDesign
 from node.slurm import container_conf
 
-SLURM = {
-    "controller": ("slurmctld", "slurm-client"),
-    "login": ("slurm-client",),
-    "compute": ("slurmd", "slurm-client"),
-}
 FOR_JOBS = ("libpmix-dev", "rsync")
 """`srun --mpi=pmix` loads the library by the name that Debian 12 has in no other package, here and on nodes.
 rsync has to be on both sides."""
 FOR_USERS = ("build-essential", "python3-venv")
 """What users make environments of their own with, where they log in to a cloud's cluster."""
-ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
 MASKED = ("munge.service", "slurmctld.service", "slurmd.service", "slurmdbd.service")
 """The packages' own units, which would start without a configuration, or in addition to ours."""
 UPGRADES = ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service")
@@ -34,7 +28,9 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
     # Nodes of AWS Batch have no Slurm.
-    names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role], *FOR_JOBS]
+    names = ["chrony"]
+    if not design.batch:
+        names = ["munge", "chrony", *slurm_packages.of_distribution(design, role), *FOR_JOBS]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
     if role == "controller" and any(
@@ -53,7 +49,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if role == "controller":
         names.append(machine_names.PACKAGE)
         names += clouds.kind(design.provider).packages
-        names += ACCOUNTING if design.slurm.accounting else []
+        names += ["mariadb-server"] if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
     if firewall.needs_nfs_guard(mounts):
@@ -79,7 +75,9 @@ def install(context: Context) -> str:
     accounting = context.role == "controller" and context.settings.design.slurm.accounting
     if accounting:
         mariadb.configure(context)
-    installed = apt.install(context, wanted(context))
+    # The release of the stack file comes first: what follows would otherwise bring the distribution's.
+    installed = slurm_packages.install(context)
+    installed += apt.install(context, wanted(context))
     if accounting:
         mariadb.disable_autostart(context)
     # Imported late to save time: every node's boot runs this, but most need neither module.

@@ -13,7 +13,8 @@ import pytest
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
-from infra.aws.launch_templates import IMAGE_PARAMETERS, AwsLaunchTemplates, image_id, interfaces
+from infra.aws.launch_templates import AwsLaunchTemplates, image_id, interfaces, root_device
+from infra.config import distributions
 from node.model import Access, ClusterDesign, Image
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import ACCOUNT, CPU, GPU, OWN, aws_design, declare
@@ -275,11 +276,16 @@ def image(wanted: Image) -> tuple[Any, list[str]]:
     return found, aws.calls
 
 
-def test_ubuntu_is_found_by_its_public_parameter() -> None:
+@pytest.mark.parametrize("source", distributions.DISTRIBUTIONS)
+def test_a_distribution_is_found_by_its_public_parameter(source: str) -> None:
     """The id comes from `insecure_value`: `value` is a secret, and so would be every template."""
-    assert image(Image("ubuntu-24.04")) == (AMI, ["aws:ssm/getParameter:getParameter"])
-    (name,) = IMAGE_PARAMETERS.values()
-    assert name == "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+    assert image(Image(source)) == (AMI, ["aws:ssm/getParameter:getParameter"])
+
+
+def test_the_root_disk_has_the_name_that_its_image_gives_it() -> None:
+    """Under another name a machine gets a second disk, and its root disk stays unencrypted."""
+    assert root_device(Image("debian-13")) == "/dev/xvda"
+    assert root_device(Image("ubuntu-24.04", bake=True)) == "/dev/sda1"
 
 
 def test_an_image_of_ones_own_needs_no_question() -> None:

@@ -6,17 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.support import sentences
 from tests.support.stack_parts import (
     ENROOT_DEB,
+    UNMAINTAINED,
+    Refused,
     check_refusal,
+    check_sentences,
+    each_refusal,
     ours,
     pyxis,
 )
-from tests.support.stack_values import CLUSTER, REMOVE, mistakes, values
+from tests.support.stack_values import CLUSTER, REMOVE, values
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSED: list[Refused] = [
     # hooks, local, login
     (
         "aws",
@@ -41,28 +44,68 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket"}}, "hooks[0].source", "source.folder"),
     ("local", {"hooks[0]": {"role": "all"}}, "hooks[0]", "hook.source-or-script"),
     ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", "containers.need-isolation"),
-    ("aws", {"containers": {"runtime": "docker"}}, "containers.runtime", "value.choice"),
-    ("aws", {"containers": {"runtime": "oci", "image": "x"}}, "containers.image", "key.of-another-tool"),
+    ("aws", UNMAINTAINED | {"containers": {"runtime": "docker"}}, "containers.runtime", "value.choice"),
     (
         "aws",
-        {"containers": {"runtime": "oci", "packages": []}},
+        UNMAINTAINED | {"containers": {"runtime": "oci", "image": "x"}},
+        "containers.image",
+        "key.of-another-tool",
+    ),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": {"runtime": "oci", "packages": []}},
         "containers.packages",
         "containers.pyxis-only",
     ),
-    ("aws", {"containers": {"runtime": "pyxis"}}, "containers.packages", "containers.no-packages"),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": {"runtime": "pyxis"}},
+        "containers.packages",
+        "containers.no-packages",
+    ),
     ("local", {"containers": pyxis(ENROOT_DEB)}, "containers.runtime", "containers.need-isolation"),
     (
         "aws",
-        {"containers": pyxis("https://h/enroot.rpm")},
+        UNMAINTAINED | {"containers": pyxis("https://h/enroot.rpm")},
         "containers.packages[0].source",
-        "containers.not-deb",
+        "package.not-deb",
     ),
-    ("aws", {"containers": pyxis("gs://b/e.deb")}, "containers.packages[0].source", "source.scheme"),
-    ("aws", {"containers": pyxis("http://h/e.deb")}, "containers.packages[0].source", "source.scheme"),
-    ("aws", {"containers": pyxis("/e.deb")}, "containers.packages[0].source", "source.outside-project"),
-    ("aws", {"containers": pyxis(ENROOT_DEB, "A" * 64)}, "containers.packages[0].sha256", "value.form"),
-    ("aws", {"containers": pyxis(ENROOT_DEB, images="enroot")}, "containers.images", "value.form"),
-    ("gcp", {"containers": pyxis("gs://b/f/")}, "containers.packages[0].source", "containers.not-deb"),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": pyxis("gs://b/e.deb")},
+        "containers.packages[0].source",
+        "source.scheme",
+    ),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": pyxis("http://h/e.deb")},
+        "containers.packages[0].source",
+        "source.scheme",
+    ),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": pyxis("/e.deb")},
+        "containers.packages[0].source",
+        "source.outside-project",
+    ),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": pyxis(ENROOT_DEB, "A" * 64)},
+        "containers.packages[0].sha256",
+        "value.form",
+    ),
+    (
+        "aws",
+        UNMAINTAINED | {"containers": pyxis(ENROOT_DEB, images="enroot")},
+        "containers.images",
+        "value.form",
+    ),
+    (
+        "gcp",
+        UNMAINTAINED | {"containers": pyxis("gs://b/f/")},
+        "containers.packages[0].source",
+        "package.not-deb",
+    ),
     (
         "batch",
         {"@enabled": False, "containers": {"runtime": "oci"}},
@@ -138,9 +181,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("local", {"local.suite": "trixie"}, "local.suite", "local.suite-needs-container"),
     (
         "aws",
-        {"containers": {"runtime": "pyxis", "packages": [{"source": ENROOT_DEB, "sha256": "0" * 64}] * 2}},
+        UNMAINTAINED
+        | {"containers": {"runtime": "pyxis", "packages": [{"source": ENROOT_DEB, "sha256": "0" * 64}] * 2}},
         "containers.packages[1].sha256",
-        "containers.package-twice",
+        "package.twice",
     ),
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", "batch.needs-scheduler"),
@@ -338,18 +382,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"),
-    REFUSED,
-    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
-)
+@each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)

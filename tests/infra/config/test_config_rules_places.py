@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import sentences
-from tests.support.stack_parts import (
-    VPC,
-    check_refusal,
-)
-from tests.support.stack_values import REMOVE, mistakes, values
+from tests.support.stack_parts import VPC, Refused, check_refusal, check_sentences, each_refusal
+from tests.support.stack_values import REMOVE
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSED: list[Refused] = [
     # images
     (
         "aws",
@@ -34,9 +30,18 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "image.id-and-source",
     ),
     ("aws", {"image.id": "my-image"}, "image.id", "image.id"),
+    ("aws", {"image.source": "debian-13"}, "image.source", "image.unsupported"),
+    ("gcp", {"image.source": "debian-13"}, "image.source", "image.unsupported"),
+    ("local", {"image.source": "debian-13"}, "image.source", "image.source-local"),
+    ("aws", {"slurm.accounting": True}, "slurm.accounting", "slurm.unmaintained"),
+    ("aws", {"containers": {"runtime": "oci"}}, "containers.runtime", "slurm.unmaintained"),
+    ("aws", {"slurm.accept_unmaintained": "2999-01-01"}, "slurm.accept_unmaintained", "slurm.accepted-late"),
+    ("aws", {"slurm.accept_unmaintained": "soon"}, "slurm.accept_unmaintained", "value.day"),
     ("gcp", {"controller.image": {"id": "ami-01234567!"}}, "controller.image.id", "image.id"),
     ("gcp", {"image.id": "ami-0123456789abcdef0"}, "image.id", "image.id"),
     ("local", {"image.bake": True}, "image.bake", "image.local"),
+    ("aws", {"image.revision": "2026-11-26"}, "image.revision", "image.revision-unused"),
+    ("gcp", {"image.bake": True, "image.revision": "New one"}, "image.revision", "value.form"),
     ("local", {"partitions[0].image.id": "ami-01234567"}, "partitions[0].image.id", "image.local"),
     ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", "image.id"),
     # place
@@ -377,18 +382,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"),
-    REFUSED,
-    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
-)
+@each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)

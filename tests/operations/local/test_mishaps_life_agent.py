@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
 from node import rpc
@@ -26,6 +25,7 @@ from node.processes import ProcessId, caller, with_environment
 from operations import waiting
 from operations.local import agent, cluster
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -288,7 +288,7 @@ def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> Non
     ]
     assert local.process("controller").alive()
     (local.run.bucket / "loader.py").unlink()
-    with pytest.raises(UserError, match=r"bucket/loader\.py(.|\n)*down --stack test"):
+    with sentences.raises("cluster.part-gone", "bucket/loader.py", "`./cluster down --stack test`"):
         cluster.repair(Stack(local.project, "test"), said.append)
 
 

@@ -11,7 +11,7 @@ from node.aws.services import domain
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import openpgp
+from node.bootstrap.vm import apt, openpgp
 from node.bootstrap.vm.clouds.interface import LOGS
 from node.bootstrap.vm.openpgp import Signer
 from node.model import Mount
@@ -19,8 +19,12 @@ from node.sites import AwsSite
 
 AGENT = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 CONFIG = "opt/slurm-stacks/cloudwatch.json"
-URL = "https://amazoncloudwatch-agent-{region}.s3.{region}.{domain}/ubuntu/amd64/latest/{file}"
+URL = "https://amazoncloudwatch-agent-{region}.s3.{region}.{domain}/{distribution}/amd64/latest/{file}"
+DISTRIBUTIONS = {"noble": "ubuntu"}
+"""Suite -> the folder of its package. All others have Debian's."""
 FILE = "amazon-cloudwatch-agent.deb"
+SYSLOG = "rsyslog"
+"""The package that writes /var/log/syslog. Debian's images have none."""
 SIGNER = Signer(
     "https://s3.amazonaws.com/amazoncloudwatch-agent/assets/amazon-cloudwatch-agent.gpg",
     "937616F3450B7D806CBD9725D58167303B789C72",
@@ -120,7 +124,9 @@ def install_agent(context: Context, region: str) -> None:
     """
     if context.at(AGENT).exists():
         return
-    url = URL.format(region=region, domain=domain(region), file=FILE)
+    apt.install(context, [SYSLOG])
+    distribution = DISTRIBUTIONS.get(apt.suite(context), "debian")
+    url = URL.format(region=region, domain=domain(region), distribution=distribution, file=FILE)
     package = files.folder(context.at("var/tmp/slurm-stacks"), 0o700) / FILE
     openpgp.fetch_signed(context, url, f"{url}.sig", SIGNER, package, attempts=2)
     context.run("dpkg", "--install", str(package), timeout=120.0)

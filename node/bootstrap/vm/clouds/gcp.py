@@ -28,7 +28,7 @@ from node.waiting import wait_until
 PACKAGE = "google-cloud-ops-agent"
 REPOSITORY = "https://packages.cloud.google.com/apt"
 KEY_URL = f"{REPOSITORY}/doc/apt-key.gpg"
-PLACES = f"{REPOSITORY} {PACKAGE}-noble-2 main"
+PLACES = f"{REPOSITORY} {PACKAGE}-{{suite}}-2 main"
 """The repository of the agent's second major version, for which the configuration below is."""
 CONFIG = f"etc/{PACKAGE}/config.yaml"
 SERVICE = f"{PACKAGE}.service"
@@ -68,7 +68,8 @@ def install_agent(context: Context) -> None:
         CommandError: The agent cannot be installed.
     """
     if apt.missing(context, [PACKAGE]):
-        apt.add_repository(context, PACKAGE, KEY_URL, PLACES, attempts=2)
+        source = PLACES.format(suite=apt.suite(context))
+        apt.add_repository(context, PACKAGE, KEY_URL, source, attempts=2)
         apt.install(context, [PACKAGE])
 
 

@@ -1,0 +1,85 @@
+"""The release of Slurm that a stack gets or runs, and what is open in it, in lines for users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cli.doctor.finding import Finding, fine, warns
+from infra import slurm_releases
+from infra.config import StackConfig, distributions
+from infra.config.cluster import ClusterConfig
+from node.model import ClusterDesign
+from node.slurm import packaged
+
+CLOUD_CURE = (
+    "slurm: {source: debian-13} with image: {bake: true} has the fix, and so has image: {source: debian-13} "
+    "where the stack needs nothing that only ubuntu-24.04 has"
+)
+LOCAL_CURE = "local: {isolation: container, suite: trixie} has the fixes"
+
+
+def planned(design: ClusterDesign) -> tuple[str, list[str]]:
+    """Return the line that names the Slurm that a stack gets, and a line for each advisory open in it.
+
+    On the local stack with processes it is this machine's, installed or to be installed.
+    """
+    if design.scheduler != "slurm":
+        return "", []
+    if design.slurm.packages or design.slurm.repository is not None:
+        return "Slurm of your own packages: status names the release once they are installed", []
+    version = packaged.version() if design.isolation == "process" else None
+    runtime = design.containers.runtime if design.containers is not None else None
+    uses = {"accounting": design.slurm.accounting, str(runtime): True}
+    table, suite = slurm_releases.table(), _suite(design)
+    package = table.packages[design.slurm.source] if design.slurm.source else table.package_of_suite(suite)
+    if version is None and package is not None:
+        version = package.version
+    return ("", []) if version is None else _lines(design.provider, uses, version, suite)
+
+
+def running(config: StackConfig | None, status: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the same lines for the Slurm that a cluster runs, by its status.
+
+    Args:
+        config: `None` if the stack file has mistakes: every open advisory is then named.
+    """
+    there = status.get("slurm") or {}
+    uses = None if config is None else _uses(config.cluster)
+    if (version := there.get("version")) is None:
+        return "", []
+    return _lines(config.provider if config else None, uses, version, there.get("suite"))
+
+
+def findings(design: ClusterDesign) -> Iterator[Finding]:
+    """Return the same lines as the doctor's findings."""
+    name, lines = planned(design)
+    if name:
+        yield fine("slurm.release", name)
+    for line in lines:
+        found, _, cure = line.rpartition("; ")
+        yield warns("slurm.advisory", found, cure)
+
+
+def _lines(
+    provider: str | None, uses: Mapping[str, bool] | None, version: str, suite: str | None
+) -> tuple[str, list[str]]:
+    table = slurm_releases.table()
+    name = table.described(table.package_that_runs(version, suite), version, uses)
+    if provider != "local":
+        return name, table.open_lines(version, CLOUD_CURE, uses)
+    # Its jobs are one person's, as a rule: a line for each would hide what else there is to say.
+    ids = [advisory.id for advisory in table.open_in(version, uses)]
+    why = "they matter where other people run jobs here, and docs/versions.md says how"
+    return name, [f"open in Slurm {version}: {', '.join(ids)}; {why}; {LOCAL_CURE}"] if ids else []
+
+
+def _uses(cluster: ClusterConfig) -> dict[str, bool]:
+    runtime = cluster.containers.runtime if cluster.containers is not None else None
+    return {"accounting": bool(cluster.slurm.accounting), str(runtime): True}
+
+
+def _suite(design: ClusterDesign) -> str | None:
+    if design.provider != "local":
+        return distributions.of(design.image.source).suite
+    return design.image.source or packaged.suite()

@@ -1,0 +1,238 @@
+"""What a cluster promises, on each release of Slurm that there is: the same scenarios on one cluster each.
+
+`here` is this machine's own Slurm, or that of `SLURM_STACKS_TEST_SLURM` (tests/support/other_slurm.py), on
+machines that are processes. The others are machines that boot, from the packages of a suite, or from Debian
+13's source package, which is built for this machine's suite.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localcloud.containers import leftovers
+from node.slurm import version
+from operations.local import containers, system_packages
+from tests.support.checkout import Checkout, until
+from tests.support.containers import need_containers
+
+# The first test of a release makes the machines' image where there is none: with a build on a busy machine.
+pytestmark = [pytest.mark.timeout(5400), pytest.mark.wide]
+
+RELEASES = {
+    "here": ("process", ""),
+    "bookworm": ("container", ""),
+    "bookworm-source": ("container", "source: debian-13"),
+    "trixie": ("container", ""),
+    "forky": ("container", ""),
+}
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        local: {{isolation: {isolation}{suite}}}
+        partitions:
+          - {{name: debug, instance_type: local.small, nodes: {{max: {nodes}}}, default: true}}
+        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}
+      slurm-stacks:benchmark: {{enabled: false}}
+"""
+RECONFIGURES = 200
+READ = "scontrol reconfigure; until scontrol ping | grep -q UP; do sleep 0.1; done"
+AWAY_SECONDS = 5.0
+"""How long slurmctld may not answer while it reads its configuration."""
+
+
+UNIT = "slurm-stacks-slurmctld.service"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A cluster of one release.
+
+    Attributes:
+        shared: the folder on which all of its machines write, as they name it.
+        stack: makes the stack file with a number of nodes.
+    """
+
+    checkout: Checkout
+    shared: Path
+    stack: Callable[[int], str]
+    accounting: bool
+    container: bool
+
+    def run(self, *command: str, timeout: float = 300) -> str:
+        return self.checkout.execute(*command, timeout=timeout)
+
+    def submit(self, *options: str, script: str) -> str:
+        return self.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", script).strip()
+
+    def job(self, number: str) -> dict[str, str]:
+        text = self.run("scontrol", "--oneliner", "show", "job", number)
+        return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
+
+    def ends(self, number: str, seconds: float = 300) -> dict[str, str]:
+        """Return a job's fields when it has completed."""
+        until(lambda: self.job(number)["JobState"] == "COMPLETED", seconds, f"the end of job {number}", 0.5)
+        return self.job(number)
+
+    def nodes_are_off(self) -> None:
+        states = ("sinfo", "--noheader", "--Node", "--format=%T")
+        until(lambda: set(self.run(*states).split()) == {"idle~"}, 300, "a cluster without nodes", 0.5)
+
+    def slurmctld_starts(self) -> int:
+        """How often its supervisor has started slurmctld again."""
+        if self.container:
+            return int(self.run("systemctl", "show", "--property=NRestarts", "--value", UNIT))
+        output = self.checkout.run_directory / "log" / "slurmctld.out"
+        return output.read_text().count("it is started again")
+
+    def slurmctld_log(self) -> str:
+        if self.container:
+            return self.run("cat", "/var/log/slurm/slurmctld.log")
+        return (self.checkout.run_directory / "log" / "slurmctld.log").read_text()
+
+    def nodes(self, state: str) -> list[str]:
+        """Return the nodes that sinfo shows in a state."""
+        found = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+        return [name for name, shown in map(str.split, found) if shown == state]
+
+    def lines(self, file: str) -> list[str]:
+        return self.run("sh", "-c", f"cat {self.shared / file} 2>/dev/null || true").split()
+
+
+@pytest.fixture(scope="module", params=list(RELEASES))
+def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    isolation, more = RELEASES[request.param]
+    container = isolation == "container"
+    accounting = container or not system_packages.missing(system_packages.ACCOUNTING)
+
+    def stack(nodes: int) -> str:
+        return STACK.format(
+            isolation=isolation,
+            suite=f", suite: {request.param.partition('-')[0]}" if container else "",
+            nodes=nodes,
+            accounting=str(accounting).lower(),
+            more=f", {more}" if more else "",
+        )
+
+    if container:
+        # `up` makes the image: one that cannot be made is a failure here.
+        need_containers()
+    checkout = Checkout(tmp_path_factory.mktemp(request.param) / "a checkout", stack(3))
+    shared = Path("/home") if container else tmp_path_factory.mktemp("shared")
+    try:
+        if container:
+            cache = tmp_path_factory.mktemp("cache") / "slurm-stacks"
+            cache.mkdir()
+            (cache / "images").symlink_to(containers.image_folder())
+            checkout.env["XDG_CACHE_HOME"] = str(cache.parent)
+        up = checkout.cluster("up", check=True, timeout=4800)
+        print(re.findall(r"slurm\S* \d+\.\d+\.\S+", up.stdout)[:1])
+        yield Release(checkout, shared, stack, accounting, container)
+    finally:
+        left = checkout.close()
+    assert left == []
+    assert leftovers(checkout.run_directory) == []
+
+
+def test_nodes_come_up_for_a_job_find_each_other_by_name_and_go(release: Release) -> None:
+    script = "getent hosts debug-0 debug-1 >/dev/null && printenv SLURMD_NODENAME"
+    assert sorted(release.run("srun", "-N2", "sh", "-c", script).split()) == ["debug-0", "debug-1"]
+    release.nodes_are_off()
+
+
+def test_a_job_whose_machine_dies_runs_again(release: Release) -> None:
+    file = release.shared / "lost"
+    script = f"echo $SLURMD_NODENAME >>{file}; while [ ! -e {release.shared}/go ]; do sleep 0.2; done"
+    number = release.submit("--requeue", script=script)
+    node = until(lambda: release.lines("lost"), 300, "the job", 0.5)[0]
+    release.checkout.chaos("kill", node)
+    until(lambda: len(release.lines("lost")) == 2, 300, "its second start", 0.5)
+    release.run("touch", str(release.shared / "go"))
+    assert release.ends(number)["Restarts"] == "1"
+
+
+def test_a_job_that_is_queued_again_runs_again(release: Release) -> None:
+    file = release.shared / "again"
+    script = f"echo start >>{file}; [ $(wc -l <{file}) -gt 1 ] || sleep 300"
+    number = release.submit("--requeue", script=script)
+    until(lambda: release.lines("again"), 300, "the job", 0.5)
+    release.run("scontrol", "requeue", number)
+    assert release.ends(number)["Restarts"] == "1"
+    assert release.lines("again") == ["start", "start"]
+
+
+def test_an_array_runs_each_of_its_tasks_once(release: Release) -> None:
+    file = release.shared / "array"
+    number = release.submit("--array=0-5%3", script=f"echo $SLURM_ARRAY_TASK_ID >>{file}")
+    until(lambda: len(release.lines("array")) == 6, 300, "all tasks", 0.5)
+    assert sorted(release.lines("array")) == [str(task) for task in range(6)]
+    until(lambda: not release.run("squeue", "--noheader", f"--job={number}").split(), 120, "their end", 0.5)
+
+
+def test_a_heterogeneous_job_gets_its_parts_together(release: Release) -> None:
+    parts = ("salloc", "--quiet", "-N1", "-n1", ":", "-N1", "-n1", "srun", "--het-group=0,1")
+    nodes = release.run(*parts, "printenv", "SLURMD_NODENAME").split()
+    assert len(set(nodes)) == 2
+
+
+def test_the_database_has_what_ran(release: Release) -> None:
+    if not release.accounting:
+        pytest.skip("packages of accounting are missing")
+    number = release.submit(script="true")
+    release.ends(number)
+    states = ("sacct", "-X", "-a", "-n", "-P", "-j", number, "--format=State")
+    until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row", 0.5)
+
+
+def test_a_live_change_adds_a_node_under_a_job(release: Release) -> None:
+    go = release.shared / "changed"
+    number = release.submit(script=f"while [ ! -e {go} ]; do sleep 0.2; done")
+    until(lambda: release.job(number)["JobState"] == "RUNNING", 300, "the job", 0.5)
+    release.checkout.write_stack(release.stack(4))
+    release.checkout.cluster("up", check=True, timeout=600)
+    assert release.job(number)["JobState"] == "RUNNING"
+    assert "debug-3" in release.run("srun", "--nodelist=debug-3", "printenv", "SLURMD_NODENAME")
+    release.run("touch", str(go))
+    assert release.ends(number)["Restarts"] == "0"
+
+
+def test_slurmctld_reads_its_configuration_while_jobs_configure(release: Release) -> None:
+    """200 times, while a job's nodes boot, and with a job that runs through it."""
+    text = release.run("scontrol", "--version")
+    if not version.reconfigure_survives_scripts(text):
+        pytest.skip(f"{text.strip()}: nothing reads it then (node/elastic/reconfiguration.py)")
+    release.nodes_are_off()
+    release.checkout.chaos("set", "boot_delay=8")
+    starts = release.slurmctld_starts()
+    held = [release.submit("--hold", script="true") for _ in range(3)]
+    hold = f"while [ ! -e {release.shared}/read ]; do sleep 0.2; done"
+    through = release.submit("--exclusive", script=hold)
+    until(lambda: release.job(through)["JobState"] == "RUNNING", 300, "the job that runs through", 0.5)
+    seconds: list[float] = []
+    jobs: list[str] = []
+    while len(seconds) < RECONFIGURES:
+        off = until(lambda: release.nodes("idle~"), 120, "a node that is off", 0.5)
+        jobs.append(release.submit("--exclusive", f"--nodelist={off[-1]}", script="true"))
+        until(lambda: release.job(jobs[-1])["JobState"] != "PENDING", 120, "its node's boot")
+        # Each reconfigure has slurmctld's prolog begin anew, so one job could take them all.
+        for _ in range(RECONFIGURES // 8):
+            if release.job(jobs[-1])["JobState"] != "CONFIGURING":
+                break
+            began = time.monotonic()
+            release.run("sh", "-c", READ)
+            seconds.append(time.monotonic() - began)
+    print(f"{len(seconds)} times over the boots of {len(jobs)} jobs; the slowest took {max(seconds):.1f} s")
+    release.checkout.chaos("clear")
+    release.run("touch", str(release.shared / "read"))
+    assert [release.ends(number)["Restarts"] for number in (through, *jobs)] == ["0"] * (1 + len(jobs))
+    assert {release.job(number)["JobState"] for number in held} == {"PENDING"}
+    release.run("scancel", *held)
+    assert max(seconds) < AWAY_SECONDS
+    assert release.slurmctld_starts() == starts
+    assert "fatal" not in release.slurmctld_log()
