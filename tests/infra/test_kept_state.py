@@ -12,8 +12,9 @@ import pytest
 
 from tests.support import replacements
 from tests.support.replacements import Run, of_stack
+from tests.support.stack_parts import UNMAINTAINED
 
-KEPT: dict[str, Any] = {"slurm.accounting": True}
+KEPT: dict[str, Any] = {"slurm.accounting": True, **UNMAINTAINED}
 
 
 @functools.cache
