@@ -17,6 +17,7 @@ from node.model import ClusterDesign, Mount
 HOURS_A_MONTH = 730.0
 
 LOCAL_KINDS = ("nvme", "bind")
+"""The kinds that cost nothing more than their machine."""
 INCLUDED_IOPS, INCLUDED_MIBS = 3000, 125
 """What every gp3 volume has for the price of its size."""
 SPOT = ", spot at most"
@@ -229,7 +230,7 @@ def _partitions(design: ClusterDesign) -> Iterator[Part]:
 
 def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     for mount in design.mounts:
-        if mount.kind in LOCAL_KINDS:
+        if mount.kind in LOCAL_KINDS or design.provider == "local":
             continue
         if mount.existing is not None:
             # Its owner pays for it anyway.
@@ -252,7 +253,8 @@ def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
     if mount.kind == "filestore":
         return prices.get(f"{mount.kind}.{mount.deployment}")
     if mount.kind != "fsx_lustre":
-        return prices.get(mount.kind)
+        # Both are disks of the controller's.
+        return prices.get("nfs" if mount.kind == "disk" else mount.kind)
     # The snapshot has only SSDs, and PERSISTENT_2 with few throughputs.
     if mount.storage_type != "SSD":
         return None

@@ -20,7 +20,7 @@ from infra.config.cluster import (
     PartitionConfig,
 )
 from infra.config.fields import clock, time_limit_seconds
-from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
+from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from node import codec, model
 from node.bootstrap import time_limits
@@ -31,6 +31,7 @@ DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.sm
 DEFAULT_DISK_GIB = 50
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
 DEFAULT_NFS_GIB = 50
+DEFAULT_STATE_GIB = {"aws": 20, "gcp": 20, "local": 2}
 MOUNT_OPTIONS = {
     # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
     "nfs": "rw,hard,nfsvers=4.2,_netdev",
@@ -40,6 +41,8 @@ MOUNT_OPTIONS = {
     "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
     "fsx_lustre": "relatime,flock,_netdev",
     "nvme": "noatime,nofail",
+    # An error of the disk ends all writing, and so does another machine that has mounted it (MMP).
+    "disk": "noatime,errors=remount-ro",
 }
 
 
@@ -178,7 +181,7 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
     machine = cluster.controller.instance_type or DEFAULT_MACHINE[cluster.provider]
     public = ("public",) if cluster.access.mode == "ssh" else ()
     tags = ["controller"]
-    if any(m.served_by == "controller" for m in mounts):
+    if any(m.kind == "nfs" and m.served_by == "controller" for m in mounts):
         tags.append("nfs")
     if cluster.login.count == 0:
         tags += ["login", *public]
@@ -388,8 +391,9 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     get folders of the run directory where a cloud has NFS.
     """
     if cluster.provider == "local":
-        own_root = cluster.local is not None and cluster.local.isolation == "container"
-        return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
+        if cluster.has_process_machines():
+            return ()
+        return (*(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")), *_state_mount(cluster))
     storage = cluster.storage
     # AWS Batch has no controller that could export directories.
     default = SharedStorage() if cluster.scheduler == "slurm" else None
@@ -403,7 +407,28 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
         path = storage.local_scratch.path
         options = MOUNT_OPTIONS["nvme"]
         mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
-    return tuple(mounts)
+    return (*mounts, *_state_mount(cluster))
+
+
+def _state_mount(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+    if not cluster.keeps_state():
+        return ()
+    part = cluster.storage.state or StateStorage()
+    mount = model.Mount(
+        path=model.STATE,
+        kind="disk",
+        roles=("controller",),
+        served_by="controller",
+        options=MOUNT_OPTIONS["disk"],
+        size_gib=part.size_gib or (None if part.existing else DEFAULT_STATE_GIB[cluster.provider]),
+        name="state",
+        gp3=gp3_of(part.gp3),
+        existing=part.existing,
+        keep=part.keep,
+        snapshot=part.snapshot,
+        restore=part.restore,
+    )
+    return (mount,)
 
 
 def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> model.Mount:

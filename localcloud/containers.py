@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localcloud import cgroups, images, nspawn
+from localcloud import cgroups, images, nspawn, volumes
 from localcloud.machines import (
     CLUSTER_VARIABLE,
     CONTROLLER,
@@ -125,11 +125,13 @@ class BootPlan:
         user_data: Role -> user data.
         disk_mib: Host name -> size of the disk in MiB, for a test that fills one. Other machines have as
             much space as the run directory.
+        state_gib: Size of the disk that outlives the controller; `None` means that it has none.
     """
 
     layers: tuple[str, ...]
     user_data: dict[str, str]
     disk_mib: dict[str, int]
+    state_gib: int | None = None
 
     def write(self, run: Path) -> None:
         files.write(run / "cloud" / "plan.json", json.dumps(asdict(self)).encode())
@@ -143,7 +145,12 @@ class BootPlan:
         """
         try:
             content = json.loads((run / "cloud" / "plan.json").read_text())
-            return cls(tuple(content["layers"]), dict(content["user_data"]), dict(content["disk_mib"]))
+            return cls(
+                tuple(content["layers"]),
+                dict(content["user_data"]),
+                dict(content["disk_mib"]),
+                content["state_gib"],
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise OSError(f"{run}/cloud/plan.json is damaged: run `up` again") from error
 
@@ -165,8 +172,8 @@ class ContainerRuntime:
         self._lock = threading.Lock()
 
     def start(self, boot: Boot) -> ProcessId:
-        machine = self._machine(boot)
         try:
+            machine = self._machine(boot)
             with self._lock:
                 child = nspawn.start(machine)
                 self._children.append(child)
@@ -203,16 +210,17 @@ class ContainerRuntime:
                 "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
                 "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": DELAYED_START,
             },
-            binds=self._binds(boot),
+            binds=self._binds(boot, plan),
             environment={MACHINE_VARIABLE: boot.id, CLUSTER_VARIABLE: str(self._run)},
             disk_mib=plan.disk_mib.get(boot.host),
-            # A new controller gets the disk of the old one, like a machine that was switched off and on.
+            # A new controller gets the root disk of the old one, like a machine that was switched off and on,
+            # unless it has another image.
             disk=disk_folder(self._run, boot.host) / "root" if boot.role == CONTROLLER else None,
             log=console,
             cores=boot.cores,
         )
 
-    def _binds(self, boot: Boot) -> list[Bind]:
+    def _binds(self, boot: Boot, plan: BootPlan) -> list[Bind]:
         run = self._run
         reports = run / "bucket" / "boot"
         reports.mkdir(exist_ok=True)
@@ -228,7 +236,11 @@ class ContainerRuntime:
             found.append(Bind(path, f"{CGROUPS}/{controller}"))
         kept = {"log": "/var/log/slurm"}
         if boot.role == CONTROLLER:
+            # A disk of its own for the state begins with the files of this folder.
             kept |= {"state": "/var/spool/slurmctld", "lib": "/var/lib/slurm-stacks"}
+            if plan.state_gib is not None:
+                device = volumes.attach(state_image(run), plan.state_gib)
+                found.append(Bind(device, local.STATE_DEVICE))
             found.append(Bind(_make_folder(run / "secrets", 0o700), local.SECRETS))
             api = _make_folder(socket_path(run).parent, 0o700)
             os.chown(api, IDS["slurm"], 0)
@@ -268,6 +280,9 @@ class ContainerRuntime:
         end_all(lambda: with_descendants(with_environment(MACHINE_VARIABLE, boot.id)))
         self.reap()
         self._network.unplug(nspawn.link_of(identity))
+        # A machine that was cleared before has no disk, and its successor may have it.
+        if boot.role == CONTROLLER and self._folder(boot).exists():
+            volumes.detach(state_image(self._run))
         nspawn.clear(self._folder(boot), identity)
 
     def purge(self) -> None:
@@ -291,6 +306,11 @@ class ContainerRuntime:
 def disk_folder(run: Path, host: str) -> Path:
     """Return the folder that outlives the machine of this name, like a controller's data disk."""
     return run / "disk" / host
+
+
+def state_image(run: Path) -> Path:
+    """Return the file of the disk that outlives the controller, which has Slurm's state."""
+    return run / "disk" / "state.img"
 
 
 def console_file(run: Path, host: str) -> Path:
@@ -319,9 +339,10 @@ def _prefix(run: Path) -> str:
 
 
 def leftovers(run: Path) -> list[str]:
-    """Return the cgroups and mounts that are left of a cluster's machines, one line each."""
+    """Return the cgroups, mounts and devices that are left of a cluster's machines, one line each."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found = [f"cgroup {path}" for path in cgroups.beginning(_prefix(run))]
+    found += [f"device {path}" for path in volumes.attached(run)]
     return found + [f"mount {line.split()[4]}" for line in mounts if f" {run}/" in line]
 
 
@@ -332,12 +353,13 @@ def end_machines(run: Path) -> None:
 
 
 def remove_leftovers(run: Path) -> list[str]:
-    """Remove cgroups and files of a cluster's machines, whose processes have ended.
+    """Remove cgroups, devices and files of a cluster's machines, whose processes have ended.
 
     Returns:
-        One line for each cgroup that could not be removed.
+        One line for each cgroup and device that could not be removed.
     """
     left = [f"cgroup {path}" for path in cgroups.remove(lambda: cgroups.beginning(_prefix(run)))]
+    left += [f"device {path}" for path in volumes.detach(run)]
     folder = run / "cloud" / "machines"
     if folder.exists():
         remove_folder(folder)

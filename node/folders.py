@@ -66,8 +66,13 @@ class Folders:
 
     @property
     def lib(self) -> PurePosixPath:
-        """The elastic daemon's requests and state, and boot reports."""
+        """Boot reports, and what else a machine remembers of its boots."""
         return self._of("lib", "var/lib/slurm-stacks")
+
+    @property
+    def elastic(self) -> PurePosixPath:
+        """The elastic daemon's ledger, its records, and the requests that wait for it."""
+        return self.lib / "elastic"
 
     @property
     def code(self) -> PurePosixPath:

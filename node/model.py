@@ -118,15 +118,15 @@ class Mount:
 
     Attributes:
         kind: nfs | efs | filestore | fsx_lustre | nvme | s3 | gcs | bind (local stack: a folder of this
-            machine)
-        served_by: The role whose machine exports it (nfs); `None` if a service or somebody's own NFS server
-            does.
+            machine) | disk (the controller's state, which no other machine mounts)
+        served_by: The role whose machine has the disk (nfs, disk); `None` if a service or somebody's own NFS
+            server has the files.
         deployment: fsx_lustre: the deployment type (SCRATCH_2, PERSISTENT_2, …); filestore: the tier.
         storage_type: fsx_lustre: SSD | HDD.
         throughput: fsx_lustre with a persistent deployment type: MB/s for each TiB.
         s3_import: fsx_lustre: the `s3://bucket/prefix` whose objects appear as files.
         s3_export: fsx_lustre: the `s3://bucket/prefix` to which changed files are written.
-        name: Its key below `storage` in the stack file: home, apps, scratch or local_scratch.
+        name: Its key below `storage` in the stack file: home, apps, scratch, state or local_scratch.
         gp3: Nfs on AWS: the performance of the controller's disk.
         existing: What is there already, and stays when the cluster goes: `fs-…`, `vol-…`, the name of a disk
             or of a Filestore instance, `server:/path` of an NFS server, or the address of a bucket.
@@ -266,6 +266,8 @@ KERAS_MNIST = "keras-mnist"
 """The built-in training."""
 APPS, SHARED = "/apps", "/home"
 """Paths of the shared directories on all machines but processes."""
+STATE = "/state"
+"""Where the controller mounts the disk that outlives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,6 +590,10 @@ class ClusterDesign:
     def static_nodes(self) -> frozenset[str]:
         """Return the nodes of all partitions that are always up."""
         return frozenset(node for p in self.partitions for node in p.static_nodes())
+
+    def state(self) -> Mount | None:
+        """Return the disk with Slurm's state; `None` if the state is on the controller's root disk."""
+        return next((mount for mount in self.mounts if mount.kind == "disk"), None)
 
     def controller(self) -> Host:
         return next(h for h in self.hosts if h.role == "controller")

@@ -22,7 +22,7 @@ _KEPT = "the controller and login machines keep their image until you replace th
 OWN: dict[str, Row] = {
     "aws:region": Row(Kind.DATA, ("cluster.region",), table.OTHER_CLUSTER),
     "access.mode": Row(Kind.HEAD, ("access.mode",), "the head moves into or out of the public subnet"),
-    "access.key": Row(Kind.HEAD, ("access.key",), "EC2 gives a machine its key pair at the launch"),
+    "access.key": Row(Kind.TAKEOVER, ("access.key",), "EC2 gives a machine its key pair at the launch"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(

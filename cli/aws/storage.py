@@ -223,7 +223,7 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
     """Check a snapshot or a backup, which counts only before the disk or the file system exists."""
     ec2, fsx, identity = client("ec2"), client("fsx"), str(mount.restore)
     name = f"{design.name}-{mount.path.strip('/').replace('/', '-')}"
-    if mount.kind == "nfs":
+    if mount.kind in ("nfs", "disk"):
         wanted = [{"Name": "tag:Name", "Values": [name]}, {"Name": f"tag:{CLUSTER}", "Values": [design.name]}]
         with explained():
             if ec2.describe_volumes(Filters=wanted)["Volumes"]:
@@ -245,7 +245,9 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
             state, size = found["Lifecycle"], found["FileSystem"].get("StorageCapacity", 0)
     where = _key(mount, "restore")
     if found is None:
-        yield _missing(design, mount, "snapshot" if mount.kind == "nfs" else "FSx backup", "restore")
+        yield _missing(
+            design, mount, "snapshot" if mount.kind in ("nfs", "disk") else "FSx backup", "restore"
+        )
     elif state != ready:
         yield stops(CHECK, f"{where}: {identity} is {state}", f"Wait until it is {ready}.")
     elif size > (mount.size_gib or 0):

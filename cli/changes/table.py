@@ -26,6 +26,7 @@ class Kind(StrEnum):
     )
     PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
     ENDS = "removes nodes, and ends the jobs that run on them"
+    TAKEOVER = "needs a new head, which takes over: jobs go on, and none starts until it has booted"
     HEAD = "needs a new head: its queue and running jobs are lost"
     DATA = "is recreated: its contents are lost"
     NEVER = "is not possible"
@@ -175,6 +176,8 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
             found += _fields(section, part, was, will, rules)
     for rule in rules.more:
         found += rule(old, new)
+    if old.state() is None or new.state() is None:
+        found = [replace(one, kind=Kind.HEAD) if one.kind is Kind.TAKEOVER else one for one in found]
     if anew := [change for change in found if change.kind is Kind.DATA and not change.part]:
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
         found = anew
@@ -333,6 +336,8 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
     if section == "storage":
         if which.kind in BUCKETS:
             return Change("storage.buckets", part, Kind.NODES, *words)
+        if which.kind == "disk":
+            return Change("controller.state", part, Kind.LIVE if added else Kind.DATA, *words)
         # What is there already stays.
         kind = Kind.NODES if added or which.existing is not None else Kind.DATA
         return Change("storage.*.path", part, kind, *words)
@@ -381,7 +386,7 @@ def text(value: Any) -> str:
     return f"{value.count} × {kind}" if kind else str(value)
 
 
-OWN_DISKS = ("nfs", "efs", "filestore", "fsx_lustre")
+OWN_DISKS = ("nfs", "disk", "efs", "filestore", "fsx_lustre")
 """The kinds of mounts whose disk or file system is a resource of the cluster, if they are not `existing`."""
 LOCAL_FILES = (
     "the cluster's folder on this machine, with what users and jobs have written there: copy what you need "
@@ -415,16 +420,16 @@ def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
 def files_on_head(design: ClusterDesign) -> tuple[str, ...]:
     """Return the lines about what is on the controller's root disk besides its queue.
 
-    A change says the end of the queue by its kind.
+    A change says the end of the queue by its kind. What has a disk of its own is not there.
     """
-    return (ACCOUNTING_FILES,) if design.slurm.accounting else ()
+    return (ACCOUNTING_FILES,) if design.slurm.accounting and design.state() is None else ()
 
 
 def way_to_keep(mount: Mount) -> str:
     """Say how the files of a mount can be kept when its disk or file system goes (docs/storage.md)."""
     if mount.keep:
         return "it stays, because of `keep: true`, but is not used any more; `existing` takes it back"
-    if mount.kind == "nfs":
+    if mount.kind in ("nfs", "disk"):
         return _saved(mount, "a snapshot", "snap-…, or its name")
     if mount.kind == "efs":
         return (
@@ -475,6 +480,11 @@ SHARED: dict[str, Row] = {
     "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
     "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
     "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
+    "controller.state": Row(
+        Kind.LIVE,
+        (),
+        "kept: slurmctld stops while its files are copied; machine: the disk and all on it are deleted",
+    ),
     "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
     "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
     "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),

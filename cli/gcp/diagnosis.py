@@ -297,7 +297,7 @@ def _kept_before(account: Account, design: ClusterDesign, mount: Mount) -> Findi
     name = resource_of(design.name, mount.path)
     kind, service, path = (
         ("disk", "compute", f"zones/{design.zone}/disks/{name}")
-        if mount.kind == "nfs"
+        if mount.kind in ("nfs", "disk")
         else ("Filestore instance", "file", _filestore_instance(design, mount, name))
     )
     resource = _get(account, service, f"{COMPUTE}/{path}")

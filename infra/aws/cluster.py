@@ -44,7 +44,7 @@ from infra.clouds.publishing import Bundle
 from infra.clouds.shell import Endpoint
 from infra.program import stand_ins
 from infra.program.stand_ins import StandIns
-from node.model import ClusterDesign, Host
+from node.model import STATE, ClusterDesign, Host
 from node.sites import AwsSite
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class AwsCluster(pulumi.ComponentResource):
             self,
         )
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, self._machine("controller").id, addresses, login_ssh, wait)
+        # The queue is on its own disk, or else on the machine's.
+        queue = storage.volumes.get(STATE, self._machine("controller").id)
+        self.inventory = inventory(design, queue, addresses, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property

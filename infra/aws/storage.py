@@ -16,7 +16,7 @@ from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
 from infra.clouds.cluster import mount_sources
 from infra.clouds.publishing import BucketObject
-from node.model import ClusterDesign, Gp3, Mount
+from node.model import STATE, ClusterDesign, Gp3, Mount
 from node.sites import MountSource
 
 LUSTRE_VERSION = "2.15"
@@ -31,7 +31,7 @@ PATH_TAKES = "30m"
 minutes for a target's end, and 5 for an attachment."""
 LETTERS = "fghijklmnop"
 """The last letters of the devices /dev/sdf … /dev/sdp, which EC2 reserves for volumes."""
-FIXED = ("/home", "/apps")
+FIXED = ("/home", "/apps", STATE)
 """The directories whose letter does not depend on which others there are."""
 
 

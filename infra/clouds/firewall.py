@@ -109,7 +109,7 @@ def outside(design: ClusterDesign) -> Iterator[Rule]:
 
 def exports(design: ClusterDesign) -> Iterator[Rule]:
     """Yield NFS from the other machines to the controller, where it exports directories."""
-    if any(mount.served_by == "controller" for mount in design.mounts):
+    if any(mount.kind == "nfs" and mount.served_by == "controller" for mount in design.mounts):
         for role in roles(design):
             if role != "controller":
                 yield Rule("controller", "in", role, NFS, "/home and /apps from the controller")

@@ -331,6 +331,12 @@ class ControllerConfig(Section):
         default_factory=list, description="Google Cloud: network tags, for firewall rules of yours."
     )
     image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
+    state: Literal["kept", "machine"] | None = Field(
+        None,
+        description="Where Slurm's queue, its accounting and the machine's SSH host keys are. kept: on a "
+        "disk of their own, with which another controller takes over: jobs go on. machine: on the root "
+        "disk, and lost with the machine. Default: kept with slurm.accounting, else machine.",
+    )
 
 
 class LoginConfig(Section):
@@ -642,3 +648,17 @@ class ClusterConfig(Section):
     instance_types: dict[str, Override] = Field(
         default_factory=dict, description="Instance type -> facts, which win over the snapshot's."
     )
+
+    def keeps_state(self) -> bool:
+        """Return whether Slurm's state is on a disk of its own.
+
+        The files of process machines are this machine's, so they outlive their controller without one.
+        """
+        if self.scheduler != "slurm" or self.has_process_machines():
+            return False
+        chosen = self.controller.state
+        return bool(self.slurm.accounting) if chosen is None else chosen == "kept"
+
+    def has_process_machines(self) -> bool:
+        """Return whether machines are process trees of this machine."""
+        return self.provider == "local" and (self.local is None or self.local.isolation == "process")

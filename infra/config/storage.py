@@ -126,6 +126,38 @@ class SharedStorage(Section):
         return self.deployment or "SCRATCH_2"
 
 
+class StateStorage(Section):
+    """The disk with Slurm's state and accounting, apart from the controller's root disk."""
+
+    kind: Literal["disk"] = Field("disk", description="disk: a disk of the controller's alone.")
+    size_gib: int | None = Field(
+        None, gt=0, le=10_000_000, description="Size in GiB: 20 by default, 10 at least on Google Cloud."
+    )
+    gp3: Gp3Config | None = Field(None, description="AWS: the performance of the disk.")
+    existing: str | None = Field(
+        None,
+        min_length=1,
+        description="A disk that an earlier cluster of this name has left: vol-… on AWS, a persistent disk's "
+        "name on Google Cloud. `down` leaves it.",
+    )
+    keep: bool = Field(
+        False,
+        description="`down` leaves it, and says what it costs and which lines take it back.",
+    )
+    snapshot: bool = Field(False, description="`down` makes a snapshot and deletes the original.")
+    restore: str | None = Field(
+        None,
+        min_length=1,
+        description="Begin with a snapshot: snap-… on AWS, a snapshot's name on Google Cloud. It has no "
+        "effect on what is there already.",
+    )
+
+    def as_shared(self) -> SharedStorage:
+        """Return it as a disk of the controller's, to which the same rules apply."""
+        given = self.model_dump(exclude_unset=True, exclude={"kind"})
+        return SharedStorage.model_validate({"kind": "nfs", **given})
+
+
 class LocalScratch(Section):
     """The NVMe disks of each compute node as one directory: fast, and lost with the node."""
 
@@ -157,5 +189,8 @@ class StorageConfig(Section):
     scratch: SharedStorage | None = Field(None, description="A fast shared file system for data sets.")
     buckets: list[BucketConfig] = Field(
         default_factory=list, description="Buckets of S3 or Cloud Storage as directories."
+    )
+    state: StateStorage | None = Field(
+        None, description="The disk with Slurm's state (controller.state: kept)."
     )
     local_scratch: LocalScratch | None = Field(None, description="Each compute node's own NVMe disks.")

@@ -48,7 +48,7 @@ from infra.program import stand_ins
 from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import instance_of
-from node.model import ClusterDesign, Host, Site
+from node.model import STATE, ClusterDesign, Host, Site
 from node.sites import GcpSite
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ class GcpCluster(pulumi.ComponentResource):
             self,
         )
         self._user = boot_facts(wait)["login_user"]
-        # The queue is on the disk, and stays the same when another machine gets the disk.
-        head = self._head.disks["controller"].disk_id
+        # The queue is on its own disk, or else on the root disk. Another machine may get either.
+        queue = storage.disks.get(STATE, self._head.disks["controller"].disk_id)
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, head, addresses, login_ssh, wait)
+        self.inventory = inventory(design, queue, addresses, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property
@@ -281,7 +281,7 @@ class GcpHead(pulumi.ComponentResource):
 
     Attributes:
         machines: host -> its instance.
-        disks: host -> its root disk. The controller's holds Slurm's queue.
+        disks: host -> its root disk. The controller's holds Slurm's queue where that has no disk of its own.
 
     Args:
         exports: The disks that the controller exports.

@@ -50,10 +50,7 @@ innodb_use_native_aio=0
 
 
 def database(folders: Folders) -> PurePosixPath:
-    """Return the folder of the database's files.
-
-    On a controller with a separate disk they outlive the machine.
-    """
+    """Return the folder of the database's files."""
     return folders.lib / "database"
 
 
@@ -151,6 +148,9 @@ ATTEMPTS, PAUSE_SECONDS = 20, 0.5
 
 def start(context: Context) -> str:
     """Start the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
+    # Imported late, because no node needs it.
+    from node.elastic import programs
+
     site, folders = context.settings.site, context.folders
     how = BY_FOLDER if context.process else BY_USER
     statements = SQL.format(database=DATABASE, owner=OWNER, how=how)
@@ -173,7 +173,14 @@ def start(context: Context) -> str:
     # slurmdbd looks for slurmdbd.conf in the folder of this file.
     env = {"SLURM_CONF": str(folders.slurm_conf)}
     pid = context.services.start(
-        Service("slurmdbd", ("/usr/sbin/slurmdbd", "-D"), log, {**env, **client_env}, context.slurm_user)
+        Service(
+            "slurmdbd",
+            ("/usr/sbin/slurmdbd", "-D"),
+            log,
+            {**env, **client_env},
+            context.slurm_user,
+            condition=programs.holds_state(context.settings),
+        )
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
     _register_cluster(context)

@@ -72,6 +72,7 @@ def controller(context: Context) -> None:
             {"SLURM_CONF": str(folders.slurm_conf)},
             context.slurm_user,
             str(programs.configure(context.settings)),
+            programs.holds_state(context.settings),
         )
     )
     wait("slurmctld", lambda: _controls(context), log / "slurmctld.log", slurmctld)
@@ -96,7 +97,7 @@ def _renew(context: Context) -> None:
     """
     from node.slurm import hardware
 
-    lib = context.path(context.folders.lib)
+    lib = context.path(context.folders.elastic)
 
     def settled() -> bool:
         # In process mode this process restarts daemons that end, but not while it is busy with the boot.

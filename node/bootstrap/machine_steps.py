@@ -77,8 +77,10 @@ def secrets(context: Context) -> str:
     The controller of a new cluster makes the key. A key that is only on this machine is replaced, because the
     distribution's package makes one at its installation that no other machine has.
     """
-    context.report.content["host_keys"] = login_users.host_keys(context)
     controller = context.role == "controller"
+    if not controller or context.settings.design.state() is None:
+        # Else they are on the disk with the state, which the next step mounts.
+        context.report.content["host_keys"] = login_users.host_keys(context)
     key, note = _key_of_the_cluster(context) if controller else (_key_from_controller(context), KEY_FOUND)
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
@@ -236,7 +238,8 @@ def slurm(context: Context) -> str:
         # The folder holds the scripts, environments and credentials of users' jobs.
         files.folder(context.path(folders.state), 0o700, owner)
         programs.write(context.settings, context.settings_file)
-        files.folder(context.path(folders.lib / "requests"), 0o755, owner)
+        for path in (folders.elastic, folders.elastic / "requests"):
+            files.folder(context.path(path), 0o755, owner)
     tool = programs.write_tool(context.settings, context.settings_file)
     files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
     if context.role == "controller":
@@ -276,6 +279,10 @@ def ready(context: Context) -> str:
     daemons.munged(context, run, lib, log)
     started = ["munged"]
     if context.role == "controller":
+        if context.settings.design.state() is not None:
+            from node.bootstrap.vm import kept_state
+
+            kept_state.check_held(context)
         if context.settings.design.slurm.accounting:
             from node.bootstrap import accounting
 

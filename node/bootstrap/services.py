@@ -33,6 +33,8 @@ class Service:
         user: The user, with the user's groups. `None` means the user of the service manager.
         before: A program that the service manager runs as its own user before it restarts the service. If
             the program fails, the service starts all the same.
+        condition: A program that is run before each start. If it fails, the service does not start, and is
+            not restarted either. Only systemd does that.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None
     before: str | None = None
+    condition: str | None = None
 
 
 class Services(Protocol):
@@ -207,7 +210,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
-{before}ExecStart={command}
+{condition}{before}ExecStart={command}
 {environment}{user}StandardOutput=append:{log}
 StandardError=append:{log}
 Restart=always
@@ -231,7 +234,8 @@ class SystemdServices:
         """Start a service with its present unit, replace a running one, and return its pid.
 
         Raises:
-            CommandError: systemd could not start it. The error has the unit's last log lines.
+            CommandError: systemd could not start it. The error has the unit's last log lines, or names the
+                condition that does not allow the start.
         """
         unit = f"{PREFIX}{service.name}.service"
         service.log.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +250,10 @@ class SystemdServices:
         except CommandError as error:
             error.add_note(self._run("journalctl", "--unit", unit, "--lines=10", "--no-pager", allow=(0, 1)))
             raise
-        return int(self._run("systemctl", "show", "--property=MainPID", "--value", unit).strip() or 0)
+        pid = int(self._run("systemctl", "show", "--property=MainPID", "--value", unit).strip() or 0)
+        if service.condition is not None and not pid:
+            raise CommandError(f"{service.name} did not start: {service.condition} does not allow it", 1)
+        return pid
 
     def stop(self, name: str) -> None:
         unit = f"{PREFIX}{name}.service"
@@ -268,6 +275,7 @@ def unit_text(service: Service) -> str:
         command=" ".join(quoted(word).replace("$", "$$") for word in service.argv),
         # The program runs as root, whatever the service's user is. Its failure does not stop the service.
         before=f"ExecStartPre=-+{quoted(service.before)}\n" if service.before else "",
+        condition=f"ExecCondition={quoted(service.condition)}\n" if service.condition else "",
         environment="".join(f"Environment={quoted(f'{k}={v}')}\n" for k, v in service.env.items()),
         user=f"User={service.user}\n" if service.user else "",
         log=service.log,

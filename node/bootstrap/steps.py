@@ -58,7 +58,13 @@ def disks(context: Context) -> str:
     if context.vm:
         from node.bootstrap.vm import disks as volumes
 
-        return f"{volumes.prepare(context)}; {free} MiB free on {root}"
+        done = volumes.prepare(context)
+        state = context.settings.design.state()
+        if state is not None and context.role == "controller":
+            from node.bootstrap.vm import kept_state
+
+            done = f"{done}; {state.path}: {kept_state.prepare(context, state)}"
+        return f"{done}; {free} MiB free on {root}"
     return f"{free} MiB free"
 
 

@@ -218,10 +218,10 @@ def main(settings_file: str) -> None:
     settings = read_settings(Path(settings_file))
     folders = Folders(settings)
     # The lock is held until the process ends, however it ends.
-    with locked(Path(str(folders.lib / "elastic.lock")), mode=0o600):
+    with locked(Path(str(folders.elastic / "elastic.lock")), mode=0o600):
         control = Control(str(folders.slurm_conf))
         changed = _changed(Path(settings_file))
-        elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)), changed)
+        elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.elastic)), changed)
         server = rpc.Server(str(folders.daemon_socket), elastic.handle)
         threading.Thread(target=server.serve, daemon=True).start()
         log(f"the elastic daemon serves {settings.design.name}")

@@ -46,20 +46,35 @@ def write(settings: Settings, settings_file: Path) -> None:
     folders = Folders(settings)
     code = Path(str(folders.code))
     for name in NAMES:
-        call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.lib / 'requests')!r})"
+        call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.elastic / 'requests')!r})"
         place_python(settings, name, "node.elastic.client", call)
     slurm = shlex.join(environment.words(folders.slurm_conf))
     text = EPILOG_TEXT.format(path=environment.PATH, slurm=slurm, seconds=EPILOG_SECONDS)
     _place(code / "bin" / EPILOG, text)
     write_tool(settings, settings_file)
+    if (condition := holds_state(settings)) is not None:
+        # Imported late, because process machines do not have it.
+        from node.bootstrap.vm import state_guard
+
+        status = str(state_guard.status_file(folders.run))
+        place_python(settings, Path(condition).name, "node.bootstrap.vm.state_guard", f"main({status!r})")
     place_python(settings, configure(settings).name, "node.slurm.configure", f"main({str(settings_file)!r})")
     # The folder is made here and not by the clients: they may find the daemon down, and then need it.
-    (Path(str(folders.lib)) / "requests").mkdir(parents=True, exist_ok=True)
+    (Path(str(folders.elastic)) / "requests").mkdir(parents=True, exist_ok=True)
 
 
 def configure(settings: Settings) -> Path:
     """Return the program that writes slurm.conf. It runs before each start of slurmctld."""
     return Path(str(Folders(settings).code)) / "bin" / "configure"
+
+
+def holds_state(settings: Settings) -> str | None:
+    """Return the program that says whether this machine holds the disk with Slurm's state."""
+    if settings.design.state() is None:
+        return None
+    from node.bootstrap.vm import state_guard
+
+    return str(Folders(settings).code / "bin" / state_guard.PROGRAM)
 
 
 def write_tool(settings: Settings, settings_file: Path) -> Path:
@@ -108,4 +123,5 @@ def daemon_service(settings: Settings, settings_file: Path, user: str | None = N
         Path(str(folders.log)) / "elastic.log",
         {"SLURM_CONF": str(folders.slurm_conf)},
         user,
+        condition=holds_state(settings),
     )

@@ -22,9 +22,15 @@ def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Li
 
     Returns:
         The nodes with former lines, and the partitions that accept no jobs yet.
+
+    Raises:
+        ValueError: A newer release has written the state that slurmctld would read, or the settings cannot be
+            rendered.
     """
     folders = Folders(settings)
-    etc, lib = Path(str(folders.etc)), Path(str(folders.lib))
+    etc, lib = Path(str(folders.etc)), Path(str(folders.elastic))
+    if (before := hardware.read(lib)) is not None:
+        version.check_takeover(before.release, release)
     deviation, record = hardware.lines(settings.design, release, lib)
     write(lib / hardware.RECORD, hardware.text(record).encode())
     places = topology.read(lib)
@@ -42,7 +48,7 @@ def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Li
 def main(settings_file: str) -> int:
     """Write the configuration. systemd or the machine's init runs this before it restarts slurmctld."""
     settings = read_settings(Path(settings_file))
-    record = hardware.read(Path(str(Folders(settings).lib)))
+    record = hardware.read(Path(str(Folders(settings).elastic)))
     if record is not None:
         configure(settings, record.release, files.write)
     return 0

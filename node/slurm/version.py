@@ -64,6 +64,24 @@ def cleans_up_requeued_jobs(text: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= (24, 11)
 
 
+def check_takeover(before: str, now: str) -> None:
+    """Refuse a release that cannot read the state that another one has written.
+
+    Args:
+        before: The release that has written the state, as Slurm's programs print it.
+        now: The release that is to read it.
+
+    Raises:
+        ValueError: The release is older.
+    """
+    if parse(now) < parse(before):
+        raise ValueError(
+            f"Slurm {short(now)} is older than Slurm {short(before)}, which has written the queue, and "
+            "cannot read it: nothing was changed. Give the controller an image with Slurm "
+            f"{spell(parse(before))} or newer (controller.image, image), and run `up` again"
+        )
+
+
 def spell(version: Version) -> str:
     """Return a release as text: (22, 5) -> `22.05`."""
     return f"{version[0]}.{version[1]:02d}"

@@ -12,7 +12,7 @@ from typing import Any
 from infra.aws.tags import CLUSTER, KEPT, SAVED, log_group, store
 from infra.instance_types.catalog import catalog
 from operations.aws.account import DENIED, explained
-from operations.clouds.cloud import KeptStorage, Value
+from operations.clouds.cloud import KeptStorage, Value, disk_kind
 
 # What a destroyed cluster leaves on AWS on purpose, by its tags.
 
@@ -61,14 +61,14 @@ def _disks(ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptS
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=filters):
         for one in page["Volumes"]:
             if name := _named(one.get("Tags", []), cluster, KEPT):
-                keys: dict[str, Value] = {"kind": "nfs", "existing": one["VolumeId"]}
+                keys: dict[str, Value] = {"kind": disk_kind(name), "existing": one["VolumeId"]}
                 what, created = f"EBS volume {one['VolumeId']}", str(one.get("CreateTime", ""))
                 yield KeptStorage(name, what, one["Size"], created, keys, rates.get("nfs"))
     for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=filters):
         for one in page["Snapshots"]:
             if name := _named(one.get("Tags", []), cluster, SAVED):
                 identity, size = one["SnapshotId"], one["VolumeSize"]
-                keys = {"kind": "nfs", "size_gib": size, "snapshot": True, "restore": identity}
+                keys = {"kind": disk_kind(name), "size_gib": size, "snapshot": True, "restore": identity}
                 yield KeptStorage(name, f"EBS snapshot {identity}", size, str(one.get("StartTime", "")), keys)
 
 

@@ -46,6 +46,11 @@ class KeptStorage:
         return f"{self.what} ({self.name}{size}): {hour:.4f} USD an hour, {month:.2f} USD a month"
 
 
+def disk_kind(name: str) -> str:
+    """Return the stack file's kind of a disk of the controller's, by its name there."""
+    return "disk" if name == "state" else "nfs"
+
+
 def kept_report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str]) -> list[str]:
     """Return the lines that name what is kept, its cost, and the lines of the stack file that take it back.
 

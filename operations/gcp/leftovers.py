@@ -10,7 +10,7 @@ from typing import Any
 
 from node.elastic.drivers.gce.names import CLUSTER, resource_of, short
 from node.elastic.drivers.gce.names import value as label
-from operations.clouds.cloud import KeptStorage, Value
+from operations.clouds.cloud import KeptStorage, Value, disk_kind
 from operations.gcp.account import Account, GoogleError
 
 Found = Mapping[str, Any]
@@ -186,7 +186,7 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
     rates = catalog().storage.get("gcp", {})
     names = {label(name): name for name in paths}
     for name, disk in kept_parts(account, cluster, "disk"):
-        keys: dict[str, Value] = {"kind": "nfs", "existing": str(disk["name"])}
+        keys: dict[str, Value] = {"kind": disk_kind(names.get(name, name)), "existing": str(disk["name"])}
         what, size = f"persistent disk {disk['name']}", float(disk.get("sizeGb", 0))
         created = str(disk.get("creationTimestamp", ""))
         yield KeptStorage(names.get(name, name), what, size, created, keys, rates.get("nfs"))
@@ -205,7 +205,7 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         of, identity = short(str(one.get("sourceDisk", ""))), str(one["name"])
         if of in wanted and wanted[of].fullmatch(identity):
             gib = int(one.get("diskSizeGb", 0))
-            keys = {"kind": "nfs", "size_gib": gib, "snapshot": True, "restore": identity}
+            keys = {"kind": disk_kind(paths_of[of]), "size_gib": gib, "snapshot": True, "restore": identity}
             yield KeptStorage(
                 paths_of[of], f"snapshot {identity}", gib, str(one.get("creationTimestamp", "")), keys
             )

@@ -10,6 +10,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from infra import bundle, environments
@@ -17,10 +18,11 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
+from node.bootstrap.vm import state_guard
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
 from node.published import read_settings
-from operations.local import containers, names, system_packages
+from operations.local import containers, machine_access, names, system_packages
 from operations.local.agent import (
     agent_answers,
     controller_is_dead,
@@ -114,8 +116,10 @@ def publish(stack: Stack) -> dict[str, Any]:
         system_packages.ensure(say, accounting=True)
     run = RunDirectory.make(stack)
     if run.containers:
+        if problem := containers.state_problem(design):
+            raise UserError(problem, EXIT_REFUSED, code="containers.not-possible")
         layers = containers.ensure_image(design, say)
-        containers.image_plan(layers).write(run.path)
+        containers.image_plan(design, layers).write(run.path)
     write_file(
         run.bucket / "loader.py", (environments.code_of(stack.project) / "node" / "loader.py").read_bytes()
     )
@@ -212,9 +216,22 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
     if controller_is_dead(run):
         say("the controller has ended: it is started again, with its queue")
         head_up(stack)
+    elif _has_lost_its_disk(run):
+        say("the controller has lost the disk with Slurm's state: it is ended, and another one takes over")
+        terminate(run, "controller")
+        head_up(stack)
+    elif run.report("controller").get("state") != "ready":
+        say("the boot of the controller is not over: waiting for it")
+        head_up(stack)
     elif gone := _gone_login(run):
         say(f"{', '.join(gone)} has ended: it is started again")
         head_up(stack)
+
+
+def _has_lost_its_disk(run: RunDirectory) -> bool:
+    """Return whether the controller runs, but has lost the disk with Slurm's state, and so stopped Slurm."""
+    pid = machine_access.controller(run) if run.containers else None
+    return pid is not None and state_guard.lost(Path(f"/proc/{pid}/root/run/slurm-stacks/state.json"))
 
 
 def _gone_login(run: RunDirectory) -> list[str]:

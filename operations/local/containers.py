@@ -15,7 +15,7 @@ from infra import bundle, os_errors
 from infra.clouds import userdata
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
-from localcloud import cgroups, images, layers, nspawn
+from localcloud import cgroups, images, layers, nspawn, volumes
 from localcloud.containers import BootPlan
 from localcloud.layers import Say
 from localcloud.nspawn import Bind, Machine
@@ -51,7 +51,7 @@ def image_folder() -> Path:
     return locations.cache_root() / "images"
 
 
-def image_plan(parts: list[Path]) -> BootPlan:
+def image_plan(design: ClusterDesign, parts: list[Path]) -> BootPlan:
     """Return what the agent boots the cluster's machines from.
 
     Args:
@@ -64,7 +64,8 @@ def image_plan(parts: list[Path]) -> BootPlan:
         + userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
         for role in roles
     }
-    return BootPlan(tuple(map(str, parts)), texts, {})
+    state = design.state()
+    return BootPlan(tuple(map(str, parts)), texts, {}, state.size_gib if state is not None else None)
 
 
 def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
@@ -257,11 +258,23 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
             f"this root may not make containers ({problem}): this seems to be a container itself. "
             "Start that with --privileged, and have /tmp on a file system of its own (--tmpfs /tmp:exec)."
         )
+    if design is not None and (missing := state_problem(design)):
+        yield missing
     if design is not None and not image_exists(design):
         try:
             layers.check_free_space(image_folder())
         except layers.ImageError as error:
             yield f"{error}."
+
+
+def state_problem(design: ClusterDesign) -> str:
+    """Return why the disk with Slurm's state cannot be attached here, with the cure; empty if it can."""
+    if design.state() is None or not (problem := volumes.unavailable()):
+        return ""
+    return (
+        f"the disk with Slurm's state needs a loop device, and this machine gives none ({problem}): as root, "
+        "modprobe loop; or write controller: {state: machine} into the stack file."
+    )
 
 
 def probe() -> str:

@@ -197,7 +197,7 @@ class Scale:
         self.stamp = slurm.root / "resumed"
         code = Path(Folders(self.settings).code)
         (code / "node").symlink_to(ROOT / "node")
-        Path(Folders(self.settings).lib).mkdir(exist_ok=True)
+        Path(Folders(self.settings).elastic).mkdir(parents=True, exist_ok=True)
         self._file = slurm.root / "settings.json"
         self._file.write_text(json.dumps(to_json(self.settings)))
         programs.write(self.settings, self._file)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from localcloud import volumes
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
 from operations.access import TOOL
@@ -247,19 +248,25 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
     assert cluster.execute("cat", f"slurm-{held}.out").strip() == "after the boot"
 
 
-@pytest.mark.wide
-def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> None:
+def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_queue(
+    cluster: Checkout,
+) -> None:
+    """In short what test_head_takeover.py shows of every kind of job and of loss."""
     waits = "while [ ! -e goes-on ]; do sleep 0.1; done; echo whole"
     number = cluster.execute("sbatch", "--parsable", "--wrap", waits).strip()
     until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
     # A power cut loses what the machine has not written to its disk.
     until_saved(cluster)
     end(machine(cluster, "controller")["process"]["pid"])
+    until(lambda: volumes.attached(cluster.run_directory) == [], 60, "the disk, which nobody has")
+    for part in ("root", "lib"):
+        shutil.rmtree(disk_folder(cluster.run_directory, "controller") / part)
     told = cluster.cluster("exec", "--", "squeue")
     assert "starts it again" in told.stderr
     again = cluster.cluster("up", check=True)
     assert "the controller has ended" in again.stderr
     assert job(cluster, number) == "RUNNING"
+    assert recorded(cluster) >= {"RUNNING"}, "its records are there as well"
     cluster.execute("touch", "goes-on")
     until(lambda: job(cluster, number) == "COMPLETED", 120, "the job")
     assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"

@@ -9,8 +9,6 @@ runner, which the engine's tests compare with the real engine, carries the same 
 from __future__ import annotations
 
 import functools
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ from infra.aws.batch import access
 from infra.clouds import commands
 from infra.config.jobs import BatchConfig
 from tests.support import replacements
-from tests.support.replacements import Run
-from tests.support.stack_values import values
+from tests.support.replacements import Run, of_stack
 from tests.support.tiny_project import make
 
 VPC = {"vpc": "vpc-11111111", "public_subnet": "subnet-1111111a", "private_subnets": ["subnet-2222222a"]}
@@ -29,25 +26,9 @@ HERE = {"network": "lan", "subnetwork": "here"}
 TERMINATIONS = {"aws": "amazon-termination", "gcp": "lab-termination", "batch": "batch-termination"}
 
 
-def answer(token: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    match token.rpartition(":")[2]:
-        case "getInstanceTypeOfferings":
-            return {"locations": ["us-east-1a", "us-east-1b"]}
-        case "getSubnets":
-            return {"ids": []}
-        case "getSubnet":
-            return {"id": arguments["id"], "availabilityZone": f"us-east-1{arguments['id'][-1]}"}
-    return None
-
-
-def run(stack: str, changes: dict[str, Any]) -> Run:
-    with tempfile.TemporaryDirectory() as folder:
-        return replacements.run(values(stack, changes), Path(folder), canned=answer)
-
-
 @functools.cache
 def up(stack: str) -> Run:
-    return run(stack, {})
+    return of_stack(stack, {})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +43,7 @@ def up(stack: str) -> Run:
     ],
 )
 def test_what_ends_nodes_is_replaced_with_their_network(stack: str, changes: dict[str, Any]) -> None:
-    before, after = up(stack), run(stack, changes)
+    before, after = up(stack), of_stack(stack, changes)
     termination = before.named(TERMINATIONS[stack])
     assert "triggers" in replacements.forced(
         termination, after.declared[termination.urn], replacements.replaced(before, after)
@@ -86,7 +67,7 @@ def test_what_ends_nodes_is_replaced_with_their_network(stack: str, changes: dic
 )
 def test_nothing_else_ends_nodes(stack: str, changes: dict[str, Any]) -> None:
     before = up(stack)
-    changed = replacements.replaced(before, run(stack, changes))
+    changed = replacements.replaced(before, of_stack(stack, changes))
     assert before.named(TERMINATIONS[stack]).urn not in changed
 
 
@@ -154,7 +135,7 @@ def test_an_environment_that_is_made_anew_goes_after_its_queue_and_that_after_th
 ) -> None:
     """Batch deletes no environment that a queue refers to, and sees a change late (pulumi-aws, 6233)."""
     before = up("batch")
-    after = run("batch", change)
+    after = of_stack("batch", change)
     environment = before.named("-environment-compute")
     assert environment.urn in replacements.replaced(before, after)
     order = [before.declared[urn].name for urn in replacements.deletions(before, environment.urn)]
@@ -202,7 +183,7 @@ QUICK = ("compute_environment", "placement_group", "queue", "instance_types")
 )
 def test_up_asks_batch_about_each_key_that_makes_an_environment_anew(key: str) -> None:
     more = WITH.get(key, {})
-    before, after = run("batch", more), run("batch", {**more, f"batch.{key}": EDITS[key]})
+    before, after = of_stack("batch", more), of_stack("batch", {**more, f"batch.{key}": EDITS[key]})
     assert before.declared != after.declared
     changed = replacements.replaced(before, after)
     anew = before.named("-environment-compute").urn in changed

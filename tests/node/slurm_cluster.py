@@ -268,9 +268,9 @@ class SlurmCluster:
             (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
         if (tree := Path(folders.etc) / topology.FILE).exists():
             # As `configure` has it: the elastic daemon writes this file.
-            Path(folders.lib).mkdir(exist_ok=True)
-            tree.rename(Path(folders.lib) / topology.FILE)
-            tree.symlink_to(Path(folders.lib) / topology.FILE)
+            Path(folders.elastic).mkdir(parents=True, exist_ok=True)
+            tree.rename(Path(folders.elastic) / topology.FILE)
+            tree.symlink_to(Path(folders.elastic) / topology.FILE)
         key = Path(folders.munge_key)
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))

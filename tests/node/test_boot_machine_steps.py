@@ -331,7 +331,7 @@ def test_the_controller_has_folders_configuration_and_programs(
     assert set(found.values()) == {0o755}, "users' clients read these"
     assert mode(root / "etc" / "slurm" / "slurm.conf") == 0o644
     assert mode(root / "var" / "spool" / "slurmctld") == 0o700
-    assert (root / "var" / "lib" / "slurm-stacks" / "requests").is_dir()
+    assert (root / "var" / "lib" / "slurm-stacks" / "elastic" / "requests").is_dir()
     assert (root / "opt" / "slurm-stacks" / "current" / "bin" / "resume").exists()
     tool = root / "usr" / "local" / "bin" / "slurm-stacks"
     assert tool.resolve() == root / "opt" / "slurm-stacks" / "current" / "bin" / "slurm-stacks"
@@ -355,7 +355,7 @@ def test_slurms_files_are_slurms(
 
     monkeypatch.setattr(os, "fchown", own)
     machine_steps.slurm(machine("controller", "controller"))
-    assert {"slurmctld", "slurm-stacks", "slurm", "requests"} == {
+    assert {"slurmctld", "slurm-stacks", "slurm", "elastic", "requests"} == {
         n for n, user in given.items() if user == 4711
     }
     given.clear()

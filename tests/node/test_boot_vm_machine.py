@@ -128,7 +128,7 @@ def test_slurms_programs_are_there_while_a_head_boots_again(tmp_path: Path) -> N
     code = tmp_path / "root" / "opt/slurm-stacks/current"
     machine.update_programs(context.settings, context.settings_file, "controller")
     assert not (code / "bin").exists(), "a first boot has no slurmctld"
-    (tmp_path / "root" / "var/lib/slurm-stacks/requests").mkdir(parents=True)
+    (tmp_path / "root" / "var/lib/slurm-stacks/elastic/requests").mkdir(parents=True)
     machine.update_programs(context.settings, context.settings_file, "compute")
     assert not (code / "bin").exists()
     machine.update_programs(context.settings, context.settings_file, "controller")

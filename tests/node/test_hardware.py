@@ -32,9 +32,9 @@ class Controller:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.lib = root / "lib"
+        self.lib = root / "lib" / "elastic"
         for folder in (root / "etc", self.lib):
-            folder.mkdir()
+            folder.mkdir(parents=True)
 
     def start(self, made: ClusterDesign) -> hardware.Lines:
         """Does what happens before each start of slurmctld."""
@@ -134,3 +134,21 @@ def test_a_damaged_record_is_none(controller: Controller) -> None:
     (controller.lib / hardware.RECORD).write_text("{")
     assert hardware.read(controller.lib) is None
     assert controller.start(NEW) == hardware.Lines()
+
+
+def test_an_older_slurm_does_not_read_what_a_newer_one_has_written(controller: Controller) -> None:
+    """A new controller may have another image: it changes nothing if its Slurm is too old."""
+    made = design(SMALL)
+    known = settings(controller.root, made)
+
+    def write(path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+
+    configure(known, "slurm 23.11.4", write)
+    before = controller.text("slurm.conf")
+    with pytest.raises(ValueError, match=r"Slurm 22\.05\.8 is older than Slurm 23\.11\.4, which has written"):
+        configure(known, "slurm-wlm 22.05.8", write)
+    assert controller.text("slurm.conf") == before
+    configure(known, "slurm 23.11.10", write)
+    configure(known, "slurm 23.11.4", write)
+    configure(known, "slurm 24.11.5", write)

@@ -57,7 +57,7 @@ def run(made: Settings, name: str, *arguments: str, **environment: str) -> subpr
 
 
 def left(made: Settings) -> list[dict[str, Any]]:
-    folder = Path(str(Folders(made).lib)) / "requests"
+    folder = Path(str(Folders(made).elastic)) / "requests"
     return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 
 

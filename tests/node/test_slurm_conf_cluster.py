@@ -63,7 +63,7 @@ def test_every_node_of_the_design_is_there_and_off(cluster: SlurmCluster) -> Non
 
 def test_places_of_any_depth_are_read_again(cluster: SlurmCluster) -> None:
     places = {"debug-0": ("nn-1", "nn-2", "nn-3", "nn-4"), "debug-1": ("nn-1", "nn-5")}
-    file = Path(cluster.folders.lib) / topology.FILE
+    file = Path(cluster.folders.elastic) / topology.FILE
     first = file.read_text()
     for text, leaves in (
         (topology.render(cluster.settings.design, places), {"nn-4": "debug-0", "unplaced.debug": "debug-2"}),

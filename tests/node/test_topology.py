@@ -208,7 +208,7 @@ def short() -> Iterator[Path]:
 def test_a_start_of_slurmctld_keeps_the_places_where_the_daemon_may_write(short: Path) -> None:
     site = Site(str(short), "u", "localhost", "127.0.0.1", 7000, 7001)
     settings = Settings(DESIGN, site)
-    etc, lib = (Path(str(getattr(Folders(settings), name))) for name in ("etc", "lib"))
+    etc, lib = (Path(str(getattr(Folders(settings), name))) for name in ("etc", "elastic"))
     for folder in (etc, lib):
         folder.mkdir(parents=True)
     (lib / topology.RECORD).write_text(topology.text({"far-3": ("nn-9",)}))

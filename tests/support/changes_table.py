@@ -34,6 +34,7 @@ SHORT = {
     Kind.NODES: "new nodes",
     Kind.PAUSE: "restart",
     Kind.ENDS: "ends jobs",
+    Kind.TAKEOVER: "takeover",
     Kind.HEAD: "**new head**",
     Kind.DATA: "**recreated**",
     Kind.NEVER: "no",

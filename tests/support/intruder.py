@@ -194,7 +194,8 @@ def files(tries: Tries) -> None:
         if Path(path).exists():
             tries.do(f"write {path}", write, path)
     folders = (
-        *("/var/lib/slurm-stacks", "/var/lib/slurm-stacks/requests", "/var/lib/slurm-stacks/names"),
+        *("/var/lib/slurm-stacks", "/var/lib/slurm-stacks/elastic", "/var/lib/slurm-stacks/names"),
+        "/var/lib/slurm-stacks/elastic/requests",
         "/var/lib/slurm-stacks/reports",
         *("/var/spool/slurmd", "/run/slurm-stacks", "/run/munge", "/opt/slurm-stacks", "/usr/local/lib"),
         *("/opt/slurm-stacks/current/node", WORKLOAD, "/home", "/apps", "/etc/systemd/system"),

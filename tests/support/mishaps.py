@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from node.processes import ProcessId
+from operations.local import machine_access
+from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 from tests.support.processes import with_words
 
@@ -55,12 +57,14 @@ def pids(checkout: Checkout, program: str) -> list[int]:
 
 def until_saved(checkout: Checkout) -> None:
     """Wait until slurmctld, which saves every five seconds, has all present jobs on the disk."""
-    # If machines are containers, the file is on the controller's own disk.
-    disks = (checkout.run_directory, checkout.run_directory / "disk" / "controller")
-    file = next(disk / "state" / "job_state" for disk in disks if (disk / "state").is_dir())
+    run = RunDirectory(checkout.run_directory)
+    folder = run.path / "state"
+    if run.containers:
+        folder = Path(f"/proc/{machine_access.controller(run)}/root/var/spool/slurmctld")
+    file = folder / "job_state"
     since = time.time()
     # slurmctld saves only if something is new, and everything may have been saved just before.
-    for job in checkout.execute("squeue", "--noheader", "--format=%A").split():
+    for job in checkout.execute("squeue", "--noheader", "--array", "--format=%i").split():
         checkout.execute("scontrol", "update", f"JobId={job}", f"Comment=changed at {since}")
     until(lambda: file.exists() and file.stat().st_mtime > since, 60, "the queue on the disk")
 

@@ -12,6 +12,8 @@ import pytest
 FILL = "head -c 200000000 /dev/zero"
 """Writes more than a test's file system can hold, but no more than any machine can spare."""
 STAGE = Path("/mnt")
+EXT4_SHUTDOWN, WITHOUT_LOG = 0x8004587D, (2).to_bytes(4, "little")
+"""EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h: the file system then answers as if its disk were gone."""
 
 
 class PrivateMounts:

@@ -8,6 +8,7 @@ resource that is replaced itself, unless the resource ignores changes of that pr
 from __future__ import annotations
 
 import ipaddress
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from infra.program.stack import Stack
 from node.model import ClusterDesign
 from node.published import parse_settings
 from tests.support.checkout import ROOT
+from tests.support.stack_values import values
 
 FACTS: dict[str, Any] = yaml.safe_load(
     (ROOT / "tests" / "infra" / "data" / "replacing_properties.yaml").read_text()
@@ -138,6 +140,23 @@ def run(config: Mapping[str, Any], folder: Path, name: str = "test", canned: Can
         transformation=recorder.learn_class,
     )
     return recorder.run
+
+
+def _answer(token: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    match token.rpartition(":")[2]:
+        case "getInstanceTypeOfferings":
+            return {"locations": ["us-east-1a", "us-east-1b"]}
+        case "getSubnets":
+            return {"ids": []}
+        case "getSubnet":
+            return {"id": arguments["id"], "availabilityZone": f"us-east-1{arguments['id'][-1]}"}
+    return None
+
+
+def of_stack(stack: str, changes: dict[str, Any]) -> Run:
+    """Plan one of the small stacks of `stack_values` with changes, on a cloud of two zones."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(values(stack, changes), Path(folder), canned=_answer)
 
 
 def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[str]:

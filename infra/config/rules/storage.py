@@ -10,9 +10,10 @@ from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
 from infra.config.placeholders import is_placeholder
 from infra.config.rules.context import CLUSTER, MISSING, Context
-from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
+from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import InstanceType
 from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
+from node.model import STATE
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
 SETTINGS = {
@@ -49,11 +50,12 @@ LEAST_NFS = {"aws": 1, "gcp": 10}
 def check_storage(c: Context) -> None:
     at = (*CLUSTER, "storage")
     check_performance(c)
+    _state(c, at)
     parts = {name: getattr(c.cluster.storage, name) for name in type(c.cluster.storage).model_fields}
-    buckets = parts.pop("buckets")
+    buckets, state = parts.pop("buckets"), parts.pop("state")
     given = {name: part for name, part in parts.items() if part is not None}
     if c.provider == "local":
-        for name in [*given, *(["buckets"] if buckets else [])]:
+        for name in [*given, *(["buckets"] if buckets else []), *(["state"] if state else [])]:
             c.add(
                 "storage.local",
                 (*at, name),
@@ -68,14 +70,53 @@ def check_storage(c: Context) -> None:
         else:
             _local_scratch(c, (*at, name))
     _paths(c, given, at)
-    _twice(c, given, at)
-    taken: dict[str, str] = {}
+    disks: dict[str, SharedStorage | LocalScratch] = dict(given)
+    if isinstance(state, StateStorage):
+        disks["state"] = disk = state.as_shared()
+        _shared(c, disk, (*at, "state"))
+    _twice(c, disks, at)
+    taken: dict[str, str] = {"state": STATE} if c.cluster.keeps_state() else {}
     for name in dict.fromkeys(["home", "apps", *given]):
         part = given.get(name, SharedStorage())
         taken[name] = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
     for index, bucket in enumerate(buckets):
         _bucket(c, bucket, taken, (*at, "buckets", index))
         taken[f"buckets[{index}]"] = bucket.path
+
+
+def _state(c: Context, at: Location) -> None:
+    """Check where Slurm's state is, and that only a disk of its own is described."""
+    where, chosen, part = (
+        (*CLUSTER, "controller", "state"),
+        c.cluster.controller.state,
+        c.cluster.storage.state,
+    )
+    if chosen is not None and c.cluster.has_process_machines():
+        c.add(
+            "state.processes",
+            where,
+            chosen,
+            "nothing where machines are processes: their files outlive the controller anyway",
+            "remove state, or write local: {isolation: container}",
+        )
+    if part is None or c.provider == "local":
+        return
+    if not c.cluster.keeps_state():
+        c.add(
+            "state.not-kept",
+            (*at, "state"),
+            part.model_dump(exclude_unset=True),
+            "a disk for the state only with controller.state: kept",
+            "write controller: {state: kept}, or remove it",
+        )
+    elif part.existing is not None and part.as_shared().is_export():
+        c.add(
+            "state.export",
+            (*at, "state", "existing"),
+            part.existing,
+            "a disk, which one machine has at a time: an NFS export cannot prove that",
+            "name a volume (vol-…) or a persistent disk, or remove existing",
+        )
 
 
 def _bucket(c: Context, bucket: BucketConfig, taken: dict[str, str], at: Location) -> None:
@@ -288,10 +329,10 @@ def _own_disks(machine: InstanceType) -> int:
 
 
 def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
-    paths: dict[str, str] = {}
+    paths: dict[str, str] = {"state": STATE} if c.cluster.keeps_state() else {}
     # Without a key in the file, /home and /apps are still there: the controller exports them.
     names = dict.fromkeys(["home", "apps", *given])
-    kinds = {name: given.get(name, SharedStorage()).kind for name in names}
+    kinds = {"state": "nfs"} | {name: given.get(name, SharedStorage()).kind for name in names}
     for name in names:
         part = given.get(name, SharedStorage())
         path = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
@@ -343,6 +384,8 @@ def _spelled(c: Context, path: str) -> str:
 
 DISK_GIB = 50
 """The root disk's size where the stack file gives none (`infra.design`)."""
+STATE_GIB = 20
+"""The same of the disk with Slurm's state, on a cloud."""
 IOPS_PER_GIB, IOPS_PER_MIBS = 500, 4
 """The ratios of gp3: IOPS for each GiB and for each MiB/s (EBS user guide, "General Purpose SSD volumes")."""
 INCLUDED_IOPS = 3000
@@ -528,6 +571,8 @@ def check_performance(c: Context) -> None:
         part = getattr(cluster.storage, name)
         if part is not None and part.kind == "nfs" and part.existing is None:
             disks.append(((*CLUSTER, "storage", name), part.gp3, part.size_gib or DISK_GIB))
+    if (state := cluster.storage.state) is not None and state.existing is None:
+        disks.append(((*CLUSTER, "storage", "state"), state.gp3, state.size_gib or STATE_GIB))
     for at, gp3, size in disks:
         if gp3 is None:
             continue

@@ -29,15 +29,18 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 def prepare(context: Context) -> str:
-    """Make file systems on the volumes that this machine exports, and on its scratch disks."""
+    """Make file systems on the volumes that this machine exports, and on its scratch disks.
+
+    `kept_state` does so with the disk that outlives the controller.
+    """
     notes = []
     for mount in context.mounts():
         if mount.kind == "nfs" and mount.served_by == context.role:
             disk = volume(context, mount)
-            notes.append(f"{mount.path}: {_format(context, disk)} {disk}")
+            notes.append(f"{mount.path}: {make_file_system(context, disk)} {disk}")
         elif mount.kind == "nvme":
             disk = scratch(context)
-            notes.append(f"{mount.path}: {_format(context, disk)} {disk}")
+            notes.append(f"{mount.path}: {make_file_system(context, disk)} {disk}")
     return "; ".join(notes) or "no disks but the root disk"
 
 
@@ -76,8 +79,11 @@ def scratch(context: Context) -> str:
     return str(array)
 
 
-def _format(context: Context, device: str) -> str:
+def make_file_system(context: Context, device: str, *options: str) -> str:
     """Make a file system on a device that has none, and return what was done.
+
+    Args:
+        options: Further options of `mkfs.ext4`.
 
     Raises:
         RuntimeError: The device holds something else.
@@ -92,7 +98,7 @@ def _format(context: Context, device: str) -> str:
         raise RuntimeError(
             f"{device} holds {what} and no file system: it is not changed; empty it, or give another"
         )
-    context.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=1,nodiscard", device, timeout=240.0)
+    context.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=1,nodiscard", *options, device, timeout=240.0)
     return "made ext4 on"
 
 
@@ -122,8 +128,13 @@ def mount_volume(context: Context, mount: Mount, device: str, options: str = "de
     if any(target.iterdir()):
         copy_to_disk(context, target, device)
     context.run("mount", "-o", options, device, str(target))
-    # The disk may have grown since the last boot.
-    if mount.kind == "nfs" and _facts(context, device).get("TYPE") == "ext4":
+    if mount.kind == "nfs":
+        grow(context, mount, device)
+
+
+def grow(context: Context, mount: Mount, device: str) -> None:
+    """Let the file system of a mounted disk have all of it: the disk may have grown since the last boot."""
+    if _facts(context, device).get("TYPE") == "ext4":
         try:
             context.run("resize2fs", device, timeout=240.0)
         except CommandError as error:  # the file system works with its present size too

@@ -41,8 +41,8 @@ def update_programs(settings: Settings, settings_file: Path, role: str) -> None:
     A controller that boots again after an update keeps working meanwhile. Its slurmctld calls the programs by
     a path that leads to the new code already. Without the programs there, nodes would not start or end.
     """
-    lib = Path(str(Folders(settings).lib))
-    if role == "controller" and (lib / "requests").is_dir():
+    requests = Path(str(Folders(settings).elastic / "requests"))
+    if role == "controller" and requests.is_dir():
         # Imported late, because no other machine needs it.
         from node.elastic import programs
 

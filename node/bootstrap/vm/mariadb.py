@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
+from node.bootstrap.vm import kept_state
 
 # Slurm requests these values. Otherwise it complains at each start.
 SETTINGS = "[mysqld]\ninnodb_buffer_pool_size=256M\ninnodb_lock_wait_timeout=900\n"
@@ -29,12 +30,22 @@ def disable_autostart(context: Context) -> None:
     context.at(AT_BOOT).unlink(missing_ok=True)
 
 
+def _own(context: Context) -> None:
+    """Give the database's files to its user, whose number differs where another machine has made them."""
+    data = context.at(kept_state.MYSQL)
+    user = context.run("id", "--user", "mysql").strip()
+    if data.is_dir() and user.isdigit() and data.stat().st_uid != int(user):
+        context.run("chown", "--recursive", "mysql:mysql", str(data), timeout=START_SECONDS)
+
+
 def start(context: Context, statements: str) -> dict[str, str]:
     """Start MariaDB and runs `statements`.
 
     Returns:
         The environment variables for its clients. There are none, because its socket is at the default path.
     """
+    if context.settings.design.state() is not None:
+        _own(context)
     verb = "restart" if configure(context) else "start"
     context.run("systemctl", verb, "mariadb", timeout=START_SECONDS)
     context.run("mariadb", stdin=statements, attempts=5, pause=2.0)

@@ -71,6 +71,12 @@ def nvme(context: Context, mount: Mount) -> None:
     files.folder(context.at(mount.path.lstrip("/")), 0o1777)
 
 
+def disk(context: Context, mount: Mount) -> None:
+    """Check the disk with Slurm's state, which the step `disks` mounts: packages may need its folders."""
+    if not disks.mounted(str(context.at(mount.path.lstrip("/")))):
+        raise FileNotFoundError(f"{mount.path}: the disk with Slurm's state is not mounted there")
+
+
 def bind(context: Context, mount: Mount) -> None:
     """Check a folder of the host, which the local cloud mounts before the machine starts."""
     target = context.at(mount.path.lstrip("/"))
@@ -84,6 +90,7 @@ KINDS: Mapping[str, Callable[[Context, Mount], None]] = {
     "filestore": filestore,
     "fsx_lustre": fsx_lustre,
     "nvme": nvme,
+    "disk": disk,
     "bind": bind,
     "s3": buckets.s3,
     "gcs": buckets.gcs,
@@ -92,7 +99,7 @@ KINDS: Mapping[str, Callable[[Context, Mount], None]] = {
 
 def kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:
     """Return the kinds of storage that this machine's cloud offers, with the functions that mount them."""
-    offered = ("nfs", "nvme", *clouds.of(context.settings).storage)
+    offered = ("nfs", "nvme", "disk", *clouds.of(context.settings).storage)
     return {kind: mount for kind, mount in KINDS.items() if kind in offered}
 
 

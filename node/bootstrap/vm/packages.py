@@ -33,7 +33,9 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names = ["munge", "chrony", *slurm_packages.of_distribution(design, role), *FOR_JOBS]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
-    if role == "controller" and any(mount.served_by == "controller" for mount in mounts):
+    if role == "controller" and any(
+        mount.kind == "nfs" and mount.served_by == "controller" for mount in mounts
+    ):
         names.append("nfs-kernel-server")
     if "nvme" in kinds:
         names.append("mdadm")

@@ -148,7 +148,7 @@ def test_a_disks_letter_does_not_depend_on_the_others() -> None:
     more = devices(aws_design(mounts=(Mount("/data", "nfs", served_by="controller"), *NFS)))
     assert both == {"/home": "/dev/sdf", "/apps": "/dev/sdg"}
     assert apps == {"/apps": "/dev/sdg"}
-    assert more == {**both, "/data": "/dev/sdh"}
+    assert more == {**both, "/data": "/dev/sdi"}
 
 
 def test_efs_is_paid_by_what_is_read_and_written() -> None:

@@ -14,7 +14,7 @@ from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import Gp3, Mount
-from tests.support.stack_parts import Refused, check_refusal, check_sentences, each_refusal
+from tests.support.stack_parts import UNMAINTAINED, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import mistakes, values
 
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
@@ -153,6 +153,47 @@ REFUSED: list[Refused] = [
         "storage.buckets",
         "storage.local",
     ),
+    # The disk with Slurm's state.
+    ("local", {"controller.state": "kept"}, "controller.state", "state.processes"),
+    ("local", {"storage.state": {}}, "storage.state", "storage.local"),
+    ("aws", {"storage.state": {"size_gib": 40}}, "storage.state", "state.not-kept"),
+    (
+        "aws",
+        {"controller.state": "machine", "storage.state": {"keep": True}},
+        "storage.state",
+        "state.not-kept",
+    ),
+    (
+        "gcp",
+        {"controller.state": "kept", "storage.state.existing": "filer.lab.example:/export/state"},
+        "storage.state.existing",
+        "state.export",
+    ),
+    (
+        "gcp",
+        {"controller.state": "kept", "storage.state.size_gib": 5},
+        "storage.state.size_gib",
+        "storage.disk-too-small",
+    ),
+    (
+        "aws",
+        {"controller.state": "kept", "storage.state": {"keep": True, "snapshot": True}},
+        "storage.state.snapshot",
+        "snapshot.with-keep",
+    ),
+    (
+        "gcp",
+        {"controller.state": "kept", "storage.state.gp3": {"iops": 4000}},
+        "storage.state.gp3",
+        "gp3.not-aws",
+    ),
+    ("aws", {"controller.state": "kept", "storage.home.path": "/state"}, "storage.home.path", "mount.twice"),
+    (
+        "aws",
+        {"controller.state": "kept", "storage.buckets": [{"bucket": "s3://d-1", "path": "/state/d"}]},
+        "storage.buckets[0].path",
+        "mount.inside-other",
+    ),
     # Scripts that run as root.
     *(
         (
@@ -239,6 +280,23 @@ def test_a_disk_is_exported_by_the_controller_and_an_export_is_not() -> None:
     assert (found["home"].served_by, found["home"].size_gib) == ("controller", None)
     assert (found["apps"].served_by, found["apps"].existing) == (None, EXPORT["existing"])
     assert "nfsvers" not in found["apps"].options, "a server of somebody's may speak any version"
+
+
+def test_the_state_is_kept_where_there_is_accounting_or_where_it_is_asked_for() -> None:
+    options = "noatime,errors=remount-ro"
+    disk = Mount("/state", "disk", ("controller",), "controller", options, 20, name="state")
+    assert mounted("aws", {"slurm.accounting": True, **UNMAINTAINED})["state"] == disk
+    assert mounted("gcp", {"controller.state": "kept"})["state"] == disk
+    assert "state" not in mounted("aws", {})
+    assert "state" not in mounted(
+        "aws", {"slurm.accounting": True, "controller.state": "machine", **UNMAINTAINED}
+    )
+    # Files of process machines are this machine's, and those of a container machine are a disk image's.
+    assert "state" not in mounted("local", {"slurm.accounting": True})
+    boots = {"slurm.accounting": True, "local": {"isolation": "container"}}
+    assert mounted("local", boots)["state"].size_gib == 2
+    again = mounted("aws", {"controller.state": "kept", "storage.state.existing": "vol-01234567"})["state"]
+    assert (again.existing, again.size_gib) == ("vol-01234567", None)
 
 
 def test_a_bucket_is_where_users_are() -> None:

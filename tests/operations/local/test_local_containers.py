@@ -12,9 +12,9 @@ import pytest
 from cli.doctor.finding import Severity
 from cli.local.diagnosis.cluster import containers
 from cli.local.diagnosis.cluster import images as cached_images
-from localcloud import cgroups, images, layers
+from localcloud import cgroups, images, layers, volumes
 from localcloud.containers import read_isolation
-from node.model import CONTAINER, PROCESS, ClusterDesign
+from node.model import CONTAINER, PROCESS, ClusterDesign, Mount
 from operations.local import containers as container_machines
 from operations.local import system_packages
 from operations.local.agent import end_cluster
@@ -68,6 +68,19 @@ def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1000)
         assert "run as root (sudo)" in said()
+
+
+@pytest.mark.usefixtures("able")
+def test_a_disk_for_the_state_needs_a_loop_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = design(isolation="container", mounts=(Mount("/state", "disk", ("controller",), "controller"),))
+    monkeypatch.setattr(volumes, "unavailable", lambda: "losetup: cannot find an unused loop device")
+    assert container_machines.unsupported_reason(WANTED, lambda: "") is None
+    reason = container_machines.unsupported_reason(kept, lambda: "") or ""
+    assert "cannot find an unused loop device" in reason
+    assert "modprobe loop; or write controller: {state: machine}" in reason
+    monkeypatch.undo()
+    if os.geteuid() == 0 and Path("/dev/loop-control").exists():
+        assert volumes.unavailable() == ""
 
 
 class _Full:

@@ -112,7 +112,7 @@ def _measured(context: Context) -> dict[str, object]:
 
 def _on_own_disk(context: Context, mount: Mount) -> bool:
     """Return whether a mount is on the machine's own disk. A server of another mount could hang the agent."""
-    return mount.kind == "nvme" or (mount.kind == "nfs" and mount.served_by == context.role)
+    return mount.kind == "nvme" or (mount.kind in ("nfs", "disk") and mount.served_by == context.role)
 
 
 def install_agent(context: Context, region: str) -> None:

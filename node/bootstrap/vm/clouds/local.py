@@ -25,6 +25,8 @@ SOCKET = f"{HOME}/cloud/agent.sock"
 SECRETS = f"{HOME}/secrets"
 """The secret store's folder. It and the socket are on the controller only."""
 HOME_OF_ROOT = "/home/root"
+STATE_DEVICE = "/dev/slurm-stacks-state"
+"""The disk that outlives the controller, on the controller only."""
 
 
 class Folder:
@@ -99,7 +101,10 @@ class Local:
         """Do nothing, because only cloud-init would change the name."""
 
     def disk(self, context: Context, mount: Mount) -> Disk:
-        raise ValueError(f"{mount.path}: machines of the local stack have no disks to export")
+        if mount.kind != "disk":
+            raise ValueError(f"{mount.path}: machines of the local stack have no disks to export")
+        device = context.at(STATE_DEVICE.lstrip("/"))
+        return Disk("the state's disk", lambda: str(device) if device.exists() else None)
 
     def scratch(self, context: Context) -> list[str]:
         return []

@@ -1,0 +1,164 @@
+"""Puts on a disk of its own what must outlive the controller, so that another machine can take over.
+
+The disk is mounted at `STATE`, and its folders at their usual places:
+
+    slurmctld   Slurm's StateSaveLocation: queue, reservations, node states, accounting records not yet sent
+    elastic     the elastic daemon's ledger and records
+    mysql       the accounting's database
+    ssh         the machine's SSH host keys
+
+One machine has the disk at a time. The cloud attaches it to one machine, and its ext4 has multiple mount
+protection (MMP): the kernel that has it mounted writes a sign of life each second, and a kernel that would
+mount it waits until it has seen none for a while, or refuses. `state_guard` watches it from then on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from node import plurals
+from node.bootstrap import files
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context
+from node.bootstrap.vm import disks, state_guard, users
+from node.model import Mount
+from node.waiting import wait_at_most
+
+SIGN_OF_LIFE_SECONDS = 1
+"""MMP's interval. With it the kernel waits 22 s for a machine that has lost its power, instead of 43 s."""
+MOUNT_SECONDS = 120.0
+COPY_SECONDS = 120.0
+HELD_SECONDS = 20.0
+STOPPED = ("slurmctld", "elastic", "slurmdbd")
+"""The services that write to these folders, besides the database."""
+MYSQL = "var/lib/mysql"
+KEYS = "ssh_host_*_key*"
+
+
+def prepare(context: Context, mount: Mount) -> str:
+    """Mount the disk and its folders, take the host keys from it, and start to watch it.
+
+    Raises:
+        TimeoutError: The disk was not attached in time.
+        RuntimeError: Another machine has the disk, or it holds something else.
+    """
+    device = disks.volume(context, mount)
+    if disks.mounted(str(context.at(mount.path.lstrip("/")))) is None:
+        # On a machine that is up they may use the folders of the root disk until now.
+        _stop(context)
+        said = disks.make_file_system(context, device)
+        _mount(context, mount, device)
+        disks.grow(context, mount, device)
+    else:
+        said = "has"
+    fresh = [name for name, place in _places(context).items() if _bind(context, mount, name, place)]
+    if "slurmctld" not in fresh:
+        # The cluster is up, although this machine may never have been its controller.
+        context.report.content["was_ready"] = True
+    _host_keys(context, mount)
+    log = context.path(context.folders.log) / "state.log"
+    files.folder(context.path(context.folders.run), 0o755, context.slurm_user)
+    python, code = context.settings.site.python, context.folders.code
+    context.services.start(state_guard.service(python, code, mount.path, context.folders.run, log))
+    return f"{said} {device}" + (f" (new: {', '.join(fresh)})" if fresh else "")
+
+
+def check_held(context: Context) -> None:
+    """Check that this machine holds the disk.
+
+    Raises:
+        RuntimeError: It does not, so nothing that writes to it may start.
+    """
+    status = state_guard.status_file(context.folders.run)
+    if not wait_at_most(lambda: state_guard.held(status), HELD_SECONDS):
+        why = state_guard.reason(status)
+        raise RuntimeError(
+            f"this machine does not hold the disk with Slurm's state, so nothing starts: {why}"
+        )
+
+
+def _places(context: Context) -> dict[str, Path]:
+    folders = context.folders
+    found = {"slurmctld": context.path(folders.state), "elastic": context.path(folders.elastic)}
+    if context.settings.design.slurm.accounting:
+        found["mysql"] = context.at(MYSQL)
+    return found
+
+
+def _stop(context: Context) -> None:
+    for name in STOPPED:
+        context.services.stop(name)
+    if context.at(MYSQL).is_dir():
+        # The unit is not there before the package is.
+        context.run("systemctl", "stop", "mariadb", timeout=120.0, allow=range(256))
+
+
+def _mount(context: Context, mount: Mount, device: str) -> None:
+    header = context.run("dumpe2fs", "-h", device, allow=range(256))
+    words = next(
+        (line.split() for line in header.splitlines() if line.startswith("Filesystem features:")), []
+    )
+    if not words:
+        raise RuntimeError(
+            f"{device} has no ext4, which shows whether another machine has it: it is not used"
+        )
+    if "mmp" not in words:
+        context.run("tune2fs", "-O", "mmp", "-E", f"mmp_update_interval={SIGN_OF_LIFE_SECONDS}", device)
+    target = files.folder(context.at(mount.path.lstrip("/")))
+    # What the kernel still knows of the disk from before may be another machine's by now.
+    context.run("blockdev", "--flushbufs", device)
+    try:
+        context.run("mount", "-o", mount.options, device, str(target), timeout=MOUNT_SECONDS)
+    except CommandError as error:
+        raise RuntimeError(
+            f"{mount.path}: {device} cannot be mounted: another machine may have it, which must end first "
+            f"(the kernel's log has the cause: dmesg)\n{error}"
+        ) from error
+
+
+def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
+    """Mount a folder of the disk at its place, and return whether the disk did not have it before.
+
+    A folder that is new on the disk begins with the files of its place.
+    """
+    disk = context.at(mount.path.lstrip("/"))
+    if (there := disks.mounted(str(place))) is not None and there == disks.mounted(str(disk)):
+        return False
+    source, draft = disk / name, disk / f".{name}.new"
+    place.mkdir(parents=True, exist_ok=True)
+    new = not source.exists()
+    if new:
+        shutil.rmtree(draft, ignore_errors=True)
+        context.run("cp", "--archive", "--no-target-directory", str(place), str(draft), timeout=COPY_SECONDS)
+        draft.rename(source)
+    context.run("mount", "--bind", str(source), str(place))
+    return new
+
+
+def _host_keys(context: Context, mount: Mount) -> None:
+    """Give this machine the host keys on the disk, so that users' known_hosts fit a new controller."""
+    own, kept = context.at("etc/ssh"), context.at(mount.path.lstrip("/")) / "ssh"
+    if not kept.exists():
+        users.host_keys(context)
+        draft = files.folder(kept.with_name(".ssh.new"), 0o700)
+        for key in own.glob(KEYS):
+            shutil.copy2(key, draft / key.name)
+        draft.rename(kept)
+    elif changed := [key for key in sorted(kept.glob(KEYS)) if not _same(own / key.name, key)]:
+        for key in own.glob(KEYS):
+            key.unlink()
+        for key in sorted(kept.glob(KEYS)):
+            files.write(own / key.name, key.read_bytes(), 0o644 if key.suffix == ".pub" else 0o600)
+        context.run("systemctl", "try-reload-or-restart", "ssh.service", allow=range(256))
+        context.report.content["facts"]["host keys"] = (
+            f"{plurals.count(len(changed), 'file')} from {mount.path}"
+        )
+    context.report.content["host_keys"] = users.host_keys(context)
+
+
+def _same(file: Path, other: Path) -> bool:
+    try:
+        return file.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
