@@ -1,7 +1,7 @@
 """Slurm's release, and the differences between the releases of the supported distributions.
 
-Debian 12 has 22.05, Ubuntu 24.04 has 23.11, and Debian 13 has 24.11. Every difference that matters here is a
-field of `Traits`. Other code checks a trait, never a version.
+Debian 12 has 22.05, Ubuntu 24.04 has 23.11, Debian 13 has 24.11, and Debian testing has 26.05. Every difference
+that matters here is a field of `Traits`. Other code checks a trait, never a version.
 """
 
 from __future__ import annotations
@@ -86,26 +86,49 @@ class Traits:
         boot_time_in_uptime: Whether `slurmd -b` counts the time since its start in whole seconds of the
             kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.02 on it
             uses the clock.
+        http: Whether slurmctld answers HTTP on its port, and has a plugin for metrics (25.11).
     """
 
     private_data_cloud: bool
     cloud_reg_addrs: bool
     cgroup_off: str
     boot_time_in_uptime: bool
+    http: bool
 
 
 TRAITS: Mapping[Version, Traits] = {
     (22, 5): Traits(
-        private_data_cloud=True, cloud_reg_addrs=True, cgroup_off="cgroup/v1", boot_time_in_uptime=True
+        private_data_cloud=True,
+        cloud_reg_addrs=True,
+        cgroup_off="cgroup/v1",
+        boot_time_in_uptime=True,
+        http=False,
     ),
     (23, 11): Traits(
-        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="cgroup/v1", boot_time_in_uptime=False
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="cgroup/v1",
+        boot_time_in_uptime=False,
+        http=False,
     ),
     (24, 11): Traits(
-        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="disabled", boot_time_in_uptime=False
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="disabled",
+        boot_time_in_uptime=False,
+        http=False,
+    ),
+    (25, 11): Traits(
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="disabled",
+        boot_time_in_uptime=False,
+        http=True,
     ),
 }
 """The traits of each release, valid until the next row's. Sources: Slurm's RELEASE_NOTES and source code."""
+NEWEST_TESTED: Version = (26, 5)
+"""The newest release that tests/cluster/test_releases.py runs."""
 
 
 def traits(version: Version) -> Traits:

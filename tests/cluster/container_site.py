@@ -16,6 +16,37 @@ from tests.support.checkout import Checkout, until
 USER = "ana"
 NUMBER = 2001
 HOSTS = ("controller", "login-0", "debug-0", "debug-1")
+_IMAGE = """
+set -e
+umoci init --layout image
+umoci new --image image:v1
+umoci unpack --rootless --image image:v1 draft
+for program in {programs}; do
+    path=$(command -v $program)
+    for file in $path $(ldd $path | grep -o '/[^ ]*'); do
+        mkdir -p draft/rootfs$(dirname $file)
+        cp -L $file draft/rootfs$file
+    done
+done
+{more}
+[ -e draft/rootfs/bin ] || ln -s usr/bin draft/rootfs/bin
+mkdir -p draft/rootfs/etc
+echo "root:x:0:0::/root:/bin/sh" >draft/rootfs/etc/passwd
+echo "root:x:0:" >draft/rootfs/etc/group
+echo "made by a test" >draft/rootfs/etc/image
+umoci repack --image image:v1 draft
+umoci config --image image:v1 --config.env WHERE=image --config.env COLOUR=of-the-image
+"""
+
+
+def image_script(*programs: str, more: str = "") -> str:
+    """Return a shell script that makes the image `image:v1`, as a registry's image would be unpacked.
+
+    Args:
+        programs: The programs of the machine that the image has.
+        more: Commands that put more into the folder `draft/rootfs`.
+    """
+    return _IMAGE.format(programs=" ".join(programs), more=more)
 
 
 class Site:

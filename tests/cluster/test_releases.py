@@ -8,6 +8,7 @@ machines that are processes. The others are machines that boot, from the package
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 from localcloud.containers import leftovers
 from node.slurm import version
 from operations.local import containers, system_packages
+from tests.cluster.container_site import image_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import need_containers
 
@@ -38,7 +40,7 @@ STACK = """
         local: {{isolation: {isolation}{suite}}}
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: {nodes}}}, default: true}}
-        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}
+        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}{containers}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 RECONFIGURES = 200
@@ -48,6 +50,8 @@ AWAY_SECONDS = 5.0
 
 
 UNIT = "slurm-stacks-slurmctld.service"
+CONTAINER_USER = "games"
+"""An ordinary user that every machine has, of the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             nodes=nodes,
             accounting=str(accounting).lower(),
             more=f", {more}" if more else "",
+            containers="\n        containers: {runtime: oci}" if container else "",
         )
 
     if container:
@@ -181,6 +186,29 @@ def test_a_heterogeneous_job_gets_its_parts_together(release: Release) -> None:
     assert len(set(nodes)) == 2
 
 
+def test_slurmctlds_metrics_are_read_on_the_controller_and_from_a_node(release: Release) -> None:
+    """By the form that Slurm's doc/html/metrics.shtml shows. No release before 25.11 has them."""
+    text = release.run("scontrol", "--version")
+    if not release.container or not version.traits(version.parse(text)).http:
+        pytest.skip(f"{text.strip()} has no metrics here (node/slurm/conf.py)")
+    held = release.submit("--hold", script="true")
+    read = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
+
+    def metrics(host: str, page: str, *start: str) -> dict[str, float]:
+        url = f"http://{host}:6817/metrics/{page}"
+        lines = release.run(*start, "python3", "-c", read, url).splitlines()
+        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    jobs = metrics("localhost", "jobs")
+    assert (jobs["slurm_jobs_pending"], jobs["slurm_jobs_running"]) == (1.0, 0.0)
+    # The reading job runs, too.
+    assert metrics("controller", "jobs", "srun", "-N1")["slurm_jobs_running"] == 1.0
+    assert metrics("controller", "nodes", "srun", "-N1")["slurm_nodes"] == 3.0
+    assert metrics("controller", "partitions", "srun", "-N1")['slurm_partition_nodes{partition="debug"}'] == 3.0
+    release.run("scancel", held)
+
+
 def test_the_database_has_what_ran(release: Release) -> None:
     if not release.accounting:
         pytest.skip("packages of accounting are missing")
@@ -188,6 +216,30 @@ def test_the_database_has_what_ran(release: Release) -> None:
     release.ends(number)
     states = ("sacct", "-X", "-a", "-n", "-P", "-j", number, "--format=State")
     until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row", 0.5)
+
+
+def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
+    """On two nodes, by a batch job of an ordinary user, in an image that is unpacked as the page says."""
+    if not release.container:
+        pytest.skip("machines that are processes have no containers")
+    folder = release.shared / "box"
+    release.run("install", "-d", "-o", CONTAINER_USER, str(folder))
+
+    def user(command: str) -> str:
+        return release.run("runuser", "-u", CONTAINER_USER, "--", "sh", "-c", f"cd {folder}; {command}")
+
+    user(image_script("sh", "cat", "id"))
+    user("umoci unpack --rootless --image image:v1 bundle")
+    inside = "cat /etc/image; id -un; echo $SLURM_PROCID in $PWD"
+    step = shlex.join(["srun", "-l", f"--container={folder}/bundle", "sh", "-c", inside])
+    number = user(f"sbatch --parsable -N2 --output=steps --wrap {shlex.quote(step)}").strip()
+    release.ends(number)
+    expected = [
+        f"{rank}: {line}"
+        for rank in "01"
+        for line in ("made by a test", CONTAINER_USER, f"{rank} in {folder}")
+    ]
+    assert sorted(user("cat steps").splitlines()) == sorted(expected)
 
 
 def test_a_live_change_adds_a_node_under_a_job(release: Release) -> None:
