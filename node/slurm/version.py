@@ -1,7 +1,7 @@
 """Slurm's release, and the differences between the releases of the supported distributions.
 
-Debian 12 has 22.05, Ubuntu 24.04 has 23.11, Debian 13 has 24.11, and Debian testing has 26.05. Every difference
-that matters here is a field of `Traits`. Other code checks a trait, never a version.
+Debian 12 has 22.05, Ubuntu 24.04 has 23.11, Debian 13 has 24.11, and Debian testing has 26.05. Every
+difference that matters here is a field of `Traits`. Other code checks a trait, never a version.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def test_slurmctlds_metrics_are_read_on_the_controller_and_from_a_node(release: 
     if not release.container or not version.traits(version.parse(text)).http:
         pytest.skip(f"{text.strip()} has no metrics here (node/slurm/conf.py)")
     held = release.submit("--hold", script="true")
-    read = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
+    read = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=60).read().decode())"
 
     def metrics(host: str, page: str, *start: str) -> dict[str, float]:
         url = f"http://{host}:6817/metrics/{page}"
@@ -202,10 +202,10 @@ def test_slurmctlds_metrics_are_read_on_the_controller_and_from_a_node(release: 
 
     jobs = metrics("localhost", "jobs")
     assert (jobs["slurm_jobs_pending"], jobs["slurm_jobs_running"]) == (1.0, 0.0)
-    # The reading job runs, too.
-    assert metrics("controller", "jobs", "srun", "-N1")["slurm_jobs_running"] == 1.0
-    assert metrics("controller", "nodes", "srun", "-N1")["slurm_nodes"] == 3.0
-    assert metrics("controller", "partitions", "srun", "-N1")['slurm_partition_nodes{partition="debug"}'] == 3.0
+    job = ("srun", "-N1")
+    assert metrics("controller", "jobs", *job)["slurm_jobs_running"] == 1.0, "the reading job runs"
+    assert metrics("controller", "nodes", *job)["slurm_nodes"] == 3.0
+    assert metrics("controller", "partitions", *job)['slurm_partition_nodes{partition="debug"}'] == 3.0
     release.run("scancel", held)
 
 

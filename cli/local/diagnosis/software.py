@@ -171,7 +171,8 @@ def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
     if release > NEWEST_TESTED:
         yield warns(
             "packages.release",
-            f"Slurm {spell(release)} is newer than {spell(NEWEST_TESTED)}, the newest that this was tested with",
+            f"Slurm {spell(release)} is newer than {spell(NEWEST_TESTED)}, the newest that this was tested "
+            "with",
             f"It may work. If it does not, install an older release: {pages.SLURM}.",
         )
         return
