@@ -320,7 +320,9 @@ def _image(cluster: ClusterConfig, facts: Catalog) -> model.Image:
     if cluster.provider == "local":
         return model.Image(source=cluster.local.suite if cluster.local else None)
     image = cluster.image
-    return model.Image(source=distributions.chosen(cluster, facts), id=image.id, bake=image.bake)
+    return model.Image(
+        source=distributions.chosen(cluster, facts), id=image.id, bake=image.bake, revision=image.revision
+    )
 
 
 def _image_id(image: OwnImageConfig | None) -> str | None:

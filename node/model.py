@@ -487,11 +487,13 @@ class Image:
         source: The name of a distribution (ubuntu-24.04), or of its suite on the local stack (trixie).
         id: Id of an existing image, used instead of `source`.
         bake: Whether images are built from `source` or `id` first, by the steps of the bootstrap.
+        revision: A word of the user's; another one has the images built again.
     """
 
     source: str | None = None
     id: str | None = None
     bake: bool = False
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

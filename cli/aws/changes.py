@@ -58,6 +58,7 @@ OWN: dict[str, Row] = {
     "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
+    "image.revision": Row(Kind.RENEWED, ("image.revision",), _KEPT),
     "network.public_cidr": Row(
         Kind.HEAD, ("network.public_cidr",), "to addresses that a subnet has now: not possible"
     ),

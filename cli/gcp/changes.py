@@ -51,6 +51,7 @@ OWN: dict[str, Row] = {
     "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
+    "image.revision": Row(Kind.RENEWED, ("image.revision",), _KEPT),
     "network.public_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
     "network.private_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
     "network.zones": Row(Kind.NODES, (), "the head stays in gcp:zone"),

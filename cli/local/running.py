@@ -66,7 +66,7 @@ OWN: dict[str, Row] = {
     **table.without_effect(_CLOUDS, *table.ON_AWS),
     "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
     "image.source": Row(Kind.NOTHING, ("access.user",), _CLOUDS),
-    **table.without_effect(_CLOUDS, "image.id", "image.bake"),
+    **table.without_effect(_CLOUDS, "image.id", "image.bake", "image.revision"),
     **table.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),

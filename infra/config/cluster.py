@@ -285,6 +285,12 @@ class ImageConfig(Section):
         description="Build images from `source` or `id` first, with the nodes' software, so that nodes start "
         "faster.",
     )
+    revision: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,30}$",
+        description="Any word, such as the day: another one has `up` build the baked images again, with the "
+        "packages that there are by then.",
+    )
 
 
 class OwnImageConfig(Section):

@@ -111,6 +111,10 @@ def test_what_an_image_does_not_hold_makes_no_new_one(change: str) -> None:
         ({"mounts": (*NFS, Mount("/local", "nvme", roles=("compute",)))}, {"compute", "compute-nvidia-open"}),
         ({"slurm": SlurmSettings(accounting=True)}, {"controller"}),
         ({"trains": False}, {"controller"}),
+        (
+            {"image": Image("ubuntu-24.04", bake=True, revision="2026-11-26")},
+            {"controller", "compute", "compute-nvidia-open"},
+        ),
     ],
 )
 def test_a_changed_content_of_an_image_changes_its_digest(

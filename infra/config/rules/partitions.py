@@ -561,6 +561,14 @@ def check_image(c: Context, image: ImageConfig) -> None:
         )
     if c.provider == "local" and image.bake:
         c.add("image.local", (*at, "bake"), True, NO_IMAGE, "remove it")
+    if image.revision is not None and not image.bake:
+        c.add(
+            "image.revision-unused",
+            (*at, "revision"),
+            image.revision,
+            "a revision only with image: {bake: true}",
+            "remove it: other images are not built here",
+        )
     if image.id is not None:
         check_image_id(c, image.id, (*at, "id"))
 

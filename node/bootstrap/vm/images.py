@@ -75,6 +75,7 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
         **({"containers": [package.sha256 for package in packaged]} if packaged else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         **slurm_packages.content(design.slurm),
+        **({"revision": design.image.revision} if design.image.revision is not None else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),
         "lustre": any(mount.kind == "fsx_lustre" and kind.role in mount.roles for mount in design.mounts),

@@ -115,7 +115,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
     assert renewed == {
         "partitions.instance_type", "partitions.spot", "partitions.placement", "partitions.reservation",
-        "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.id",
+        "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.id", "image.revision",
         "partitions.aws.gp3", "partitions.aws.neuron_cores",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",

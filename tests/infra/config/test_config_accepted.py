@@ -134,7 +134,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", UNMAINTAINED | {"containers": pyxis("gs://bucket/enroot.deb")}),
     ("aws", UNMAINTAINED | {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("gcp", {"slurm.packages": pyxis("gs://bucket/slurmd.deb")["packages"]}),
-    ("gcp", {"slurm.source": "debian-13", "image.bake": True}),
+    ("gcp", {"slurm.source": "debian-13", "image.bake": True, "image.revision": "2026-11-26"}),
     ("local", {"slurm.source": "debian-13", "local.isolation": "container"}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
     ("batch", ours()),

@@ -44,6 +44,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("gcp", {"controller.image": {"id": "ami-01234567!"}}, "controller.image.id", "image.id"),
     ("gcp", {"image.id": "ami-0123456789abcdef0"}, "image.id", "image.id"),
     ("local", {"image.bake": True}, "image.bake", "image.local"),
+    ("aws", {"image.revision": "2026-11-26"}, "image.revision", "image.revision-unused"),
+    ("gcp", {"image.bake": True, "image.revision": "New one"}, "image.revision", "value.form"),
     ("local", {"partitions[0].image.id": "ami-01234567"}, "partitions[0].image.id", "image.local"),
     ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", "image.id"),
     # place
