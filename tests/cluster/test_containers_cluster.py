@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.container_site import NUMBER, USER, Site, container_site, image_script
+from tests.cluster.container_site import NUMBER, PROGRAMS, USER, Site, container_site, image_script
 from tests.support.checkout import ROOT, until
 from tests.support.containers import cluster_image
 
@@ -32,7 +32,7 @@ library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 left=$(printf -- '--exclude=%s ' test idlelib lib2to3 ensurepip __pycache__ 'config-*')
 tar -C / $left -cf - $library | tar -C draft/rootfs -xf -
 """
-IMAGE = image_script("sh", "cat", "id", "env", "ls", "sleep", "python3", more=PYTHON)
+IMAGE = image_script(PROGRAMS, more=PYTHON)
 TRAIN = """
 import json, os, time
 from pathlib import Path

@@ -228,7 +228,7 @@ def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
     def user(command: str) -> str:
         return release.run("runuser", "-u", CONTAINER_USER, "--", "sh", "-c", f"cd {folder}; {command}")
 
-    user(image_script("sh", "cat", "id"))
+    user(image_script(("sh", "cat", "id")))
     user("umoci unpack --rootless --image image:v1 bundle")
     inside = "cat /etc/image; id -un; echo $SLURM_PROCID in $PWD"
     step = shlex.join(["srun", "-l", f"--container={folder}/bundle", "sh", "-c", inside])
