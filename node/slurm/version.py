@@ -39,11 +39,17 @@ def short(text: str) -> str:
     return match[0] if match else text.strip()
 
 
-def reconfigure_survives_scripts(text: str) -> bool:
-    """Return whether slurmctld survives `scontrol reconfigure` while its prolog or epilog runs.
+_SCRIPTS_KILLED: Version = (23, 11)
+_SCRIPTS_AWAITED: Mapping[Version, int] = {(25, 5): 7, (25, 11): 4}
+"""Release -> its first patch with SchedMD's commit 34776eeb61. Later releases have it from the start."""
 
-    From 23.11.0 on a reconfigure kills these scripts, and before 23.11.8 it does not wait for the messages of
-    their end (SchedMD's commit a914847a5b). Earlier releases reconfigure in place and kill no script.
+
+def reconfigure_survives_scripts(text: str) -> bool:
+    """Return whether `scontrol reconfigure` does no harm while slurmctld's prolog or epilog runs.
+
+    From 23.11 on a reconfigure kills these scripts. Before the patches of `_SCRIPTS_AWAITED` slurmctld handles
+    their ends after it has saved its jobs and unloaded plugins, so it may crash, and what such an end changes
+    in a job is lost. Earlier releases reconfigure in place and kill no script.
 
     Args:
         text: The release, as Slurm's programs print it. If it names none, the answer is no.
@@ -51,7 +57,10 @@ def reconfigure_survives_scripts(text: str) -> bool:
     match = _PATCH.search(text)
     if match is None:
         return False
-    return not (23, 11, 0) <= (int(match[1]), int(match[2]), int(match[3] or 0)) < (23, 11, 8)
+    release, patch = (int(match[1]), int(match[2])), int(match[3] or 0)
+    if release < _SCRIPTS_KILLED or release > max(_SCRIPTS_AWAITED):
+        return True
+    return release in _SCRIPTS_AWAITED and patch >= _SCRIPTS_AWAITED[release]
 
 
 def cleans_up_requeued_jobs(text: str) -> bool:
