@@ -2,9 +2,9 @@
 
 From 23.11 on `scontrol reconfigure` replaces slurmctld's process. It kills the scripts that run (prologs and
 epilogs of slurmctld), which the new process repeats. Many releases handle the ends of these scripts too late
-(`version.reconfigure_survives_scripts`): slurmctld may crash, and a job may begin twice. Our prolog runs while
-a job's nodes boot, so this is no rare case: on those releases the configuration is read again only while no
-such script runs.
+(`version.reconfigure_survives_scripts`): slurmctld may crash, and a job may begin twice. Our prolog runs
+while a job's nodes boot, so this is no rare case: on those releases the configuration is read again only
+while no such script runs.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Reconfiguration:
             return ""
         return (
             "nodes that are up read the new configuration as soon as no job starts or ends, because "
-            f"slurmctld {version.short(self._release())} may crash or lose a job's start if it is reconfigured "
-            "meanwhile"
+            f"slurmctld {version.short(self._release())} may crash, or begin a job twice, if it is "
+            "reconfigured meanwhile"
         )
 
     def once(self) -> bool:

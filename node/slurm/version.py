@@ -47,9 +47,9 @@ _SCRIPTS_AWAITED: Mapping[Version, int] = {(25, 5): 7, (25, 11): 4}
 def reconfigure_survives_scripts(text: str) -> bool:
     """Return whether `scontrol reconfigure` does no harm while slurmctld's prolog or epilog runs.
 
-    From 23.11 on a reconfigure kills these scripts. Before the patches of `_SCRIPTS_AWAITED` slurmctld handles
-    their ends after it has saved its jobs and unloaded plugins, so it may crash, and what such an end changes
-    in a job is lost. Earlier releases reconfigure in place and kill no script.
+    From 23.11 on a reconfigure kills these scripts. Before the patches of `_SCRIPTS_AWAITED` slurmctld
+    handles their ends after it has saved its jobs and unloaded plugins, so it may crash, and what such an end
+    changes in a job is lost. Earlier releases reconfigure in place and kill no script.
 
     Args:
         text: The release, as Slurm's programs print it. If it names none, the answer is no.
