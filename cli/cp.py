@@ -6,7 +6,6 @@ import contextlib
 import glob
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from cli import provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
-from operations import openssh, pages
+from operations import openssh, pages, programs
 from operations.access import Inside
 
 if TYPE_CHECKING:
@@ -52,9 +51,12 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
             "both ends are on the login machine: `./cluster exec --stack "
             f"{up.stack.name} -- cp …` copies there",
             EXIT_USAGE,
+            code="cp.both-remote",
         )
     else:
-        raise UserError(f"cp goes one way, to the login machine or from it: {_HOW}", EXIT_USAGE)
+        raise UserError(
+            f"cp goes one way, to the login machine or from it: {_HOW}", EXIT_USAGE, code="cp.directions"
+        )
 
 
 def stanza(up: StackUp) -> str:
@@ -82,6 +84,7 @@ def _remote_path(path: str) -> str | None:
             f"{path}: {match[1]} is no machine of the stack; write :PATH for the login machine, or ./{path} "
             "for a file here with a colon in its name",
             EXIT_USAGE,
+            code="cp.machine",
         )
     # Users are accustomed to write `~` for the home folder.
     return re.sub(r"^~(/+|$)", "", match[2]) or "."
@@ -90,7 +93,7 @@ def _remote_path(path: str) -> str | None:
 def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     for path in sources:
         if not Path(path).exists():
-            raise UserError(f"{path}: there is no such file here")
+            raise UserError(f"{path}: there is no such file here", code="cp.no-local-file")
     chosen = provider.load(up.provider)
     files = chosen.files_here(up.stack)
     if isinstance(files, Inside):
@@ -118,7 +121,7 @@ def _tell(files: Files, goal: str) -> None:
 def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     parent = Path(last).absolute().parent
     if not parent.is_dir():
-        raise UserError(f"{last}: there is no folder {parent} here")
+        raise UserError(f"{last}: there is no folder {parent} here", code="cp.no-local-folder")
     files = provider.load(up.provider).files_here(up.stack)
     if isinstance(files, Inside):
         fetch_inside(files, sources, last)
@@ -138,7 +141,7 @@ def _matching(files: Files, source: str) -> list[str]:
         return [str(path)]
     if found := sorted(glob.glob(str(path))):  # noqa: PTH207 - the whole path is the pattern
         return found
-    raise UserError(f":{source}: there is no such file on the login machine")
+    raise UserError(f":{source}: there is no such file on the login machine", code="cp.no-remote-file")
 
 
 def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> None:
@@ -151,32 +154,33 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
     """
     if (given.endswith("/") or len(sources) > 1) and not Path(goal).is_dir():
         where = "here" if shown == given else "on the login machine"
-        raise UserError(f"{shown}: there is no such folder {where}")
+        code = "cp.no-local-folder" if where == "here" else "cp.no-remote-folder"
+        raise UserError(f"{shown}: there is no such folder {where}", code=code)
     words = ["cp", "-R", "--", *sources, goal]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise UserError(done.stderr.strip() or f"cp ended with status {done.returncode}")
+    done = programs.capture(words)
+    if done.failed:
+        raise UserError(done.err.strip() or f"cp ended with status {done.status}", code="cp.failed")
 
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
     target = provider.load(up.provider).ssh(up.stack)
     known = openssh.keep_host_keys(folders.make_state_dir(up.stack), target.host_keys)
     words = [*openssh.scp_arguments(target, known), *sources, goal]
-    try:
-        # scp shows its progress on standard output if that is a terminal.
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    except FileNotFoundError:
+    # scp shows its progress on standard output if that is a terminal.
+    done = programs.show(words, errors=False)
+    if done.status == programs.CANNOT_RUN:
         raise UserError(
             "files go to the login machine by `scp`, which is not on PATH: install OpenSSH's client "
             f"({pages.OPENSSH})",
             EXIT_REFUSED,
-        ) from None
-    if done.returncode == 0:
-        print(done.stderr, end="", file=sys.stderr)
+            code="cp.no-scp",
+        )
+    if not done.failed:
+        print(done.err, end="", file=sys.stderr)
         return
-    if done.returncode == openssh.OWN_FAILURE or openssh.is_connection_failure(done.stderr):
-        raise openssh.explain(target, done.stderr)
-    raise UserError(done.stderr.strip() or f"scp ended with status {done.returncode}")
+    if done.status == openssh.OWN_FAILURE or openssh.is_connection_failure(done.err):
+        raise openssh.explain(target, done.err)
+    raise UserError(done.err.strip() or f"scp ended with status {done.status}", code="cp.failed")
 
 
 _COPY_LINES = ("cp", "-R", "--remove-destination", "--")
@@ -208,8 +212,8 @@ def send_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
         UserError: Something was not copied; the message names it.
     """
     several = goal.endswith("/") or len(sources) > 1
-    if several and _run_inside(machine, ["test", "-d", goal]).returncode:
-        raise UserError(f":{goal}: there is no such folder on the login machine")
+    if several and _run_inside(machine, ["test", "-d", goal]).failed:
+        raise UserError(f":{goal}: there is no such folder on the login machine", code="cp.no-remote-folder")
     with _Folders() as here:
         _copy(machine, [here.word(Path(source)) for source in sources], goal, here)
 
@@ -225,14 +229,14 @@ def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
         UserError: Something was not copied; the message names it.
     """
     found = _run_inside(machine, ["sh", "-c", _MATCH, "sh", *sources])
-    if found.returncode == _MISSING:
-        raise UserError(f":{os.fsdecode(found.stderr)}: there is no such file on the login machine")
-    if found.returncode:
-        raise UserError(_error_text(found, "cp"))
-    matches = [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
+    if found.status == _MISSING:
+        raise UserError(f":{found.err}: there is no such file on the login machine", code="cp.no-remote-file")
+    if found.failed:
+        raise UserError(_error_text(found, "cp"), code="cp.failed")
+    matches = [path for path in found.out.split("\0") if path]
     is_folder = Path(goal).is_dir()
     if (goal.endswith("/") or len(matches) > 1) and not is_folder:
-        raise UserError(f"{goal}: there is no such folder here")
+        raise UserError(f"{goal}: there is no such folder here", code="cp.no-local-folder")
     with _Folders() as here:
         _copy(machine, matches, here.word(Path(goal), inside=is_folder), here)
 
@@ -255,7 +259,7 @@ class _Folders(contextlib.ExitStack):
         try:
             handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise UserError(f"{folder}: {error.strerror}") from None
+            raise UserError(f"{folder}: {error.strerror}", code="cp.local-folder") from None
         self.callback(os.close, handle)
         self.open[handle] = folder
         return f"/proc/self/fd/{handle}/{'.' if itself else path.name}"
@@ -263,24 +267,17 @@ class _Folders(contextlib.ExitStack):
 
 def _copy(machine: Inside, sources: Sequence[str], goal: str, here: _Folders) -> None:
     done = _run_inside(machine, [*_COPY_LINES, *sources, goal], here)
-    if done.returncode:
-        raise UserError(_error_text(done, "cp", here))
+    if done.failed:
+        raise UserError(_error_text(done, "cp", here), code="cp.failed")
 
 
-def _run_inside(
-    machine: Inside, words: Sequence[str], here: _Folders | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*machine.enter, *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        pass_fds=tuple(here.open) if here is not None else (),
-    )
+def _run_inside(machine: Inside, words: Sequence[str], here: _Folders | None = None) -> programs.Output:
+    handles = here.open if here is not None else ()
+    return programs.capture([*machine.enter, *words], errors="surrogateescape", handles=handles)
 
 
-def _error_text(done: subprocess.CompletedProcess[bytes], name: str, here: _Folders | None = None) -> str:
-    text = os.fsdecode(done.stderr).strip()
+def _error_text(done: programs.Output, name: str, here: _Folders | None = None) -> str:
+    text = done.err.strip()
     for handle, folder in here.open.items() if here is not None else ():
         text = text.replace(f"/proc/self/fd/{handle}/", f"{folder}/")
-    return text or f"{name} ended with status {done.returncode}"
+    return text or f"{name} ended with status {done.status}"

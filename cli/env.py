@@ -27,7 +27,7 @@ LOCKED = {"cpu": "the training environment", "gpu": "the training environment wi
 
 @app.command("list")
 def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """Return the environments, what they are made from, and the line that activates each."""
+    """List the environments, what they are made from, and the line that activates each."""
     found = environments(load_up(stack))
     if json_output:
         print(json.dumps(found, indent=1))
@@ -62,7 +62,9 @@ def make(
     from cli.console.progress import Console
 
     if not requirements.is_file():
-        raise UserError(f"{requirements}: there is no such file", EXIT_USAGE)
+        raise UserError(
+            f"{requirements}: there is no such file", EXIT_USAGE, code="environment.no-requirements"
+        )
     environment = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")

@@ -224,12 +224,14 @@ def take_down(cluster: str, console: Console, agree: Callable[[str, Sequence[Job
             f"--cluster {cluster}: this user has no cluster of that id. Known: {known}. `./cluster list` "
             "shows them",
             EXIT_USAGE,
+            code="list.cluster-unknown",
         )
     if not record.gone:
         raise UserError(
             f"cluster {cluster} belongs to {record.checkout}, which is there: run "
             f"`{shlex.quote(record.checkout + '/cluster')} down --stack {record.stack}`",
             EXIT_REFUSED,
+            code="list.checkout-there",
         )
     if record.provider == "local":
         providers.take_down_gone(record, console, lambda jobs: agree(record.stack, jobs))
@@ -241,7 +243,8 @@ def take_down(cluster: str, console: Console, agree: Callable[[str, Sequence[Job
             left_over(record.stack, left, record.down_command)
             + f"\nFirst end it by its state. Is that in your Pulumi backend? Then `./cluster down --stack "
             f"{record.stack}` in any checkout of this project destroys it. Was it in the deleted checkout "
-            f"({record.checkout})? Restore that folder, or delete what is listed in the cloud's console."
+            f"({record.checkout})? Restore that folder, or delete what is listed in the cloud's console.",
+            code="list.state-left",
         )
     clusters.remove(record.id)
     console.say("nothing is left")

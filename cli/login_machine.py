@@ -22,24 +22,31 @@ STATUS_SECONDS = 30.0
 OURS = "SLURM_STACKS_PROJECT"
 
 
-def replace_process(up: StackUp, argv: Sequence[str]) -> None:
+def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> None:
     """Replace this process by the command, so that stdin, stdout and the exit status are its own.
 
     Args:
         argv: The command; empty means a shell.
+        greeting: What to print before, on standard error, if the cluster is up.
 
     Raises:
         UserError: The cluster is not up, or there is no such command.
     """
     chosen = provider.load(up.provider)
     command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
+    if greeting:
+        print(greeting, file=sys.stderr)
     try:
         os.execvpe(command.argv[0], command.argv, environment_of(command))
     except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty name is a ValueError
-        raise UserError(f"{command.argv[0]}: no such command on the login machine", 127) from None
+        raise UserError(
+            f"{command.argv[0]}: no such command on the login machine", 127, code="exec.no-command"
+        ) from None
     except OSError as error:
         # Not executable, without an interpreter, or for another kind of machine; the text is as a shell's.
-        raise UserError(f"{command.argv[0]}: cannot be executed: {error.strerror}", 126) from None
+        raise UserError(
+            f"{command.argv[0]}: cannot be executed: {error.strerror}", 126, code="exec.not-executable"
+        ) from None
 
 
 def environment_of(command: Command) -> dict[str, str]:
@@ -77,9 +84,15 @@ def tool(
     seconds = TOOL_SECONDS if seconds is None else seconds
     result = programs.capture(command.argv, env=environment_of(command), text=text, seconds=seconds)
     if result.status == programs.TIMED_OUT:
-        raise UserError(f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s")
+        raise UserError(
+            f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s",
+            code="cluster.no-answer",
+        )
     if result.failed:
-        raise UserError(result.err.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing")
+        raise UserError(
+            result.err.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing",
+            code="tool.failed",
+        )
     return result.out
 
 
@@ -119,11 +132,12 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
             raise
         raise UserError(
             f"stack {up.stack.name} is half up: its controller cannot report its status yet. {look} shows "
-            f"how far it came, `./cluster up --stack {up.stack.name}` goes on."
+            f"how far it came, `./cluster up --stack {up.stack.name}` goes on.",
+            code="cluster.half-up",
         ) from error
     except UserError as error:
         if error.exit_code == EXIT_REFUSED:
             # The cluster was not asked, so its logs say nothing, and access to them would be refused as well.
             raise
-        raise UserError(f"{error}\n{look} shows what it said last.") from error
+        raise UserError(f"{error}\n{look} shows what it said last.", code="cluster.no-status") from error
     return found

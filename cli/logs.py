@@ -55,7 +55,9 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
         return status
     settings = chosen.settings_here(up)
     if settings is None:
-        raise UserError(f"{why}. `./cluster up --stack {up.stack.name}` brings it up to date.")
+        raise UserError(
+            f"{why}. `./cluster up --stack {up.stack.name}` brings it up to date.", code="logs.tool-broken"
+        )
     print(f"{why}\nThese are the last lines of its log files:\n", file=sys.stderr)
     return here.run(Cluster(settings), what, lines=lines, follow=follow)
 

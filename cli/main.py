@@ -21,6 +21,7 @@ from cli import init as new_stack
 from cli.options import (
     UNNAMED,
     Json,
+    Output,
     StackOption,
     StacksOption,
     SweepGpusOption,
@@ -30,6 +31,7 @@ from cli.options import (
     load,
     load_to_make,
     load_up,
+    note_json,
     project,
 )
 from cli.runner import interrupt
@@ -86,7 +88,12 @@ def up(
         typer.Option("--no-benchmark", help="Leave the benchmark as it is: no submit, no wait."),
     ] = False,
     json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON object on standard output, progress on standard error.")
+        bool,
+        typer.Option(
+            "--json",
+            callback=note_json,
+            help="One JSON object on standard output, progress on standard error.",
+        ),
     ] = False,
 ) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
@@ -222,9 +229,9 @@ def ssh(
     from cli.login_machine import replace_process
 
     known = load_up(stack)
-    if sys.stdin.isatty() and not command:
-        print(f"Slurm's commands act on stack {stack.name} here; `exit` leaves.", file=sys.stderr)
-    replace_process(known, ["sh", "-c", " ".join(command)] if command else [])
+    shell = sys.stdin.isatty() and not command
+    greeting = f"Slurm's commands act on stack {stack.name} here; `exit` leaves."
+    replace_process(known, ["sh", "-c", " ".join(command)] if command else [], greeting if shell else "")
 
 
 @app.command()
@@ -234,7 +241,10 @@ def outputs(stack: StackOption = UNNAMED) -> None:
 
     found = runner.select(stack, load_up(stack).provider).outputs()
     if found is None:
-        raise UserError(f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`")
+        raise UserError(
+            f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`",
+            code="cluster.not-up",
+        )
     print(json.dumps(found, indent=1))
 
 
@@ -292,7 +302,11 @@ def run_sweep(
     from operations import packages
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
-        raise UserError("--cancel ends the sweep that is under way: it takes no other option", EXIT_USAGE)
+        raise UserError(
+            "--cancel ends the sweep that is under way: it takes no other option",
+            EXIT_USAGE,
+            code="sweep.cancel-alone",
+        )
     if cancel:
         sweep.cancel(stack, load(stack), Console())
     else:
@@ -304,7 +318,8 @@ def run_sweep(
 def report(
     stack: StacksOption = UNNAMED,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for report.html and report.csv."),
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
@@ -332,7 +347,7 @@ def logs(
         typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="Lines of each log.", min=1)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""
@@ -388,6 +403,7 @@ def _let_go() -> None:
 
 
 def _run() -> None:
+    Output.json = False
     if not app.registered_groups:
         app.add_typer(chaos.app, name="chaos")
         app.add_typer(env.app, name="env")
@@ -400,7 +416,7 @@ def _run() -> None:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
                 sys.stdout.flush()
     except UserError as error:
-        _fail(str(error), error.exit_code)
+        _refuse(error)
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
     except RuntimeError as error:
@@ -420,12 +436,19 @@ def _run() -> None:
     except OSError as error:
         from infra.os_errors import explain
 
-        explained = explain(error)
-        _fail(str(explained), explained.exit_code)
+        _refuse(explain(error))
 
 
 def _completes() -> bool:
     return COMPLETION in os.environ or sys.argv[1:2] in (["--install-completion"], ["--show-completion"])
+
+
+def _refuse(error: UserError) -> Any:
+    """End with a message, which has the error's code; for a program that reads JSON, with an object, too."""
+    if Output.json:
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": error.as_json()}, indent=1), flush=True)
+    _fail(error.printed, error.exit_code)
 
 
 def _fail(message: str, code: int) -> Any:

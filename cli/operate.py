@@ -240,7 +240,8 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
         reported = request.provider.explain(request.cluster, request.began)
         message = f"{error}\n{reported}" if reported else str(error)
         raise UserError(
-            f"{message}\n`./cluster doctor --stack {request.stack.name}` looks for the cause."
+            f"{message}\n`./cluster doctor --stack {request.stack.name}` looks for the cause.",
+            code="up.failed",
         ) from None
     return outputs
 
@@ -271,6 +272,7 @@ def _benchmark_result(
             f"`./cluster status --stack {stack.name}` looks, "
             f"`./cluster down --stack {stack.name}` ends both.",
             EXIT_INTERRUPTED,
+            code="up.interrupted",
         ) from None
     if not request.quiet:
         show_result(followed.result, followed.owner)
@@ -307,6 +309,7 @@ def _wait_for_nodes(request: Request, result: dict[str, Any] | None, console: Co
             "the cluster is up and the result is kept; the nodes go back by themselves. "
             f"`./cluster down --stack {request.stack.name}` ends the cluster.",
             EXIT_INTERRUPTED,
+            code="up.interrupted-after-result",
         ) from None
 
 
@@ -360,7 +363,7 @@ def follow(
                 seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
                 if seen["result"] is not None:
                     return results.shown(seen)
-                raise UserError(_failed(up.stack.name, job, seen))
+                raise UserError(_failed(up.stack.name, job, seen), code="benchmark.failed")
             console.now(situation(seen))
             time.sleep(POLL_SECONDS)
 
@@ -384,7 +387,8 @@ def _asked(up: StackUp, console: Console, *arguments: str, text: str = "") -> st
                 raise UserError(
                     f"the cluster of stack {up.stack.name} has not answered for {PATIENCE_SECONDS:g} s. "
                     f"Its last words:\n  {error}\n`./cluster up --stack {up.stack.name}` waits again, "
-                    f"`./cluster doctor --stack {up.stack.name}` looks for the cause."
+                    f"`./cluster doctor --stack {up.stack.name}` looks for the cause.",
+                    code="cluster.silent",
                 ) from None
             console.now(f"the controller does not answer: {str(error).splitlines()[-1]}")
     raise AssertionError("the last attempt returns or raises")
@@ -482,7 +486,9 @@ def _destroy(
     if damaged and not left:
         embedded.forget(stack)
     if left:
-        raise UserError(left_over(stack.name, left, f"./cluster down --stack {stack.name}"))
+        raise UserError(
+            left_over(stack.name, left, f"./cluster down --stack {stack.name}"), code="cluster.left-over"
+        )
     return kept
 
 
@@ -504,7 +510,11 @@ def agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
     if yes or not (console.live and sys.stdin.isatty()):
         return
     if not typer.confirm("End them, and destroy the cluster with its files?", err=True):
-        raise UserError(f"nothing was changed: the cluster of stack {stack} and its jobs go on", EXIT_REFUSED)
+        raise UserError(
+            f"nothing was changed: the cluster of stack {stack} and its jobs go on",
+            EXIT_REFUSED,
+            code="down.not-agreed",
+        )
 
 
 def make_plan(stack: Stack, config: StackConfig) -> Plan:
@@ -517,6 +527,7 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     release, found = slurm_release.planned(cluster)
     found += warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
+    found += provider.load(cluster.provider).limits_here(stack, cluster)
     result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     result["additions"] = additions(cluster)
     result["slurm"] = release or None

@@ -75,7 +75,7 @@ StackOption = Annotated[
     typer.Option(
         "--stack",
         "-s",
-        metavar="TEXT",
+        metavar="NAME",
         parser=stack_named,
         help="The stack: its file is Pulumi.<stack>.yaml.",
         callback=checked,
@@ -88,6 +88,7 @@ StacksOption = Annotated[
     typer.Option(
         "--stack",
         "-s",
+        metavar="NAME",
         help="The stack, repeatable to compare stacks.",
         show_default=DEFAULT,
         callback=checked_names,
@@ -101,6 +102,7 @@ SweepNodesOption = Annotated[
     typer.Option(
         "--nodes",
         "-n",
+        metavar="N,N…",
         help="Numbers of nodes. Default: 1,2,4, as far as the partition has them; with AWS Batch 1,2,4,8 "
         "and so on, up to batch.nodes.",
         show_default=False,
@@ -111,6 +113,7 @@ SweepPartitionsOption = Annotated[
     typer.Option(
         "--partition",
         "-p",
+        metavar="NAME,NAME…",
         help="Names of partitions, as in cpu,gpu. Default: the benchmark's.",
         show_default=False,
     ),
@@ -119,6 +122,7 @@ SweepGpusOption = Annotated[
     str | None,
     typer.Option(
         "--gpus",
+        metavar="N,N…",
         help="Numbers of GPUs a node, as in 1,2,4. Default: the benchmark's, or all of a node's.",
         show_default=False,
     ),
@@ -126,10 +130,33 @@ SweepGpusOption = Annotated[
 SweepRepeatOption = Annotated[
     int | None,
     typer.Option(
-        "--repeat", help="How often each run is made. Default: once.", min=1, max=100, show_default=False
+        "--repeat",
+        metavar="N",
+        help="How often each run is made. Default: once.",
+        min=1,
+        max=100,
+        show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+class Output:
+    """What the command line asks of the output.
+
+    Attributes:
+        json: Whether a program reads it.
+    """
+
+    json = False
+
+
+def note_json(value: bool) -> bool:
+    """Note whether `--json` is given, so that an error is printed as JSON, too."""
+    Output.json = value
+    return value
+
+
+Json = Annotated[bool, typer.Option("--json", callback=note_json, help="Machine-readable output.")]
 
 
 def load(stack: Stack, *, scripts: bool = False) -> StackConfig:

@@ -50,6 +50,7 @@ def check(stack: Stack, cluster: ClusterDesign, engine: Runner, console: Console
             f"Where a value is refused, change the key of {stack.file.name} that it comes from. If no key "
             "does, it is a mistake of this project: report it with these lines.",
             EXIT_REFUSED,
+            code="change.preview-failed",
         ) from None
     counted = [f"{verb} {n}" for done, verb in _VERBS.items() if (n := found.counts.get(done))]
     console.say(f"the provider accepts it: {', '.join(counted) or 'nothing to do'}")

@@ -230,6 +230,10 @@ class Provider(Protocol):
         """Return a phrase for each other cluster with nodes on the CPU cores of this stack's nodes."""
         ...
 
+    def limits_here(self, stack: Stack, design: ClusterDesign) -> list[str]:
+        """Return a sentence for whatever a cluster of this design lacks because of this machine."""
+        ...
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         """Say what stays of the storage on purpose, what it costs, and how to take it back, a line each.
 

@@ -111,7 +111,9 @@ def check(record: Any) -> None:
     """
     if found := mistakes(record):
         more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-        raise UserError(f"the job's result is not valid: {'; '.join(found[:MOST_NAMED])}{more}")
+        raise UserError(
+            f"the job's result is not valid: {'; '.join(found[:MOST_NAMED])}{more}", code="result.not-valid"
+        )
 
 
 def folder(stack: str) -> Path:

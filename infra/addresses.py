@@ -84,7 +84,8 @@ def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
     if len(parts) < len(zones):
         raise UserError(
             f"slurm-stacks:cluster.network.private_cidr: {private_cidr} is too small for {len(zones)} zones "
-            f"(AWS makes no subnet smaller than /{LONGEST_PREFIX}); give a larger network, or fewer zones"
+            f"(AWS makes no subnet smaller than /{LONGEST_PREFIX}); give a larger network, or fewer zones",
+            code="network.too-small",
         )
     positions = [ord(label) - ord("a") for label in labels(zones).values()]
     if len(parts) < PARTS or len(set(positions)) < len(zones) or max(positions) >= PARTS:

@@ -92,6 +92,7 @@ def _script(root: Path, key: str, source: str) -> bytes:
             f"slurm-stacks:cluster.{key}: {source!r} is no file in the project; "
             "give the path of a script, relative to Pulumi.yaml",
             EXIT_USAGE,
+            code="bundle.no-file",
         )
     return (root / source).read_bytes()
 
@@ -123,6 +124,7 @@ def _package(root: Path, key: str, package: Package) -> bytes:
             f"slurm-stacks:cluster.{key}: the SHA-256 of {package.source!r} is {digest(content)}; "
             "the stack file has another: see that it is the package that you mean, and write this hash",
             EXIT_USAGE,
+            code="bundle.hash",
         )
     return content
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
+from infra.config.fields import duration
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Catalog, catalog
 from node.model import ClusterDesign, Mount
 
@@ -151,7 +152,7 @@ def reach(budget: BudgetOutlook) -> str:
     lasts, unknown = budget["lasts_hours"], ", ".join(budget["unknown"])
     end = f", price of {unknown} unknown" if unknown else ""
     if lasts is not None:
-        text = f"lasts {'at most ' * bool(unknown)}{lasts:.3g} h at full size{end}"
+        text = f"lasts {'at most ' * bool(unknown)}{duration(lasts)} at full size{end}"
     else:
         text = f"counts no node{end}" if unknown else "is never used up: nodes cost nothing"
     after = {"keep": "no new node starts, jobs that run go on", "cancel": "running jobs are cancelled"}

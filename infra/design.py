@@ -6,10 +6,11 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from infra.config import StackConfig, distributions
+from infra.config import StackConfig, distributions, overrides
 from infra.config.cluster import (
     AwsConfig,
     AwsPartition,
@@ -88,6 +89,9 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         local=local_cloud(local),
         batch=batch,
         kms_key=(cluster.aws or AwsConfig()).kms_key,
+        tags=dict(cluster.tags),
+        permissions_boundary=(cluster.aws or AwsConfig()).permissions_boundary,
+        role_path=(cluster.aws or AwsConfig()).role_path,
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
@@ -188,6 +192,8 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             image=_image_id(cluster.controller.image),
             price_hour=_price(config, facts, machine),
             gp3=gp3_of(cluster.controller.gp3),
+            security_groups=tuple(cluster.controller.security_groups),
+            network_tags=tuple(cluster.controller.network_tags),
         )
     ]
     login = cluster.login.instance_type or machine
@@ -201,6 +207,8 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             price_hour=_price(config, facts, login),
             gp3=gp3_of(cluster.login.gp3),
             open_metadata=cluster.login.open_metadata,
+            security_groups=tuple(cluster.login.security_groups),
+            network_tags=tuple(cluster.login.network_tags),
         )
         for index in range(cluster.login.count)
     ]
@@ -226,7 +234,7 @@ def _partition(
     return model.Partition(
         name=partition.name,
         instance_type=partition.instance_type,
-        cpus=machine.vcpus,
+        cpus=_cpus(partition, machine),
         memory_mib=real_memory(machine),
         min=partition.nodes.min,
         max=partition.nodes.max,
@@ -253,7 +261,27 @@ def _partition(
         topology=partition.topology,
         local_ssds=local_ssds,
         open_metadata=partition.open_metadata,
+        security_groups=tuple(aws.security_groups),
+        network_tags=tuple(partition.gcp.network_tags) if partition.gcp else (),
+        template_overrides=_template_overrides(partition),
     )
+
+
+def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:
+    """Return a node's CPUs: the machine's, or those that the overrides of the node's template leave."""
+    found: int | None = None
+    if partition.aws is not None and partition.aws.launch_template_overrides is not None:
+        found = partition.aws.launch_template_overrides.cpus()
+    if partition.gcp is not None and partition.gcp.instance_template_overrides is not None:
+        found = partition.gcp.instance_template_overrides.cpus(machine.vcpus)
+    return machine.vcpus if found is None else found
+
+
+def _template_overrides(partition: PartitionConfig) -> str:
+    aws = partition.aws.launch_template_overrides if partition.aws else None
+    gcp = partition.gcp.instance_template_overrides if partition.gcp else None
+    found = overrides.given(aws) or overrides.given(gcp)
+    return json.dumps(found, sort_keys=True) if found else ""
 
 
 def _accelerator(
@@ -287,8 +315,8 @@ def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSet
     else:
         longest = max(time_limits.boot(draft, partition) for partition in draft.partitions)
         timers = model.SlurmSettings(resume_timeout=longest)
-    overrides = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
-    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | overrides)
+    own_timers = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
+    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | own_timers)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:
@@ -498,4 +526,5 @@ def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Par
         default=True,
         price_hour=facts.price(batch.machines[0], config.region),
         disk_gib=settings.disk_gib if settings else 0,
+        security_groups=tuple(settings.security_groups) if settings else (),
     )

@@ -54,7 +54,9 @@ def read(root: Path, requirements: str) -> bytes:
         return read_requirements(root, requirements)
     except UnusableFileError as error:
         raise UserError(
-            f"slurm-stacks:benchmark.requirements: {requirements!r} cannot be used: {error}", EXIT_USAGE
+            f"slurm-stacks:benchmark.requirements: {requirements!r} cannot be used: {error}",
+            EXIT_USAGE,
+            code="requirements.unusable",
         ) from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
@@ -13,14 +15,25 @@ class UserError(Exception):
 
     Attributes:
         exit_code: 1 failed, 2 usage or stack file, 3 refused (no CLI, no credentials, another owner).
-        code: The name of the error, such as `file.not-yaml`, which stays when the sentence changes; empty if
-            it has none. The message ends with it.
+        code: The name of the error, such as `ssh.host-key`, which stays when the sentence changes; empty for
+            mistakes of a stack file, of which each has a code of its own. Errors of one kind share it.
     """
 
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED, *, code: str = "") -> None:
-        super().__init__(f"{message} [{code}]" if code else message)
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED, *, code: str) -> None:
+        super().__init__(message)
         self.exit_code = exit_code
         self.code = code
+
+    @property
+    def printed(self) -> str:
+        """The message with its code at the end: on the same line, or below a message of several lines."""
+        if not self.code:
+            return str(self)
+        return f"{self}{chr(10) if chr(10) in str(self) else ' '}[{self.code}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the error for a program that reads it."""
+        return {"code": self.code, "message": str(self), "exit_code": self.exit_code}
 
 
 class NotUpError(UserError):

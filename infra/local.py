@@ -61,7 +61,7 @@ def warnings(design: ClusterDesign) -> list[str]:
         check=False,
     )
     if done.returncode:
-        raise UserError(done.stderr.strip(), done.returncode)
+        raise UserError(done.stderr.strip(), done.returncode, code="local.failed")
     found: list[str] = json.loads(done.stdout)["warnings"]
     return found
 

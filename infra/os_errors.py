@@ -25,14 +25,16 @@ def explain(error: OSError, path: Path | None = None) -> UserError:
     """
     place = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(_full(place))
+        return UserError(_full(place), code="system.no-space")
     if place is None:
-        return UserError(f"the operating system refused: {error.strerror or error}")
+        return UserError(f"the operating system refused: {error.strerror or error}", code="system.refused")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return UserError(denied(place), EXIT_REFUSED)
+        return UserError(denied(place), EXIT_REFUSED, code="system.denied")
     if error.errno in UNUSABLE:
-        return UserError(f"{place}: {error.strerror}. {_another(place)}.", EXIT_REFUSED)
-    return UserError(f"{place}: {error.strerror}")
+        return UserError(
+            f"{place}: {error.strerror}. {_another(place)}.", EXIT_REFUSED, code="system.unusable"
+        )
+    return UserError(f"{place}: {error.strerror}", code="system.error")
 
 
 def denied(path: Path) -> str:

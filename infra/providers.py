@@ -20,10 +20,13 @@ def check_provider(name: str) -> None:
             f"the local stack needs Linux, and this machine's system is {platform.system()}: run it in a "
             "Linux container or virtual machine, or plan one on a cloud: ./cluster plan --stack aws-cpu",
             EXIT_REFUSED,
+            code="provider.needs-linux",
         )
     if name not in ("local", "aws", "gcp"):
         raise UserError(
-            f"provider {name!r} is not available in this version; available: local, aws, gcp", EXIT_REFUSED
+            f"provider {name!r} is not available in this version; available: local, aws, gcp",
+            EXIT_REFUSED,
+            code="provider.unknown",
         )
 
 

@@ -57,4 +57,4 @@ def parse(text: str | None) -> Target:
         fields = json.loads(text or "")
         return Target(**{**fields, "host_keys": tuple(fields["host_keys"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{VARIABLE} does not hold a login machine: {error}") from error
+        raise UserError(f"{VARIABLE} does not hold a login machine: {error}", code="ssh.variable") from error

@@ -88,7 +88,9 @@ def read(project: Path = bundle.ROOT, program: Sequence[str] = ()) -> Workload:
         program_files = read_own(project, program)
     except UnusableFileError as error:
         raise UserError(
-            f"slurm-stacks:benchmark: {program[error.index]!r} cannot be staged: {error}", EXIT_USAGE
+            f"slurm-stacks:benchmark: {program[error.index]!r} cannot be staged: {error}",
+            EXIT_USAGE,
+            code="benchmark.not-staged",
         ) from None
     return Workload(tuple(sorted([*launcher, *program_files], key=lambda file: file.name)))
 

@@ -23,8 +23,8 @@ from typing import Any
 from localcloud import addresses, containers
 from localcloud.cloud import Cloud
 from localcloud.init import become_subreaper
-from localcloud.limits import COMPUTE, Limits, changed, refusal
-from localcloud.machines import CloudError
+from localcloud.limits import Limits, changed, refusal
+from localcloud.machines import COMPUTE, CloudError
 from localcloud.network import read_hosts
 from node import rpc
 from node.bootstrap import files

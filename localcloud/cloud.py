@@ -15,8 +15,8 @@ from typing import Any
 
 from localcloud import cores
 from localcloud import limits as rules
-from localcloud.limits import COMPUTE, LaunchAllowance, Limits, RunningMachine
-from localcloud.machines import Boot, CloudError, MachineRuntime
+from localcloud.limits import LaunchAllowance, Limits, RunningMachine
+from localcloud.machines import COMPUTE, Boot, CloudError, MachineRuntime
 from node.bootstrap import files
 from node.processes import ProcessId
 

@@ -1,12 +1,15 @@
-"""A process machine's own host name, an /etc/hosts with all machines of the cluster, and its Slurm.
+"""A process machine's own host name, an /etc/hosts with all machines of the cluster, its Slurm and its /tmp.
 
 It runs as a file, without the project, from a copy in the run directory:
-`hosts_namespace.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud`
-folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in this
-process; `--exec` replaces this process by another program.
+`hosts_namespace.py FOLDER NAME [--tmp=TMP] (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's
+`cloud` folder, whose file `hosts` has the machines' names and addresses. `--python` runs a Python file in
+this process; `--exec` replaces this process by another program.
 
 In /etc/slurm, where Slurm's programs look by default, they find the cluster's configuration. So programs that
 remove SLURM_CONF from the environment keep the cluster.
+
+With `--tmp` the folder TMP is /tmp. What all machines must see there, above all the run directory, is mounted
+in it at its own path; FOLDER's file `shared_in_tmp.json` names the rest.
 
 The program runs in a mount namespace and a UTS namespace. For an ordinary user they are inside a user
 namespace that maps only this user. They end with their last process and change nothing outside. Network,
@@ -19,12 +22,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import runpy
 import signal
+import stat
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 NEWNS, NEWUTS, NEWUSER = 0x20000, 0x4000000, 0x10000000
@@ -32,17 +38,23 @@ MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 HOSTS, SWITCH = Path("/etc/hosts"), Path("/etc/nsswitch.conf")
 SLURM = Path("/etc/slurm")
 """The folder of slurm.conf in the distributions' packages."""
+TMP = Path("/tmp")
+SHARED_IN_TMP = "shared_in_tmp.json"
+"""The file with the paths below /tmp that all machines see, as a list."""
 LOCALHOST = "localhost"
+TMP_OPTION = "--tmp="
 WATCH_SECONDS = 5.0
 BEGIN, END = "# slurm-stacks: machines of this cluster\n", "# slurm-stacks: end\n"
 
 
 def main() -> None:
-    folder, name, how, *argv = sys.argv[1:]
+    folder, name, *argv = sys.argv[1:]
+    tmp = Path(argv.pop(0).removeprefix(TMP_OPTION)) if argv[0].startswith(TMP_OPTION) else None
+    how, *argv = argv
     try:
-        enter(Path(folder), name)
+        enter(Path(folder), name, tmp)
     except OSError as error:
-        print(f"{name} does not know other machines by name: {error}", file=sys.stderr, flush=True)
+        print(f"{name} lacks a part of its namespace: {error}", file=sys.stderr, flush=True)
     else:
         if how == "--python":  # with `--exec` this process does not stay
             _watch(Path(folder))
@@ -53,12 +65,13 @@ def main() -> None:
         _become(argv)
 
 
-def enter(folder: Path, name: str) -> None:
+def enter(folder: Path, name: str, tmp: Path | None = None) -> None:
     """Let this process and its children resolve the names of the cluster's machines.
 
     Args:
         folder: Holds the cluster's file `hosts`.
         name: The new host name.
+        tmp: The folder that becomes /tmp; `None` leaves the host's.
 
     Raises:
         OSError: The kernel refuses, or /etc/hosts is missing.
@@ -84,8 +97,49 @@ def enter(folder: Path, name: str) -> None:
     # A namespace without root's rights cannot make the folder where the host has none.
     if SLURM.is_dir() and slurm_folder(folder).is_dir():
         _mount(slurm_folder(folder), SLURM, MS_BIND)
+    if tmp is not None:
+        _replace_tmp(tmp, [str(folder.parent), *json.loads((folder / SHARED_IN_TMP).read_text())])
+        # The machine's /tmp must not be found in itself, nor those of others.
+        empty = folder / "empty"
+        empty.mkdir(exist_ok=True)
+        _mount(empty, tmp.parent, MS_BIND)
     encoded = name.encode()
     _call("sethostname", encoded, len(encoded))
+
+
+def _replace_tmp(tmp: Path, shared: Iterable[str]) -> None:
+    """Mount a folder on /tmp, and in it what all machines see at their paths.
+
+    Args:
+        tmp: The folder.
+        shared: Paths below /tmp. One that does not exist, or that this user may not reach, is left out.
+    """
+    handles: dict[str, int] = {}
+    for path in outermost(shared):
+        # An open folder is reached also when it is hidden.
+        with contextlib.suppress(OSError):
+            handles[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    _mount(tmp, TMP, MS_BIND)
+    # All users may enter the folders above, as those of the host.
+    mask = os.umask(0o022)
+    for path, handle in handles.items():
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            place.mkdir(exist_ok=True)
+        else:
+            place.touch()
+        # With all mounts below it: an ordinary user may not leave out what they hide.
+        _mount(f"/proc/self/fd/{handle}", place, MS_BIND | MS_REC)
+        os.close(handle)
+    os.umask(mask)
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Return those of the paths that are below /tmp and in no other one of them."""
+    below = {os.path.normpath(path) for path in paths if Path(os.path.normpath(path)) != TMP}
+    below = {path for path in below if Path(path).is_relative_to(TMP)}
+    return sorted(path for path in below if below.isdisjoint(map(str, Path(path).parents)))
 
 
 def slurm_folder(folder: Path) -> Path:

@@ -15,7 +15,6 @@ from node.model import LocalCloud
 Limits = LocalCloud
 """The limits that hold now have the same keys as `local` in the stack file."""
 
-COMPUTE = "compute"
 CAPACITY = "capacity."
 
 ERRORS = {
@@ -90,7 +89,7 @@ def allowed(
 
 
 def _exceeded(quota: int, what: str, verb: str, used: int) -> str:
-    return f"quota of {plurals.count(quota, what)} exceeded: {_rest(quota, verb, used)}"
+    return f"quota of {plurals.count(quota, what)} would be exceeded: {_rest(quota, verb, used)}"
 
 
 def _rest(most: int, verb: str, used: int) -> str:

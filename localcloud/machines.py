@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from localcloud.cores import move, running_on
-from localcloud.hosts_namespace import SLURM
+from localcloud.hosts_namespace import SLURM, TMP_OPTION
 from node import subprocesses
 from node.bootstrap import files
 from node.processes import (
@@ -42,7 +43,7 @@ class CloudError(Exception):
         self.code = code
 
 
-CONTROLLER, LOCALHOST = "controller", "localhost"
+CONTROLLER, COMPUTE, LOCALHOST = "controller", "compute", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
@@ -136,6 +137,7 @@ class ProcessRuntime:
         self._init.parent.mkdir(exist_ok=True)
         for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "hosts_namespace.py")):
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
+        self._tmp = TemporaryFolders(run)
         self._children: list[subprocess.Popen[bytes]] = []
         # A child that is started and not yet in `_children` would look like an orphan.
         self._lock = threading.Lock()
@@ -143,6 +145,8 @@ class ProcessRuntime:
     def start(self, boot: Boot) -> ProcessId:
         log = self._run / "log" / f"boot-{boot.host}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        if boot.role == COMPUTE:
+            self._tmp.make(boot)
         arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
         arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
         # The machine has its cores from its first moment on, so that a later move finds all of it on them.
@@ -172,12 +176,15 @@ class ProcessRuntime:
         """
         if has_hosts_namespace(self._run):
             name = LOCALHOST if boot.role == CONTROLLER else boot.host
-            return [*namespace_command(self._run, name, "--python"), str(self._init)]
+            tmp = machine_tmp(self._run, boot.host) if boot.role == COMPUTE else None
+            return [*namespace_command(self._run, name, "--python", tmp), str(self._init)]
         return [self._python, "-I", "-S", str(self._init)]
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
         ended = end_tree(process, GRACE_SECONDS)
         self.reap()
+        if ended:
+            self._tmp.remove(boot)
         return ended
 
     def clear(self, boot: Boot) -> None:
@@ -188,6 +195,7 @@ class ProcessRuntime:
 
         end_all(left)
         self.reap()
+        self._tmp.remove(boot)
 
     def purge(self) -> None:
         end_all(lambda: pids_of_cluster(self._run))
@@ -234,6 +242,44 @@ class ProcessRuntime:
                     os.waitpid(pid, 0)
 
 
+class TemporaryFolders:
+    """The folders of compute machines' temporary files. A machine's begins empty and ends with it.
+
+    Args:
+        run: The cluster's run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        # A machine that has died is cleared when the next one of its name may be there.
+        self._owners: dict[str, str] = {}
+
+    def make(self, boot: Boot) -> None:
+        folder = machine_tmp(self._run, boot.host)
+        with self._lock:
+            self._owners[boot.host] = boot.id
+            former = self._set_aside(boot)
+            folder.mkdir(parents=True)
+            folder.chmod(0o1777)
+        files.remove(former)
+
+    def remove(self, boot: Boot) -> None:
+        with self._lock:
+            if self._owners.get(boot.host, boot.id) != boot.id:
+                return
+            former = self._set_aside(boot)
+        files.remove(former)
+
+    def _set_aside(self, boot: Boot) -> Path:
+        """Rename the folder that is there, if any. It may take long to remove."""
+        folder = machine_tmp(self._run, boot.host)
+        former = folder.with_name(f".{boot.host}-{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(former)
+        return former
+
+
 def has_hosts_namespace(run: Path) -> bool:
     """Return whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
     return hosts_namespace_possible(run) and (run / "cloud" / "hosts").exists()
@@ -252,14 +298,22 @@ def set_hosts_namespace(run: Path, *, possible: bool) -> None:
     files.write(run / "cloud" / "hosts_namespace.json", json.dumps({"possible": possible}).encode())
 
 
-def namespace_command(run: Path, host: str, how: str) -> list[str]:
+def namespace_command(run: Path, host: str, how: str, tmp: Path | None = None) -> list[str]:
     """Return the command that runs a program in a machine's hosts namespace.
 
     Args:
         how: `--python` runs a Python file, `--exec` any program.
+        tmp: The folder that becomes /tmp; `None` leaves the host's.
     """
     cloud = run / "cloud"
-    return [str(run / "python3"), "-I", "-S", str(cloud / "hosts_namespace.py"), str(cloud), host, how]
+    options = [f"{TMP_OPTION}{tmp}"] if tmp is not None else []
+    program = str(cloud / "hosts_namespace.py")
+    return [str(run / "python3"), "-I", "-S", program, str(cloud), host, *options, how]
+
+
+def machine_tmp(run: Path, host: str) -> Path:
+    """Return the folder that is a compute machine's /tmp if there are namespaces."""
+    return run / "tmp" / host
 
 
 def pids_of_cluster(run: Path) -> list[int]:

@@ -50,8 +50,19 @@ class Folders:
         return self._of("spool", "var/spool/slurmd")
 
     def temporary(self, node: str) -> PurePosixPath:
-        """Return a process machine's folder for what Slurm would make in /tmp, which all of them share."""
+        """Return the folder that is a compute machine's /tmp in process mode, as this host sees it.
+
+        The local cloud makes and removes it.
+        """
         return self.root / "tmp" / node
+
+    @property
+    def shared_in_tmp(self) -> PurePosixPath:
+        """The list of paths below /tmp that all process machines see.
+
+        Without it they have no /tmp of their own.
+        """
+        return self.root / "cloud" / "shared_in_tmp.json"
 
     @property
     def lib(self) -> PurePosixPath:

@@ -9,14 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def acquire(handle: int, *, wait: bool = True) -> bool:
+def acquire(handle: int, *, wait: bool = True, shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed.
+
+    Args:
+        wait: Whether to wait for another process that has the lock.
+        shared: Whether others may have the lock at the same time, if theirs is shared, too.
 
     Returns:
         False if another process has the lock and `wait` is false.
     """
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
@@ -56,5 +60,20 @@ def locked(
                 busy()
             acquire(handle)
         yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder, and wait for it if another process has it. The lock leaves nothing behind.
+
+    Raises:
+        OSError: There is no such folder, or it cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        acquire(handle)
+        yield
     finally:
         os.close(handle)

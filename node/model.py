@@ -6,7 +6,9 @@ seconds, USD.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from node.health.model import Health, JobScript
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
@@ -279,6 +281,8 @@ class Host:
         gp3: AWS: the performance of its root disk.
         open_metadata: Whether every user of a login machine may ask the cloud's metadata address, not root
             alone.
+        security_groups: AWS: ids of security groups besides the cluster's own.
+        network_tags: Google Cloud: its network tags.
     """
 
     name: str
@@ -290,6 +294,8 @@ class Host:
     price_hour: float | None = None
     gp3: Gp3 | None = None
     open_metadata: bool = False
+    security_groups: tuple[str, ...] = ()
+    network_tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +324,10 @@ class Partition:
         gp3: AWS: the performance of a node's root disk.
         open_metadata: Whether jobs may ask the cloud's metadata address, and so act with their node's
             identity.
+        security_groups: AWS: ids of security groups besides the cluster's own.
+        network_tags: Google Cloud: the nodes' network tags.
+        template_overrides: Fields of the nodes' template that the stack file gives
+            (`infra.config.overrides`), as JSON; empty for none.
     """
 
     name: str
@@ -349,6 +359,9 @@ class Partition:
     local_ssds: int = 0
     gp3: Gp3 | None = None
     open_metadata: bool = False
+    security_groups: tuple[str, ...] = ()
+    network_tags: tuple[str, ...] = ()
+    template_overrides: str = ""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -363,6 +376,11 @@ class Partition:
 
     def static_nodes(self) -> list[str]:
         return self.nodes()[: self.min]
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields of the nodes' template that the stack file gives."""
+        found: dict[str, Any] = json.loads(self.template_overrides or "{}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +524,9 @@ class ClusterDesign:
         scheduler: slurm | batch
         project: The id of the Google Cloud project.
         kms_key: AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key.
+        tags: The stack file's tags of all resources and nodes; on Google Cloud they are labels.
+        permissions_boundary: AWS: ARN of the policy that bounds every role; `None` means none.
+        role_path: AWS: the path of every role and instance profile.
         trains: Whether a training follows the creation; if so, a cloud's controller makes its environment.
         requirements: The requirements file of that environment, relative to the stack file. `None` means the
             one locked.
@@ -533,6 +554,9 @@ class ClusterDesign:
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
     kms_key: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    permissions_boundary: str | None = None
+    role_path: str = "/"
     trains: bool = True
     requirements: str | None = None
 

@@ -38,13 +38,16 @@ def parse_host_keys(lines: Sequence[str]) -> list[str]:
         kind, _, rest = line.strip().partition(" ")
         body = rest.split(" ", 1)[0]
         if not _KEY_BODY.fullmatch(body):
-            raise UserError(f"the cluster published {line!r}, which is no public SSH host key")
+            raise UserError(
+                f"the cluster published {line!r}, which is no public SSH host key", code="ssh.host-key-form"
+            )
         if kind in _KEY_KINDS:
             found.append(f"{kind} {body}")
     if not found:
         raise UserError(
             "the cluster has published no SSH host key of its login machine, and one that is not known is "
-            "not trusted: look into the machine's boot report, which `logs` shows, then run `up` again"
+            "not trusted: look into the machine's boot report, which `logs` shows, then run `up` again",
+            code="ssh.no-host-key",
         )
     return found
 
@@ -82,8 +85,8 @@ _OWN_WORDS = ("Connection closed", "lost connection", "Permission denied (", "Ho
 class SshError(UserError):
     """The login machine was not reached or refused the login; the remote command did not run to its end."""
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, code: str, passing: bool = False) -> None:
+        super().__init__(message, code=code)
         self.passing = passing
         """Whether a later attempt may succeed."""
 
@@ -160,7 +163,10 @@ def run(target: Target, line: str, *, stdin: str = "", seconds: float, stream: b
         RemoteError: The line failed.
     """
     if target.identity is not None and not Path(target.identity).expanduser().is_file():
-        raise SshError(f"there is no file {target.identity}, which was named as the key for {target.name}")
+        raise SshError(
+            f"there is no file {target.identity}, which was named as the key for {target.name}",
+            code="ssh.no-identity",
+        )
     for left in attempts(target.patience, PAUSE_SECONDS):
         try:
             return _attempt(target, line, stdin, seconds, stream)
@@ -203,6 +209,7 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
                 "the login machine is reached by `ssh`, which is not on PATH: install OpenSSH's client "
                 f"({pages.OPENSSH})",
                 EXIT_REFUSED,
+                code="ssh.no-client",
             ) from None
         finally:
             for group in groups:
@@ -210,12 +217,15 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
     if finished.timed_out:
-        raise SshError(f"{target.name} did not answer within {seconds:g} s")
+        raise SshError(f"{target.name} did not answer within {seconds:g} s", code="ssh.no-answer")
     if finished.returncode == OWN_FAILURE:
         raise explain(target, finished.stderr)
     if finished.returncode:
         words = "" if stream else finished.stderr.strip()
-        raise RemoteError(words or f"the command on {target.name} ended with status {finished.returncode}")
+        raise RemoteError(
+            words or f"the command on {target.name} ended with status {finished.returncode}",
+            code="ssh.remote-failed",
+        )
     return finished.stdout
 
 
@@ -231,21 +241,26 @@ def explain(target: Target, stderr: str) -> SshError:
         return SshError(
             f"the machine that answers as {target.name} has another SSH host key than the one that the "
             "cluster published for its login machine, so nothing was sent to it. If the login machine was "
-            "replaced, `up` publishes its new key; if not, somebody may be between you and it"
+            "replaced, `up` publishes its new key; if not, somebody may be between you and it",
+            code="ssh.host-key",
         )
     if any("Permission denied (" in line for line in lines):
         if target.identity is not None:
             return SshError(
                 f"{target.name} does not let you in with the key {target.identity}: name another file or, if "
-                "this one has a passphrase, add it to the SSH agent with `ssh-add`"
+                "this one has a passphrase, add it to the SSH agent with `ssh-add`",
+                code="ssh.key-refused",
             )
         return SshError(
             f"{target.name} accepts no key of yours, neither of the SSH agent nor of ~/.ssh: "
-            "add the right one with `ssh-add`, then run the command again"
+            "add the right one with `ssh-add`, then run the command again",
+            code="ssh.no-key-accepted",
         )
     why = lines[-1] if lines else "ssh gave no reason"
     way = f" through `{target.proxy_command}`" if target.proxy_command else ""
-    return SshError(f"cannot reach {target.name} port {target.port}{way}: {why}", passing=True)
+    return SshError(
+        f"cannot reach {target.name} port {target.port}{way}: {why}", passing=True, code="ssh.unreachable"
+    )
 
 
 def quoted(path: Path) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 
 from infra.errors import UserError
 from infra.os_errors import AGAIN
+from operations import programs
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -35,12 +35,13 @@ def provide(group: str) -> None:
     ]  # fmt: skip
     # Without the cache, this also works for a user without a home folder.
     for options in (["--check"], ["--check", "--no-cache"]):
-        if subprocess.run([*sync, *options], capture_output=True, check=False).returncode == 0:
+        if not programs.capture([*sync, *options]).failed:
             return
     print(f"Adding packages to the Python environment in .venv: {group}.", file=sys.stderr, flush=True)
-    if subprocess.run([*sync, "--compile-bytecode"], stdout=sys.stderr, check=False).returncode:
+    if programs.show([*sync, "--compile-bytecode"], into=sys.stderr).failed:
         raise UserError(
             f"uv could not add the packages of group {group} of uv.lock into {venv} (see above). Check "
-            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}."
+            f"the connection to the package index, the space there and that all of it is yours, {AGAIN}.",
+            code="packages.uv",
         )
     importlib.invalidate_caches()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from node.processes import ProcessId
+from operations import waiting
 
 QUIET_SECONDS = 0.2
 """Seconds for which the pipes must be silent, after the command has ended, before reading stops."""
@@ -211,7 +212,5 @@ def end_leftover(command: ProcessId) -> bool:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(command.pid, number)
-        deadline = time.monotonic() + TERM_SECONDS
-        while command.alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        waiting.wait_until(lambda: not command.alive(), TERM_SECONDS, 0.02)
     return True

@@ -1,13 +1,18 @@
-"""Runs short programs and captures what they print: the one way of the commands.
+"""Runs programs to their end, and captures or shows what they print: the one way of the commands.
 
-`operations.processes` runs what may take long, with a line of output at a time and a group to signal.
+`operations.processes` runs what Ctrl-C must end in order, with a line of output at a time.
+`node.subprocesses.start` starts what outlives a command.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 CANNOT_RUN, TIMED_OUT = 127, 124
 """Statuses as of a shell and of timeout(1)."""
@@ -40,22 +45,74 @@ def capture(
     env: Mapping[str, str] | None = None,
     seconds: float | None = None,
     merged: bool = False,
+    errors: str = "replace",
+    handles: Collection[int] = (),
+    apart: bool = False,
 ) -> Output:
-    """Run a program to its end, without a terminal's input.
+    """Run a program to its end, without a terminal's input, and capture what it prints.
 
     Args:
         text: Its standard input; empty means none.
         env: Its environment; this program's by default.
         seconds: The time limit.
         merged: Whether its standard error is part of `out`, in the order in which it printed both.
+        errors: What becomes of bytes that are no text; `surrogateescape` keeps them, for names of files.
+        handles: Descriptors that the program inherits.
+        apart: Whether it gets a session of its own: all that it has started ends with its time limit, and a
+            terminal's Ctrl-C reaches this program alone, which then ends it.
+    """
+    try:
+        with subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
+            errors=errors,
+            pass_fds=tuple(handles),
+            start_new_session=apart,
+        ) as process:
+            try:
+                out, err = process.communicate(text, seconds)
+            except BaseException:
+                process.kill()
+                if apart:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except OSError as error:
+        return Output(CANNOT_RUN, err=str(error))
+    except subprocess.TimeoutExpired:
+        return Output(TIMED_OUT, err=f"no answer within {seconds:g} s")
+    return Output(process.returncode, out, err or "")
+
+
+def show(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+    into: IO[str] | None = None,
+    errors: bool = True,
+    reads: bool = False,
+) -> Output:
+    """Run a program to its end whose output is for the user, and goes where this program's goes.
+
+    Args:
+        env: Its environment; this program's by default.
+        seconds: The time limit.
+        into: Where its standard output goes; to this program's by default.
+        errors: Whether standard error is shown as well. If not, it is captured.
+        reads: Whether it reads this program's standard input. If not, it has none.
     """
     try:
         done = subprocess.run(
             argv,
             env=env,
-            input=text,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            stdin=None if reads else subprocess.DEVNULL,
+            stdout=into,
+            stderr=None if errors else subprocess.PIPE,
             text=True,
             errors="replace",
             timeout=seconds,
@@ -64,5 +121,5 @@ def capture(
     except OSError as error:
         return Output(CANNOT_RUN, err=str(error))
     except subprocess.TimeoutExpired:
-        return Output(TIMED_OUT, err=f"no answer within {seconds:g} s")
-    return Output(done.returncode, done.stdout, done.stderr or "")
+        return Output(TIMED_OUT, err=f"no end within {seconds:g} s")
+    return Output(done.returncode, err=done.stderr or "")

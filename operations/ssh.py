@@ -149,7 +149,9 @@ def named(target: Target) -> Target:
         return target
     answer = programs.capture(shlex.split(target.ask))
     if answer.failed:
-        raise UserError(answer.err.strip() or f"`{target.ask}` ended with status {answer.status}")
+        raise UserError(
+            answer.err.strip() or f"`{target.ask}` ended with status {answer.status}", code="ssh.tool-failed"
+        )
     return replace(target, user=str(json.loads(answer.out)["login_user"]), ask=None)
 
 
@@ -165,7 +167,9 @@ def stage(target: Target, options: argparse.Namespace) -> str:
     workload = workload_files.read(project, options.own)
     if workload.digest != options.digest:
         what = options.own[0] if options.own else f"{project}/workload"
-        raise UserError(f"{what} was changed while it was being staged: run the command again")
+        raise UserError(
+            f"{what} was changed while it was being staged: run the command again", code="stage.changed"
+        )
     archive = workload.archive()
     line = unpack_line(options.shared, options.staged, bundle.digest(archive))
     return openssh.run(target, line, stdin=base64.encodebytes(archive).decode(), seconds=STAGE_SECONDS)

@@ -23,7 +23,7 @@ from tests.support import coverage, other_slurm, signals  # noqa: E402
 pytest_plugins = ["tests.support.accounts", "tests.support.left_clusters"]
 # This comes before any import of the code that is measured, and so before the next line.
 coverage.keep_probes()
-from tests.support import caller  # noqa: E402
+from tests.support import caller, sentences  # noqa: E402
 
 # Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.
 signals.reset()
@@ -38,6 +38,8 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.
 # It reads this when it is imported, so a fixture would come too late for some.
 os.environ["NO_GCE_CHECK"] = "true"
+# Where `tmp_path` is: nodes of process clusters have a /tmp of their own, and tests read what jobs write.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
 
 def _fsync(fd: Any) -> None:
@@ -56,6 +58,10 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-snapshots", action="store_true", help="write files of expected text anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sentences.UPDATE = config.getoption("--update-snapshots")
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,7 @@ from node.plurals import count
 from tests.cli.test_console import RESULT, STATUS
 from tests.support.checkout import ROOT, sources
 from tests.support.report_records import local
+from tests.support.sentences import HEAD
 
 ODD_WORDS = {
     "entrance": "ssh_access",
@@ -209,3 +210,15 @@ def test_the_report_of_one_run(tmp_path: Path) -> None:
     plain = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text.partition("</style>")[2]).replace("\xa0", " "))
     assert "1 epoch" in plain
     assert ONE.findall(plain) == []
+
+
+def test_every_sentence_is_of_a_test_that_is_there() -> None:
+    """Running its file with --update-snapshots drops those of a function that was renamed or removed."""
+    lost = []
+    for file in sorted((ROOT / "tests").rglob("sentences/*.txt")):
+        module = file.parents[1] / f"test_{file.stem}.py"
+        heads = re.findall(rf"^{HEAD}(\w+)$", file.read_text(encoding="utf-8"), re.M)
+        text = module.read_text(encoding="utf-8") if module.exists() else ""
+        lost += [f"{file.relative_to(ROOT)}: {head}" for head in heads if f"def {head}(" not in text]
+        lost += [] if text else [str(file.relative_to(ROOT))]
+    assert lost == []

@@ -40,6 +40,11 @@ OWN: dict[str, Row] = {
     "partitions.aws.neuron_cores": Row(Kind.RENEWED),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
+    "controller.security_groups": Row(Kind.LIVE, ("controller.security_groups",)),
+    "login.security_groups": Row(Kind.LIVE, ("login.security_groups",)),
+    "partitions.aws.security_groups": Row(Kind.RENEWED, ("partitions.security_groups",)),
+    "partitions.aws.launch_template_overrides": Row(Kind.RENEWED, ("partitions.template_overrides",)),
+    **table.without_effect("Google Cloud's", "controller.network_tags", "login.network_tags"),
     "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER
@@ -83,6 +88,12 @@ OWN: dict[str, Row] = {
         Kind.RENEWED,
         ("network.nat",),
         "nodes that are up lose their internet access if the gateway is removed",
+    ),
+    "aws.permissions_boundary": Row(Kind.LIVE, ("cluster.permissions_boundary",)),
+    "aws.role_path": Row(
+        Kind.RENEWED,
+        ("cluster.role_path",),
+        "nodes that are up lose their role, and with it mounted buckets and logs",
     ),
     "batch": Row(Kind.NOTHING, (), "only for scheduler: batch (see batch.md)"),
 }

@@ -10,7 +10,6 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from cli.doctor.finding import Check, Finding, fine, stops, warns
 from infra.config import placeholders
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
-from operations import pages
+from operations import pages, programs
 from operations.aws import account
 from operations.clouds import ssh_access
 
@@ -39,6 +38,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         found += [
             Check(QUOTAS, functools.partial(limits, design)),
             Check("docker", functools.partial(docker, design)),
+            Check("platform", functools.partial(platform, design)),
         ]
     elif design is not None:
         found += [
@@ -46,6 +46,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
             Check("key", functools.partial(pair, design)),
             Check("image", functools.partial(images, design)),
             Check("storage", functools.partial(storage, design)),
+            Check("platform", functools.partial(platform, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
     return found
@@ -76,11 +77,7 @@ def docker(design: ClusterDesign) -> Iterable[Finding]:
 
 def _docker_answers() -> bool:
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return not programs.capture(command, seconds=ANSWER_SECONDS).failed
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:
@@ -114,6 +111,14 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
         return
 
     yield from _asked(design, "storage", lambda client: lookup.findings(client, design))
+
+
+def platform(design: ClusterDesign) -> Iterable[Finding]:
+    """Check the groups and the boundary that the stack file names; no finding without credentials."""
+    from cli.aws import platform as lookup
+
+    if design.permissions_boundary is not None or lookup.named(design):
+        yield from _asked(design, lookup.CHECK, lambda client: lookup.findings(client, design))
 
 
 def _asked(

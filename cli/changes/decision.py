@@ -178,9 +178,8 @@ def check_changes(
             running = None
     why = table.refusal(found, running, command)
     if why is not None:
-        if not reach.release(held):
-            why += f"\n{STAYS.format(', '.join(held))}"
-        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+        stays = "" if reach.release(held) else f"\n{STAYS.format(', '.join(held))}"
+        raise UserError(f"nothing was changed: {why}{stays}", EXIT_REFUSED, code=why.code)
     return CheckedChanges(release=lambda: _release(reach, held, say))
 
 
@@ -276,7 +275,7 @@ def drain(
         # Not `scontrol reconfigure`: see `node.elastic.reconfiguration`.
         sudo = "sudo " if reach.sudo else ""
         lines = "; ".join(f"{sudo}scontrol update PartitionName={name} State=UP" for name in held)
-        keep = f" (should you keep the cluster: `{execute} -- sh -c '{lines}'` lets them start again)"
+        keep = f" (if you keep the cluster, `{execute} -- sh -c '{lines}'` lets them start again)"
     say(f"no further job starts{keep}")
     if running := [job for job in present if not job.pending]:
         end(reach, running, say)

@@ -183,4 +183,6 @@ def keep(stack: str, former: FormerRun | None, say: Callable[[str], None], *, re
     if replace:
         say(former.sentence("is"))
         return
-    raise UserError(f"nothing was changed: {former.refusal(stack)}", EXIT_REFUSED)
+    raise UserError(
+        f"nothing was changed: {former.refusal(stack)}", EXIT_REFUSED, code="change.ends-benchmark"
+    )

@@ -25,7 +25,7 @@ class Kind(StrEnum):
         "new nodes have it; a node that is up takes no further job, and is removed when its jobs are over"
     )
     PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
-    ENDS = "ends the jobs on nodes that are removed"
+    ENDS = "removes nodes, and ends the jobs that run on them"
     HEAD = "needs a new head: its queue and running jobs are lost"
     DATA = "is recreated: its contents are lost"
     NEVER = "is not possible"
@@ -196,7 +196,25 @@ def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
     return (*files_of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
 
 
-def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why changes are refused.
+
+    Attributes:
+        code: The code of the error that says it.
+        text: The changes with their costs, and what to do.
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def refusal(
+    found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace"
+) -> Refusal | None:
     """Return why these changes are refused; `None` if they are allowed.
 
     Args:
@@ -204,26 +222,24 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
         command: The command that makes them all the same, for the message.
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
-        return _because("this is not possible: put the old value back", never)
+        return Refusal("change.impossible", _because("this is not possible: put the old value back", never))
     if lost := [change for change in found if change.deletes]:
         why = _because(f"this deletes files. Save them first. `{command}` makes the change anyway", lost)
         ended = [job for job in jobs or () if any(change.costs(job) for change in lost)]
-        return "\n".join([why, *losses(lost), *listed(ended)])
+        return Refusal("change.deletes-files", "\n".join([why, *losses(lost), *listed(ended)]))
     costly = [change for change in found if change.kind in JOBS]
     if jobs is None:
         unknown = (
             "this would end jobs, and whether there are any is not known, because the cluster does not "
             f"answer. `{command}` makes the change anyway"
         )
-        return _because(unknown, costly) if costly else None
+        return Refusal("change.jobs-unknown", _because(unknown, costly)) if costly else None
     hit = [change for change in costly if any(change.costs(job) for job in jobs)]
     if not hit:
         return None
-    return _because(
-        f"this would end jobs that run or wait. Let them end first, or use `{command}`",
-        hit,
-        [job for job in jobs if any(change.costs(job) for change in hit)],
-    )
+    why = f"this would end jobs that run or wait. Let them end first, or use `{command}`"
+    ended = [job for job in jobs if any(change.costs(job) for change in hit)]
+    return Refusal("change.ends-jobs", _because(why, hit, ended))
 
 
 def losses(found: Sequence[Change]) -> list[str]:
@@ -351,10 +367,12 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
 
 def text(value: Any) -> str:
     """Return a value as text for users."""
-    if value is None or value == ():
+    if value is None or value in ((), ""):
         return "none"
     if isinstance(value, bool):
         return str(value).lower()  # as a stack file has it
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     if isinstance(value, tuple):
         return ", ".join(
             item if isinstance(item, str) else str(getattr(item, "source", item)) for item in value
@@ -449,6 +467,11 @@ SHARED: dict[str, Row] = {
     "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),
     "provider": Row(Kind.DATA, ("cluster.provider",), OTHER_CLUSTER),
     "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER_CLUSTER),
+    "tags": Row(
+        Kind.RENEWED,
+        ("cluster.tags",),
+        "all that is no node has them at once; a node that is up keeps the former ones",
+    ),
     "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
     "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
     "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
@@ -531,12 +554,14 @@ UNSEEN = frozenset(
 ON_AWS = (
     *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
     *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
+    *("controller.security_groups", "login.security_groups"),
 )
 """Keys that only AWS has."""
 
 
 OF_GOOGLE = tuple(
-    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+    f"partitions.{key}"
+    for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform", "network_tags")
 )
 """Fields of the design that follow from `partitions.gcp`."""
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STORAGE = "storage"
 """The name of the check of existing storage, which every provider has."""
+PLATFORM = "platform"
+"""The name of the check of groups and policies that the stack file names."""
 SSH = "ssh"
 """The name of the check of SSH access to the login machine, which every provider has."""
 
@@ -133,6 +135,7 @@ class CloudProvider(abc.ABC):
             f"{stack.file.name} and run `./cluster up --stack {stack.name}`. Or make one in your home "
             f"folder, which every machine sees: `./cluster ssh --stack {stack.name}`, then `python3 -m venv`",
             EXIT_REFUSED,
+            code="environment.made-by-controller",
         )
 
     def diagnose(
@@ -209,6 +212,7 @@ class CloudProvider(abc.ABC):
 
         headings = {
             STORAGE: "this storage cannot be used",
+            PLATFORM: "these groups or this policy cannot be used",
             QUOTAS: "the account's quotas are too small for what is up all the time",
             SSH: "the login machine could not be reached from here",
         }
@@ -228,7 +232,7 @@ class CloudProvider(abc.ABC):
                 say(f"quotas: {one.found}. {one.cure}")
         if lines:
             code = EXIT_USAGE if headings[QUOTAS] in lines else EXIT_REFUSED
-            raise UserError("nothing was changed: " + "\n".join(lines), code)
+            raise UserError("nothing was changed: " + "\n".join(lines), code, code="change.not-checked")
 
     def _compare(
         self,
@@ -336,6 +340,10 @@ class CloudProvider(abc.ABC):
         """Return empty: each node is a machine of its own."""
         return []
 
+    def limits_here(self, stack: Stack, design: ClusterDesign) -> list[str]:
+        """Return empty: the cluster's machines are elsewhere."""
+        return []
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         from operations.clouds.cloud import kept_report
 
@@ -370,6 +378,7 @@ class CloudProvider(abc.ABC):
                 f"the engine knows no cluster of stack {stack.name}, and its file does not say which one "
                 f"to look for:\n{error}",
                 error.exit_code,
+                code="cluster.unknown",
             ) from error
 
 

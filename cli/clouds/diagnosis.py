@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.doctor.finding import Finding, fine, from_error, stops, warns
 from infra.errors import UserError
 from infra.program import locations
 from operations import pages
@@ -99,7 +99,7 @@ def credentials(require: Callable[[], object], which: str | None) -> Iterable[Fi
     try:
         require()
     except UserError as error:
-        yield from_message("credentials", Severity.STOPS, str(error))
+        yield from_error("credentials", error)
         return
     yield fine("credentials", f"there are some{f' ({which})' if which else ''}; not tried out")
 
@@ -141,5 +141,5 @@ def _key(name: str, look: Callable[[], object]) -> Finding:
     try:
         look()
     except UserError as error:
-        return from_message(name, Severity.STOPS, str(error))
+        return from_error(name, error)
     return fine(name, "there is an SSH key to log in with")

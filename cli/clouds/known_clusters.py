@@ -142,7 +142,7 @@ def refuse_taken(
         return
     if namesakes:
         what, cure = taken(stack, place, namesakes)
-        raise UserError(f"nothing was made: {what}. {cure}", EXIT_REFUSED)
+        raise UserError(f"nothing was made: {what}. {cure}", EXIT_REFUSED, code="cluster.name-taken")
 
 
 def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> Iterable[Finding]:
@@ -191,4 +191,6 @@ def refuse_foreign(
     except UserError:  # what `down` itself needs fails again, with its own message
         return
     if others:
-        raise UserError(refusal(ClusterRef.of(design), stack, min(others)), EXIT_REFUSED)
+        raise UserError(
+            refusal(ClusterRef.of(design), stack, min(others)), EXIT_REFUSED, code="cluster.of-another-stack"
+        )

@@ -73,7 +73,10 @@ def published(cloud: Cloud) -> ClusterDesign | None:
         return None if settings is None else parse_settings(settings).design
     except (ValueError, KeyError, TypeError) as error:
         cluster = cloud.place.cluster
-        raise UserError(f"what was published of cluster {cluster} cannot be read: {error}") from error
+        raise UserError(
+            f"what was published of cluster {cluster} cannot be read: {error}",
+            code="cluster.settings-unreadable",
+        ) from error
 
 
 def reach(stack: Stack, design: ClusterDesign, cloud: Cloud) -> ClusterControl:

@@ -14,9 +14,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cli.console.tables import output, put
+from cli.hints import hint
 from infra import cost
 from infra.config.fields import in_words, time_limit_seconds
-from node import plurals
+from node import names, plurals
+from node.bootstrap import key_server, report_server
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -82,6 +84,9 @@ def show_cost(bill: Mapping[str, Any], console: Console) -> None:
 
 PORTS = {
     22: "SSH",
+    names.PORT: "DNS",
+    key_server.PORT: "munge key",
+    report_server.PORT: "boot reports",
     2049: "NFS",
     988: "Lustre",
     1018: "Lustre",
@@ -114,9 +119,10 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
         table.add_row(addition["name"], escape(addition["what"]))
     if cluster["login"] is None:
         return Group(table)
-    # As a row, the long command would push the prices to the right. It is never broken, so it can be copied.
+    # As a row, a long command would push the prices to the right. It is never broken, so it can be copied.
+    # The outputs' own command has an address that only `up` knows.
     wide = max(map(len, [*parts, *(addition["name"] for addition in additions)]), default=0)
-    line = Text(f"{'log in':{wide}}  {cluster['login']['ssh']}", no_wrap=True, overflow="ignore")
+    line = Text(f"{'log in':{wide}}  {hint('ssh', plan['stack'])}", no_wrap=True, overflow="ignore")
     return Group(table, line)
 
 
@@ -166,7 +172,7 @@ def _rule(inputs: Mapping[str, Any]) -> list[Any]:
     port = inputs.get("fromPort")
     what = "everything" if port is None else _ports(int(port), int(inputs.get("toPort") or port))
     peer = inputs.get("cidrIpv4") or inputs.get("cidrIpv6") or inputs.get("referencedSecurityGroupId") or ""
-    return [f"{what} {{way}} {peer}".strip()]
+    return [f"{what} {{way}} {_GROUP_ID.sub('', peer)}".strip()]
 
 
 def _ports(first: int, last: int) -> str:
@@ -192,10 +198,10 @@ def _google_template(inputs: Mapping[str, Any]) -> list[Any]:
 def _firewall(inputs: Mapping[str, Any]) -> list[Any]:
     """Return, for example, SSH from 35.235.240.0/20. Machines are named by their service account."""
     ports = [port for rule in inputs.get("allows") or [] for port in rule.get("ports") or []]
-    words = [PORTS.get(int(port.partition("-")[0]), f"port {port}") for port in ports]
+    words = list(dict.fromkeys(PORTS.get(int(port.partition("-")[0]), f"port {port}") for port in ports))
     peers = inputs.get("sourceRanges") or inputs.get("sourceServiceAccounts") or []
-    names = [str(peer).partition("@")[0] for peer in peers]
-    return [f"{', '.join(words) or 'everything'} from {', '.join(names)}"]
+    machines = [str(peer).partition("@")[0] for peer in peers]
+    return [f"{', '.join(words) or 'everything'} from {', '.join(machines)}"]
 
 
 def _environment(inputs: Mapping[str, Any]) -> list[Any]:
@@ -222,6 +228,8 @@ def _definition(inputs: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+_GROUP_ID = re.compile(r"^<|\.id>$")
+"""What a plan's placeholder for a security group's id has beside the resource's name."""
 _HELD = re.compile(r"bash /var/tmp/ecs_image\.sh \S+ \S+ '?([^'\n]+)")
 """The container image that a baked image of Batch's machines keeps, in Image Builder's document."""
 _NOTES: dict[str, Any] = {

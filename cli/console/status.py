@@ -173,16 +173,16 @@ def _elapsed(seconds: float | None) -> str | None:
 
 
 UNUSABLE = {
-    "INVALID_REG": ("unfit", "it has less than the cluster was told"),
+    "INVALID_REG": ("unfit", "it has less than slurm.conf says"),
     "REBOOT_ISSUED": ("restarting", "its restart was asked for by hand"),
-    "PERFCTRS": ("busy", "a job has its performance counters, and so it takes no other"),
+    "PERFCTRS": ("busy", "a job uses its performance counters, so it takes no other job"),
     "BLOCKED": ("blocked", "a job that has the nodes around it keeps others away"),
 }
 """Flag of a node that takes no jobs for now -> its state, and why if Slurm has no reason."""
 SOON = {
-    "POWER_DOWN": "it goes back after its job",
-    "REBOOT_REQUESTED": "it is restarted when it is free",
-    "PLANNED": "Slurm has it in mind for a job that waits",
+    "POWER_DOWN": "it is powered down after its job",
+    "REBOOT_REQUESTED": "it restarts when it is free",
+    "PLANNED": "Slurm plans to start a waiting job on it",
 }
 """Flag of a node that is as it should be -> what will become of it."""
 PARTITION_STATES = {

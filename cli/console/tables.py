@@ -131,6 +131,7 @@ def show_outputs(outputs: Mapping[str, Any]) -> None:
             text = f"{value['apiVersion']}: {value['name']}, {scheduler['version'] or scheduler['name']}, "
             text += "partitions " + ", ".join(p["name"] for p in value["partitions"])
         else:
-            text = str(value)
+            # A program appends a command to gcloud's line; a person opens a shell with it.
+            text = str(value).removesuffix(" --")
         table.add_row(name, escape(text))
     put(table)

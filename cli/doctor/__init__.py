@@ -18,7 +18,7 @@ from cli import provider as providers
 from cli import slurm_release
 from cli.console.tables import put
 from cli.doctor import general
-from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_message, warns
+from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_error, warns
 from cli.doctor.general import windows
 from infra.errors import EXIT_FAILED, UserError
 from infra.program.stack import Stack
@@ -71,16 +71,26 @@ def findings_of(stack: Stack) -> list[Finding]:
                 costly = functools.partial(general.changes, stack, design, training, chosen)
                 checks.append(Check("cluster", costly))
         except UserError as error:
-            known.append(from_message("provider", Severity.STOPS, str(error)))
+            known.append(from_error("provider", error))
         except Exception as error:
             known.append(failed_check("provider", error))
     return known + examine(checks)
 
 
 def _print_json(stack: str, findings: Sequence[Finding]) -> None:
-    """Print `{"stack", "findings": [{"check", "severity", "found", "cure"}], "ok"}`; `cure` may be null."""
+    """Print `{"stack", "findings": [{"check", "severity", "found", "cure", "code"}], "ok"}`.
+
+    `cure` and `code` may be null.
+    """
     rows = [
-        {"check": f.check, "severity": f.severity.value, "found": f.found, "cure": f.cure} for f in findings
+        {
+            "check": f.check,
+            "severity": f.severity.value,
+            "found": f.found,
+            "cure": f.cure,
+            "code": f.code or None,
+        }
+        for f in findings
     ]
     ok = not any(f.severity is Severity.STOPS for f in findings)
     print(json.dumps({"stack": stack, "findings": rows, "ok": ok}, indent=1))
@@ -98,7 +108,8 @@ def _print_text(stack: str, findings: Sequence[Finding]) -> None:
             _row(table, Severity.FINE, group, "; ".join(calm))
         for finding in found:
             if finding.severity is not Severity.FINE:
-                _row(table, finding.severity, finding.check, finding.found, finding.cure)
+                found_text = f"{finding.found} [{finding.code}]" if finding.code else finding.found
+                _row(table, finding.severity, finding.check, found_text, finding.cure)
     put(table)
     stopping = sum(f.severity is Severity.STOPS for f in findings)
     warnings = sum(f.severity is Severity.WARNS for f in findings)

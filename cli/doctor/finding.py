@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,12 +36,14 @@ class Finding:
         check: The name of the check, `<group>.<what>`, such as `ports.free`.
         found: What was checked, and its value.
         cure: A command or a sentence; `None` if nothing is wrong.
+        code: The code of the error with which a command would refuse to go on; empty if there is none.
     """
 
     check: str
     severity: Severity
     found: str
     cure: str | None = None
+    code: str = ""
 
     @property
     def group(self) -> str:
@@ -57,6 +60,11 @@ def warns(check: str, found: str, cure: str) -> Finding:
 
 def fine(check: str, found: str) -> Finding:
     return Finding(check, Severity.FINE, found)
+
+
+def from_error(check: str, error: UserError) -> Finding:
+    """Return the finding that a command would refuse to go on, with the code of its error."""
+    return dataclasses.replace(from_message(check, Severity.STOPS, str(error)), code=error.code)
 
 
 def from_message(check: str, severity: Severity, message: str) -> Finding:
@@ -91,7 +99,7 @@ def examine(checks: Sequence[Check], seconds: float = SECONDS) -> list[Finding]:
         try:
             found[number] = list(check.look())
         except UserError as error:
-            found[number] = [from_message(check.name, Severity.STOPS, str(error))]
+            found[number] = [from_error(check.name, error)]
         except Exception as error:  # a broken check must not prevent the others
             found[number] = [failed_check(check.name, error)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import dataclasses
 import os
 import platform
 import shutil
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cli import runner
 from cli.changes import runs, table
-from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
+from cli.doctor.finding import Finding, Severity, failed_check, fine, from_error, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
 from cli.runner import embedded
 from infra import os_errors
@@ -24,7 +24,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
-from node import plurals
+from node import locks, plurals
 from node.slurm.environment import defaults
 from operations import pages
 
@@ -53,9 +53,9 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
     except ConfigError as error:
         do = f"Edit {path.name}" if path.exists() else f"Name another stack, or write {path.name}"
         cure = f"{do}; infra/schema/stack.json says what it may hold."
-        return stops(check, str(error), cure), None, None, _provider(path)
+        return Finding(check, Severity.STOPS, str(error), cure, error.code), None, None, _provider(path)
     except UserError as error:
-        return from_message(check, Severity.STOPS, str(error)), None, None, _provider(path)
+        return from_error(check, error), None, None, _provider(path)
     nodes = sum(partition.max for partition in cluster.partitions)
     text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {plurals.count(nodes, 'node')}"
     text += f" in {plurals.count(len(cluster.partitions), 'partition')}"
@@ -91,7 +91,7 @@ def planned(stack: Stack) -> Iterable[Finding]:
     try:
         plan(stack)
     except UserError as error:
-        yield from_message("stack.plan", Severity.STOPS, str(error))
+        yield from_error("stack.plan", error)
     except Exception as error:
         yield failed_check("stack.plan", error)
 
@@ -104,7 +104,8 @@ def changes(
     if found is None:
         return
     if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
-        yield from_message("cluster.changes", Severity.STOPS, reason)
+        finding = from_message("cluster.changes", Severity.STOPS, reason.text)
+        yield dataclasses.replace(finding, code=reason.code)
     if (former := runs.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
 
@@ -227,15 +228,14 @@ def state(stack: Stack) -> Iterable[Finding]:
 def _busy(lock: Path) -> str | None:
     """Return who holds the stack's lock (`cli.runner.state`); `None` if nobody does."""
     try:
-        with lock.open() as file:
+        with lock.open(errors="replace") as file:
             # The lock is released at once, and shared with other processes that only check it.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None
+            if locks.acquire(file.fileno(), wait=False, shared=True):
+                return None
+            words = file.read().split()
     except FileNotFoundError:
         return None
-    except BlockingIOError:
-        words = lock.read_text(errors="replace").split()
-        return f"`{words[1]}` (pid {words[0]})" if len(words) == 2 else "another command"
+    return f"`{words[1]}` (pid {words[0]})" if len(words) == 2 else "another command"
 
 
 MOUNTS = Path("/proc/self/mounts")

@@ -11,7 +11,7 @@ from typing import Any
 from cli.clouds import diagnosis
 from cli.clouds.diagnosis import QUOTAS, Quota, Wanted
 from cli.clouds.diagnosis import quota_findings as compare
-from cli.doctor.finding import Check, Finding, Severity, fine, from_message, stops, warns
+from cli.doctor.finding import Check, Finding, fine, from_error, stops, warns
 from infra.errors import UserError
 from infra.gcp.storage import REGIONAL
 from infra.instance_types.catalog import catalog
@@ -185,7 +185,7 @@ def quota_findings(account: Account, design: ClusterDesign) -> Iterator[Finding]
     except GoogleError as error:
         if error.reason != "SERVICE_DISABLED":
             raise
-        yield from_message(QUOTAS, Severity.STOPS, str(error))
+        yield from_error(QUOTAS, error)
         return
     yield from compare(_quotas(design, region, project, used), "they are enough for every node")
     for partition in design.partitions:

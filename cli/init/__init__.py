@@ -150,6 +150,7 @@ def check_new(name: str, *, new: bool) -> Path:
         raise UserError(
             f"{path.name} exists, and is not changed: take another name, or replace it with --force",
             EXIT_REFUSED,
+            code="init.file-exists",
         )
     return path
 
@@ -175,13 +176,16 @@ def _completed(choices: Choices, *, new: bool) -> Choices:
                 ]
             ),
             EXIT_USAGE,
+            code="init.options-missing",
         )
     from cli.init.questions import ask
 
     try:
         return ask(choices, lambda name: check_new(name, new=new))
     except typer.Abort:
-        raise UserError("interrupted: nothing was written", EXIT_INTERRUPTED) from None
+        raise UserError(
+            "interrupted: nothing was written", EXIT_INTERRUPTED, code="init.interrupted"
+        ) from None
 
 
 def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None:

@@ -125,7 +125,9 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
         meant = near(node, running)
         state = f"running now: {fold(running)}" if running else "nothing runs now"
         advice = f"; did you mean {meant}?" if meant else ""
-        raise UserError(f"no machine of stack {stack.name} runs as {node}; {state}{advice}")
+        raise UserError(
+            f"no machine of stack {stack.name} runs as {node}; {state}{advice}", code="chaos.no-machine"
+        )
     machine = _call(stack, config, "fault", action=action, node=node, notice=notice)
     if action == "preempt":
         left = round(machine["notice"] - time.time()) if notice and machine["notice"] else 0
@@ -249,16 +251,20 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
             f"stack {stack.name} runs on {provider}, where nothing is made to go wrong: `chaos` acts on the "
             "local cloud, on stacks with provider: local",
             EXIT_REFUSED,
+            code="chaos.not-local",
         )
     run = RunDirectory.of(stack)
     try:
         return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
-            raise NotUpError(clusters.why_gone(stack, run)) from None
+            raise NotUpError(clusters.why_gone(stack, run), code="cluster.not-up") from None
         raise UserError(
             f"the local cloud of stack {stack.name} does not answer ({error}): "
-            f"`./cluster up --stack {stack.name}` starts it again"
+            f"`./cluster up --stack {stack.name}` starts it again",
+            code="chaos.no-answer",
         ) from None
     except rpc.RpcError as error:
-        raise UserError(f"the local cloud of stack {stack.name} refuses: {error}") from None
+        raise UserError(
+            f"the local cloud of stack {stack.name} refuses: {error}", code="chaos.refused"
+        ) from None

@@ -122,7 +122,7 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
         end_cluster(run)
         left = leftovers(run)
     if left:
-        raise UserError(left_over(cluster.stack, left, cluster.down_command))
+        raise UserError(left_over(cluster.stack, left, cluster.down_command), code="cluster.left-over")
     clusters.remove(cluster.id)
     with contextlib.suppress(OSError):  # the folder of another cluster is in it
         run.path.parent.rmdir()

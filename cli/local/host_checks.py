@@ -115,7 +115,7 @@ def check() -> None:
         UserError: Exit 3; the message has all problems.
     """
     if found := problems():
-        raise UserError("\n".join(found), EXIT_REFUSED)
+        raise UserError("\n".join(found), EXIT_REFUSED, code="host.not-ready")
 
 
 def unnamed_user() -> str | None:

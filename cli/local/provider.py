@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cli.local import clusters
 from cli.runner import state
 from infra.errors import NotUpError, UserError
-from infra.program import owner
+from infra.program import locations, owner
 from infra.program.stack import Stack
+from localcloud import addresses
 from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
-from operations.local import agent, machine_access, run_directory, system_packages
+from operations.local import agent, machine_access, names, run_directory, system_packages
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ class LocalProvider:
 
         return host_checks.neighbours(stack)
 
+    def limits_here(self, stack: Stack, design: ClusterDesign) -> list[str]:
+        # Elsewhere a local cluster can only be planned.
+        if design.isolation == CONTAINER or sys.platform != "linux":
+            return []
+        problem = names.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
+        return [] if problem is None else [problem]
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         return []
 
@@ -172,8 +180,9 @@ def _standing(stack: Stack) -> RunDirectory:
         raise NotUpError(
             clusters.why_gone(stack, run)
             + clusters.other_owners(stack)
-            + "".join(f"\n{text}" for text in clusters.gone_messages())
+            + "".join(f"\n{text}" for text in clusters.gone_messages()),
+            code="cluster.not-up",
         )
     if agent.controller_is_dead(run):
-        raise UserError(agent.how_to_restart(stack.name))
+        raise UserError(agent.how_to_restart(stack.name), code="agent.no-answer")
     return run

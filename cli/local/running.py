@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
@@ -20,6 +17,7 @@ from infra.errors import NotUpError, UserError
 from node.model import ClusterDesign, LocalCloud
 from node.published import parse_settings
 from node.slurm.environment import without_slurm
+from operations import programs
 from operations.local import agent, machine_access
 from operations.local.run_directory import RunDirectory
 
@@ -29,6 +27,7 @@ _CLOUDS = "the clouds'"
 _HERE = "a local stack uses this machine's hardware as it is"
 
 INSTEAD: dict[str, Row | None] = {
+    "tags": Row(Kind.NOTHING, ("cluster.tags",), _CLOUDS),
     **table.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
     **table.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
     **table.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
@@ -56,10 +55,22 @@ OWN: dict[str, Row] = {
     "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
     "partitions.aws": Row(
         Kind.NOTHING,
-        ("partitions.efa", "partitions.capacity_block", "partitions.placement_group", "partitions.gp3"),
+        (
+            "partitions.efa",
+            "partitions.capacity_block",
+            "partitions.placement_group",
+            "partitions.gp3",
+            "partitions.security_groups",
+            "partitions.template_overrides",
+        ),
         _CLOUDS,
     ),
-    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
+    "aws": Row(
+        Kind.NOTHING,
+        ("cluster.kms_key", "cluster.permissions_boundary", "cluster.role_path", "network.nat"),
+        _CLOUDS,
+    ),
+    **table.without_effect(_CLOUDS, "controller.network_tags", "login.network_tags"),
     "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE, _CLOUDS),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
@@ -107,7 +118,10 @@ def published(run: RunDirectory) -> ClusterDesign | None:
     try:
         return parse_settings(text).design
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"what was published of the cluster in {run.path} cannot be read: {error}") from error
+        raise UserError(
+            f"what was published of the cluster in {run.path} cannot be read: {error}",
+            code="cluster.settings-unreadable",
+        ) from error
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
@@ -135,9 +149,9 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
 
     def ask(line: str, seconds: float) -> str:
         if not machine_access.is_up(run):
-            raise NotUpError(f"stack {stack} is not up")
+            raise NotUpError(f"stack {stack} is not up", code="cluster.not-up")
         if agent.controller_is_dead(run):
-            raise UserError(agent.how_to_restart(stack))
+            raise UserError(agent.how_to_restart(stack), code="agent.no-answer")
         return _shell(run, line, seconds)
 
     return ClusterControl(ask, machine_access.slurm_conf(run))
@@ -217,26 +231,12 @@ def drain(
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:
     command = machine_access.command(run, ["sh", "-c", line])
-    process = subprocess.Popen(
-        command.argv,
-        env=without_slurm(os.environ) | command.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        # In its own session, so that a timeout ends all of its processes.
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise UserError(f"the controller did not answer within {seconds:g} s") from None
-        raise
-    if process.returncode:
-        raise UserError(err.strip() or f"Slurm's commands failed with status {process.returncode}")
-    return out
+    env = without_slurm(os.environ) | command.env
+    done = programs.capture(command.argv, env=env, seconds=seconds, apart=True)
+    if done.status == programs.TIMED_OUT:
+        raise UserError(f"the controller did not answer within {seconds:g} s", code="cluster.no-answer")
+    if done.failed:
+        raise UserError(
+            done.err.strip() or f"Slurm's commands failed with status {done.status}", code="slurm.failed"
+        )
+    return done.out

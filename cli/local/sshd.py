@@ -39,12 +39,12 @@ def target(stack: Stack, run: RunDirectory) -> Target:
     """
     if not run.containers:
         why = "its machines are processes of this machine"
-        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
+        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED, code="ssh.no-server")
     machine = machine_access.login(run)
     keys = [] if machine is None else run.report(machine[0]).get("host_keys")
     if machine is None or not keys:
         why = "its login machine is not on, or has not reported its host keys"
-        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
+        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED, code="ssh.no-server")
     key = _key(folders.make_state_dir(stack))
     words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "cli.local.sshd"]
     proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
@@ -62,6 +62,7 @@ def _key(folder: Path) -> Path:
             raise UserError(
                 f"`ssh-keygen` makes no key ({done.err.strip()}): install OpenSSH's client ({pages.OPENSSH})",
                 EXIT_REFUSED,
+                code="ssh.no-keygen",
             )
         draft.replace(key)
         draft.with_suffix(f"{draft.suffix}.pub").replace(key.with_suffix(".pub"))

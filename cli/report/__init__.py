@@ -136,6 +136,7 @@ def _check_name(name: str) -> None:
         raise UserError(
             f"--stack {name!r} is not a stack's name: at most {LONGEST_NAME} printable characters, without /",
             EXIT_USAGE,
+            code="report.stack-name",
         )
 
 
@@ -155,6 +156,7 @@ def _check_known(name: str, project: Path | None) -> None:
         f"Stacks here: {', '.join(files) or 'none'}. Results are kept of: {', '.join(kept) or 'none'}.\n"
         "`./cluster up --stack S` makes a result, `./cluster run --stack S --nodes 1,2,4` a comparison.",
         EXIT_USAGE,
+        code="report.no-stack",
     )
 
 
@@ -184,6 +186,7 @@ def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | Non
                 f"stack {name} is on AWS Batch, and measures something else: its report is of its own. "
                 f"`./cluster report --stack {name}` makes it",
                 EXIT_USAGE,
+                code="report.batch",
             )
         if scheduler is not None:
             return scheduler
@@ -201,5 +204,6 @@ def _write(path: Path, text: str) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise UserError(
-            f"cannot write the report to {path}: {error.strerror}. Give another folder with --output."
+            f"cannot write the report to {path}: {error.strerror}. Give another folder with --output.",
+            code="report.not-written",
         ) from error

@@ -114,10 +114,16 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
     cli = shutil.which("pulumi") is not None
     wish = os.environ.get(OVERRIDE, "")
     if wish not in ("", "embedded", "pulumi"):
-        raise UserError(f"${OVERRIDE} is {wish!r}; it may be embedded or pulumi", EXIT_USAGE)
+        raise UserError(
+            f"${OVERRIDE} is {wish!r}; it may be embedded or pulumi", EXIT_USAGE, code="runner.override"
+        )
     if provider != "local" or wish == "pulumi":
         if not cli:
-            raise UserError(f"stack {stack.name} needs the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED)
+            raise UserError(
+                f"stack {stack.name} needs the Pulumi CLI. {HOW_TO_INSTALL}",
+                EXIT_REFUSED,
+                code="runner.needs-pulumi",
+            )
         return _pulumi(stack, local=provider == "local")
     return _local(stack, on_event, cli=cli and wish != "embedded")
 
@@ -141,7 +147,7 @@ def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
         return EmbeddedRunner(stack)
     if not cli:
         if holder is not None:
-            raise UserError(owner.refusal(stack, holder), EXIT_REFUSED)
+            raise UserError(owner.refusal(stack, holder), EXIT_REFUSED, code="runner.other-owner")
         return EmbeddedRunner(stack)
     runner = _pulumi(stack, local=True)
     if holder is not None:

@@ -19,7 +19,6 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
 from node.processes import children
+from operations import programs
 from operations.signals import handled
 
 PLUGIN = "command"
@@ -173,18 +173,23 @@ class PulumiRunner:
                 yield stack, translator, self._config_file()
             except CommandError as error:
                 if interrupted.is_set() and verb == "preview":
-                    raise UserError("interrupted; nothing was changed", EXIT_INTERRUPTED) from None
+                    raise UserError(
+                        "interrupted; nothing was changed",
+                        EXIT_INTERRUPTED,
+                        code="runner.interrupted-unchanged",
+                    ) from None
                 if interrupted.is_set():
                     raise UserError(
                         f"interrupted; what was done is recorded: "
                         f"`./cluster {verb} --stack {self._stack.name}` continues where this stopped.",
                         EXIT_INTERRUPTED,
+                        code="runner.interrupted",
                     ) from None
                 # The error's text is all that the CLI printed; what it calls errors comes last.
                 # The engine's last one only says that the operation failed.
                 errors = [line for line in translator.errors if not ENDS.fullmatch(line)]
                 text = "\n".join(errors or translator.errors) or str(error).rpartition("stderr: ")[2].strip()
-                raise UserError(f"Pulumi: {text}") from error
+                raise UserError(f"Pulumi: {text}", code="runner.pulumi-failed") from error
             finally:
                 translator.finish()
 
@@ -202,6 +207,7 @@ class PulumiRunner:
                     f"the Pulumi CLI (process {pid}) still works on stack {self._stack.name} for a "
                     f"`./cluster` that was killed. Wait for its end, or end it (kill -INT {pid}).",
                     EXIT_REFUSED,
+                    code="runner.pulumi-busy",
                 )
             on_event(Message("the Pulumi CLI was killed as it worked on this stack: going on there"))
             file.unlink(missing_ok=True)
@@ -230,7 +236,9 @@ class PulumiRunner:
         try:
             return automation.LocalWorkspace(work_dir=str(folder), env_vars=self._environment())
         except InvalidVersionError as error:
-            raise UserError(f"the Pulumi CLI on PATH does not fit: {error}", EXIT_REFUSED) from error
+            raise UserError(
+                f"the Pulumi CLI on PATH does not fit: {error}", EXIT_REFUSED, code="runner.pulumi-version"
+            ) from error
 
     def _initialize(self) -> None:
         """Create the stack if it does not exist, from outside the checkout."""
@@ -298,30 +306,27 @@ def command_plugin(on_event: OnEvent) -> str | None:
     """Install the plugin that runs local commands. Returns `None`, or why that is not possible."""
     version = importlib.metadata.version("pulumi-command")
     try:
-        listed = json.loads(_pulumi("plugin", "ls", "--json") or "[]")
+        listed = json.loads(_pulumi_plugin("ls", "--json") or "[]")
         if any(p.get("name") == PLUGIN and p.get("version") == version for p in listed):
             return None
         on_event(Message(f"installing Pulumi's {PLUGIN} plugin {version}"))
-        _pulumi("plugin", "install", "resource", PLUGIN, version)
-    except subprocess.TimeoutExpired:
-        return f"its download took over {PLUGIN_SECONDS} s"
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or "").strip().splitlines()
-        return lines[-1] if lines else f"`pulumi plugin` ended with status {error.returncode}"
-    except (OSError, ValueError) as error:
+        _pulumi_plugin("install", "resource", PLUGIN, version)
+    except (UserError, ValueError) as error:
         return str(error)
     return None
 
 
-def _pulumi(*arguments: str) -> str:
-    return subprocess.run(
-        ["pulumi", *arguments, "--non-interactive"],
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PLUGIN_SECONDS,
-    ).stdout
+def _pulumi_plugin(*arguments: str) -> str:
+    done = programs.capture(["pulumi", "plugin", *arguments, "--non-interactive"], seconds=PLUGIN_SECONDS)
+    if done.status == programs.TIMED_OUT:
+        raise UserError(f"its download took over {PLUGIN_SECONDS} s", code="runner.plugin-late")
+    if done.failed:
+        lines = done.err.strip().splitlines()
+        raise UserError(
+            lines[-1] if lines else f"`pulumi plugin` ended with status {done.status}",
+            code="runner.plugin-failed",
+        )
+    return done.out
 
 
 def _outputs(values: Any) -> dict[str, Any]:

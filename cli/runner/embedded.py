@@ -164,6 +164,7 @@ def _load(stack: Stack) -> project.Project:
         raise UserError(
             f"{stack.file.name}: {keys} is encrypted, and only Pulumi can decrypt it. {HOW_TO_INSTALL}",
             EXIT_REFUSED,
+            code="runner.encrypted",
         )
     return settings
 
@@ -206,9 +207,15 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     if life.stopping.is_set():
         names = [r.name for r in life.state.records.values() if r.custom]
         if not names:
-            raise UserError("interrupted; nothing of the stack is there.", EXIT_INTERRUPTED)
+            raise UserError(
+                "interrupted; nothing of the stack is there.",
+                EXIT_INTERRUPTED,
+                code="runner.interrupted-empty",
+            )
         raise UserError(
-            f"interrupted; of the stack there is {', '.join(names)}. {how_to_go_on}.", EXIT_INTERRUPTED
+            f"interrupted; of the stack there is {', '.join(names)}. {how_to_go_on}.",
+            EXIT_INTERRUPTED,
+            code="runner.interrupted",
         )
     if life.failures:
-        raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]))
+        raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]), code="runner.resources-failed")

@@ -406,6 +406,7 @@ def check(name: str, inputs: dict[str, Any]) -> None:
             f"{name}: {', '.join(unknown)}: an input that needs the Pulumi CLI; without it a command has "
             f"{', '.join(COMMAND_INPUTS)}. {HOW_TO_INSTALL}",
             EXIT_REFUSED,
+            code="runner.command-input",
         )
 
 

@@ -42,7 +42,9 @@ class EmbeddedMonitor(Monitor):
         urn = self.make_urn(request.parent, request.type, request.name)
         with self._lock:
             if urn in self.seen:
-                raise UserError(f"the program declares two resources with the URN {urn}")
+                raise UserError(
+                    f"the program declares two resources with the URN {urn}", code="program.urn-twice"
+                )
             self.seen.add(urn)
         wanted = _wanted(urn, request)
         if request.custom or request.remote:
@@ -79,6 +81,7 @@ class EmbeddedMonitor(Monitor):
                 f"{request.name}: the embedded runner does not read resources of type {request.type}. "
                 + HOW_TO_INSTALL,
                 EXIT_REFUSED,
+                code="runner.read",
             )
         values = {"name": request.id, "outputs": outputs_of(request.id), "secretOutputNames": []}
         properties = wire.to_struct(values)
@@ -87,7 +90,9 @@ class EmbeddedMonitor(Monitor):
 
     def Invoke(self, request: Any) -> Any:  # noqa: N802
         raise UserError(
-            f"the program calls {request.tok}, which needs its provider. " + HOW_TO_INSTALL, EXIT_REFUSED
+            f"the program calls {request.tok}, which needs its provider. " + HOW_TO_INSTALL,
+            EXIT_REFUSED,
+            code="runner.invoke",
         )
 
     def Call(self, request: Any) -> Any:  # noqa: N802
@@ -140,6 +145,7 @@ def _refuse_options(request: Any) -> None:
         raise UserError(
             f"{request.name}: {', '.join(found)}: an option that needs the Pulumi CLI. {HOW_TO_INSTALL}",
             EXIT_REFUSED,
+            code="runner.option",
         )
 
 
@@ -154,6 +160,7 @@ def _refuse_secrets(name: str, values: dict[str, Any]) -> None:
             f"{name}: {', '.join(keys)}: a secret needs the Pulumi CLI, which encrypts it in its state. "
             f"{HOW_TO_INSTALL}",
             EXIT_REFUSED,
+            code="runner.secret",
         )
 
 
@@ -165,7 +172,9 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
     """
     if request.importId:
         raise UserError(
-            f"{wanted.name}: importing resources needs the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED
+            f"{wanted.name}: importing resources needs the Pulumi CLI. {HOW_TO_INSTALL}",
+            EXIT_REFUSED,
+            code="runner.import",
         )
     if wanted.type in (lifecycle.COMMAND_TYPE, PROVIDER):
         lifecycle.check(wanted.name, wanted.inputs)
@@ -174,6 +183,7 @@ def _refuse_foreign(wanted: Registration, request: Any) -> None:
         f"{wanted.name}: a resource of type {wanted.type} needs the Pulumi CLI; without it only local "
         f"commands are run ({owner.EMBEDDED} runner). {HOW_TO_INSTALL}",
         EXIT_REFUSED,
+        code="runner.resource-type",
     )
 
 
@@ -189,7 +199,9 @@ def outputs_of(reference: str) -> dict[str, Any]:
         case [_organization, project, stack]:
             pass
         case _:
-            raise UserError(f"StackReference {reference!r}: write organization/<project>/<stack>")
+            raise UserError(
+                f"StackReference {reference!r}: write organization/<project>/<stack>", code="reference.form"
+            )
     folders = [locations.state_dir(each.home) for each in clusters.recorded() if each.stack == stack]
     states = [State.load(folder / STATE_FILE) for folder in folders]
     found = [state for state in states if state.project == project and not state.empty]
@@ -200,4 +212,6 @@ def outputs_of(reference: str) -> dict[str, Any]:
         problem = f"is up in {len(found)} checkouts (state in {places}); destroy all but one"
     else:
         problem = "is not up under the embedded runner; bring it up first, or use the Pulumi CLI"
-    raise UserError(f"StackReference {reference!r}: that stack {problem}", EXIT_REFUSED)
+    raise UserError(
+        f"StackReference {reference!r}: that stack {problem}", EXIT_REFUSED, code="reference.stack"
+    )

@@ -156,7 +156,9 @@ class Recorder(program.Monitor):
         )
         with self._lock:
             if urn in self.planned:
-                raise UserError(f"the program declares two resources with the URN {urn}")
+                raise UserError(
+                    f"the program declares two resources with the URN {urn}", code="program.urn-twice"
+                )
             self.planned[urn] = planned
         return urn
 

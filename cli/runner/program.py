@@ -52,6 +52,7 @@ class Monitor(mocks.MockMonitor):
             "the program registers a resource transform, which only the Pulumi CLI applies; "
             "pulumi.runtime.register_stack_transformation works everywhere",
             EXIT_REFUSED,
+            code="runner.transform",
         )
 
     def RegisterStackInvokeTransform(self, request: Any) -> Any:  # noqa: N802
@@ -137,9 +138,11 @@ async def _main(
         raise
     except SystemExit as error:
         if error.code not in (None, 0):
-            raise UserError(f"the Pulumi program ended itself: {error.code}") from error
+            raise UserError(
+                f"the Pulumi program ended itself: {error.code}", code="program.exited"
+            ) from error
     except Exception as error:
-        raise UserError(_explain(error, project.directory)) from error
+        raise UserError(_explain(error, project.directory), code="program.failed") from error
 
 
 @contextlib.contextmanager

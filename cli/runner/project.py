@@ -47,7 +47,7 @@ def load(stack: Stack) -> Project:
     settings = _read(directory / "Pulumi.yaml", f"{directory} is not a Pulumi project")
     name = settings.get("name")
     if not isinstance(name, str):
-        raise UserError(f"{directory / 'Pulumi.yaml'}: `name` is missing", EXIT_USAGE)
+        raise UserError(f"{directory / 'Pulumi.yaml'}: `name` is missing", EXIT_USAGE, code="project.no-name")
     stacks = sorted(path.name.split(".")[1] for path in directory.glob("Pulumi.?*.yaml"))
     known = f"stacks here: {', '.join(stacks)}" if stacks else "there are none here"
     stack_file = _read(directory / f"Pulumi.{stack.name}.yaml", f"there is no stack {stack.name}; {known}")
@@ -72,15 +72,19 @@ def _read(path: Path, missing: str) -> dict[str, Any]:
         # This safe loader reads unusual values in the same way as the checks of the stack file.
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except FileNotFoundError:
-        raise UserError(f"{path.name}: {missing}", EXIT_USAGE) from None
+        raise UserError(f"{path.name}: {missing}", EXIT_USAGE, code="project.missing") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{path.name}: not YAML: {error}", EXIT_USAGE) from None
+        raise UserError(f"{path.name}: not YAML: {error}", EXIT_USAGE, code="project.not-yaml") from None
     except RecursionError:
-        raise UserError(f"{path.name}: it is nested too deeply to be read", EXIT_USAGE) from None
+        raise UserError(
+            f"{path.name}: it is nested too deeply to be read", EXIT_USAGE, code="project.too-deep"
+        ) from None
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise UserError(f"{path.name}: a mapping is expected at the top", EXIT_USAGE)
+        raise UserError(
+            f"{path.name}: a mapping is expected at the top", EXIT_USAGE, code="project.not-a-mapping"
+        )
     return value
 
 

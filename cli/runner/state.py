@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -21,6 +20,7 @@ from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
+from node import locks
 
 STATE_FILE = "state.json"
 VERSION = 1
@@ -70,7 +70,8 @@ class DamagedStateError(UserError):
         name = stack or "…"
         super().__init__(
             f"{path}, the state of the stack, is damaged ({problem}). `./cluster down --stack {name}` ends "
-            f"the cluster without it; then `./cluster up --stack {name}` makes a new one."
+            f"the cluster without it; then `./cluster up --stack {name}` makes a new one.",
+            code="state.damaged",
         )
         self.path = path
 
@@ -116,7 +117,8 @@ class State:
             if data["version"] != VERSION:
                 raise UserError(
                     f"{path} was written by another version of this program (state version "
-                    f"{data['version']}, and this one reads {VERSION}): use that version."
+                    f"{data['version']}, and this one reads {VERSION}): use that version.",
+                    code="state.version",
                 )
             state.project, state.stack = data["project"], data["stack"]
             state.boot = data["boot"]
@@ -215,7 +217,7 @@ def locked(stack: Stack, operation: str) -> Iterator[None]:
 
     def busy(descriptor: int) -> None:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
-        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED)
+        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED, code="state.busy")
 
     descriptor = acquire_lock(path, lambda: folders.make_state_dir(stack), busy)
     with contextlib.suppress(OSError):  # on a full disk the lock has no holder's name
@@ -249,15 +251,13 @@ def acquire_lock(path: Path, make_folder: Callable[[], object], busy: Callable[[
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # the last holder removed the folder just now
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.acquire(descriptor, wait=False):
             try:
                 busy(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locks.acquire(descriptor)
         # The file may have been removed between our open and our lock: it then has no links.
         if os.fstat(descriptor).st_nlink:
             return descriptor

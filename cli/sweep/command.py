@@ -61,7 +61,11 @@ def run(
     """
     if (scheduler := provider.scheduler(stack, config)) is not None:
         if partitions is not None or gpus is not None:
-            raise UserError("--partition and --gpus are of Slurm: AWS Batch has one queue", EXIT_USAGE)
+            raise UserError(
+                "--partition and --gpus are of Slurm: AWS Batch has one queue",
+                EXIT_USAGE,
+                code="sweep.batch-options",
+            )
         scheduler.run(console, nodes, repeat)
         return
     Sweep(stack, config, console).run(nodes, repeat, partitions, gpus)
@@ -114,10 +118,11 @@ class Sweep:
             except SweepGoneError:
                 with self._locked():
                     self._store.forget(plan)
-                raise UserError(self._is_gone(progress)) from None
+                raise UserError(self._is_gone(progress), code="sweep.gone") from None
             except SweepEndedError:
                 raise UserError(
-                    f"the sweep was ended by another `{self._say('run --cancel')}`; {_have(progress)}"
+                    f"the sweep was ended by another `{self._say('run --cancel')}`; {_have(progress)}",
+                    code="sweep.cancelled",
                 ) from None
             with self._locked():
                 self._store.forget(plan)
@@ -166,7 +171,7 @@ class Sweep:
         if self._gone(progress):
             self._store.forget(plan)
             if wanted is None:
-                raise UserError(self._is_gone(progress))
+                raise UserError(self._is_gone(progress), code="sweep.gone")
             self._console.say(self._is_gone(progress), "yellow")
             return None
         if wanted not in (None, plan.request):
@@ -175,6 +180,7 @@ class Sweep:
                 f"{plan.began}; {_have(progress)}.\n"
                 f"`{self._say('run')}` waits for it, `{self._say('run --cancel')}` ends it.",
                 EXIT_REFUSED,
+                code="sweep.other-under-way",
             )
         self._console.say(f"going on with {plan.request} of {plan.began}: {_have(progress)}", "bold")
         if self._changed(plan):
@@ -230,7 +236,9 @@ class Sweep:
                 except UserError as error:
                     done = count - len(plan.unsubmitted)
                     have = f"{done} of {plurals.count(count, 'job is', 'jobs are')} submitted"
-                    raise UserError(f"{error}\n{have}; `{self._say('run')}` goes on.") from None
+                    raise UserError(
+                        f"{error}\n{have}; `{self._say('run')}` goes on.", code="sweep.not-told"
+                    ) from None
                 plan = plan.change(
                     *(
                         dataclasses.replace(run, job=answer["job"], refused=answer["error"])
@@ -248,7 +256,8 @@ class Sweep:
             raise UserError(
                 f"the cluster of stack {self._stack.name} lacks what these runs need:{lines}\n"
                 "The workload of this checkout has changed since the cluster came up, or it came up without "
-                f"the benchmark. Run `{self._say('up')}` to bring it there; then run this again."
+                f"the benchmark. Run `{self._say('up')}` to bring it there; then run this again.",
+                code="sweep.cluster-lacks",
             )
 
     # --- the end ---
@@ -274,7 +283,7 @@ class Sweep:
                 print(files.page)
                 print(files.table)
         if failures:
-            raise UserError("\n".join(failures))
+            raise UserError("\n".join(failures), code="sweep.runs-failed")
 
     def _is_gone(self, progress: Progress) -> str:
         return (
@@ -303,7 +312,7 @@ class Sweep:
         try:
             yield
         except KeyboardInterrupt:
-            raise UserError(self._interrupted(), EXIT_INTERRUPTED) from None
+            raise UserError(self._interrupted(), EXIT_INTERRUPTED, code="sweep.interrupted") from None
         except BrokenPipeError:  # the reader of our output has gone
             raise
         except OSError as error:
@@ -380,6 +389,7 @@ class Benchmark:
                 f"slurm-stacks:benchmark.enabled to true, run `./cluster up --stack {stack.name}`, "
                 "then this again.",
                 EXIT_USAGE,
+                code="sweep.no-benchmark",
             )
         return cls(stack, config, cluster, training)
 
@@ -412,6 +422,7 @@ class Benchmark:
                 f"--partition {text[:60]}: {'; '.join(dict.fromkeys(wrong))}. "
                 f"The partitions of stack {self.stack.name}: {', '.join(partitions)}",
                 EXIT_USAGE,
+                code="sweep.partition",
             )
         return tuple(names)
 

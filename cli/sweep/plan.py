@@ -204,6 +204,7 @@ def parse_request(
             f"{wanted}: {plurals.count(count, 'run')} are more than the {MAX_RUNS} that one sweep may have. "
             "Give fewer numbers of nodes, partitions or GPUs, or fewer repetitions",
             EXIT_USAGE,
+            code="sweep.too-many",
         )
     return wanted
 
@@ -228,7 +229,7 @@ def _numbers(option: str, text: str, how: str, limits: Sequence[PartitionLimits]
             numbers.append(number)
     if mistakes:
         lines = "".join(f"\n  {line}" for line in dict.fromkeys(mistakes))
-        raise UserError(f"--{option} {text[:60]}:{lines}\n{how}", EXIT_USAGE)
+        raise UserError(f"--{option} {text[:60]}:{lines}\n{how}", EXIT_USAGE, code="sweep.option")
     return tuple(sorted(numbers))
 
 
@@ -290,9 +291,15 @@ class Store:
             value = json.loads(text)
             plan = from_json(Plan, value)
         except (ValueError, RecursionError) as error:
-            raise UserError(self._unreadable(str(error)), EXIT_REFUSED) from None
+            raise UserError(
+                self._unreadable(str(error)), EXIT_REFUSED, code="sweep.plan-unreadable"
+            ) from None
         if plan.api_version != API_VERSION:
-            raise UserError(self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"), EXIT_REFUSED)
+            raise UserError(
+                self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"),
+                EXIT_REFUSED,
+                code="sweep.plan-version",
+            )
         return plan
 
     def save(self, plan: Plan) -> None:

@@ -251,7 +251,7 @@ def watch(
             silent_since = silent_since or time.monotonic()
             left = silent_since + PATIENCE_SECONDS - time.monotonic()
             if left <= 0:
-                raise UserError(_silent(progress.plan.stack, str(error))) from None
+                raise UserError(_silent(progress.plan.stack, str(error)), code="sweep.silent") from None
             note = f"the cluster does not answer: {_last_line(error)}; trying for {clock(left)} more"
             board.show(progress.rows(), note)
             sleep(POLL_SECONDS)
@@ -279,6 +279,7 @@ def _cannot_keep(error: UserError | OSError, store: Store, stack: str) -> UserEr
         f"{reason}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
         "collects them.",
         reason.exit_code,
+        code="sweep.not-watched",
     )
 
 
@@ -335,4 +336,6 @@ class Remote:
         try:
             return foreign.parse(text)
         except ValueError:
-            raise UserError(f"the cluster's answer is not JSON: {text[:200]!r}") from None
+            raise UserError(
+                f"the cluster's answer is not JSON: {text[:200]!r}", code="sweep.answer"
+            ) from None

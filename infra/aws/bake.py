@@ -18,7 +18,7 @@ from infra import bundle
 from infra.aws import access, policies
 from infra.aws.launch_templates import BOOT_SCRIPT, METADATA, ImageBuild, image_id, root_device
 from infra.aws.network import AwsNetwork
-from infra.aws.tags import CLUSTER, ROLE, STACK, tags
+from infra.aws.tags import CLUSTER, ROLE, STACK, identifying_tags, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
@@ -124,7 +124,7 @@ class AwsImages(pulumi.ComponentResource):
             },
             terminate_instance_on_failure=True,
             # Image Builder names the machines itself, and refuses a name here.
-            resource_tags={CLUSTER: design.name, STACK: design.stack, ROLE: IMAGE},
+            resource_tags={**design.tags, CLUSTER: design.name, STACK: design.stack, ROLE: IMAGE},
             tags=tags(design, f"{design.name}-images"),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -201,6 +201,9 @@ class AwsImages(pulumi.ComponentResource):
     def _image_tags(self, kind: str, **more: str) -> dict[str, str]:
         return tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
 
+    def _identifying(self, kind: str, **more: str) -> dict[str, str]:
+        return identifying_tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
+
     def _recipe(
         self,
         recipe: Recipe,
@@ -238,8 +241,10 @@ class AwsImages(pulumi.ComponentResource):
             ],
             # Access by Session Manager needs the agent.
             systems_manager_agent={"uninstall_after_build": False},
-            # The image has its tags from the first moment, so that a build that fails later can be found.
-            ami_tags=own_tags,
+            # The image is found by these from the first moment, also if its build fails later. The stack
+            # file's tags come with the distribution: a recipe cannot change, and with other tags it would be
+            # another image.
+            ami_tags=name.apply(lambda known: self._identifying(recipe.kind.name, recipe=known)),
             tags=own_tags,
             opts=pulumi.ResourceOptions(parent=self),
         )

@@ -22,6 +22,7 @@ from infra.aws.launch_templates import (
     AwsLaunchTemplates,
     AwsRoleResources,
     ResourcesByRole,
+    groups_of_nodes,
     image_id,
     metadata,
 )
@@ -71,7 +72,11 @@ class AwsCluster(pulumi.ComponentResource):
         logs = AwsLogs(f"{name}-logs", design, child_opts)
         storage = AwsStorage(f"{name}-storage", design, network, child_opts)
         targets = AccessTargets(
-            bucket.arn, secrets.munge, logs.arn, list(network.subnets.values()), [network.groups["compute"]]
+            bucket.arn,
+            secrets.munge,
+            logs.arn,
+            list(network.subnets.values()),
+            [network.groups["compute"], *groups_of_nodes(design)],
         )
         identity = AwsIdentity(f"{name}-identity", design, targets, child_opts)
         published = Bundle(f"{name}-bundle", design, bucket, child_opts)
@@ -224,7 +229,7 @@ class AwsAddresses(pulumi.ComponentResource):
                 f"{name}-{host.name}",
                 description=f"{host.name} of cluster {design.name}",
                 subnet_id=resources.subnet,
-                security_groups=[resources.group],
+                security_groups=[resources.group, *host.security_groups],
                 tags=own_tags,
                 opts=child_opts,
             )

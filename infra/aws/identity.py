@@ -76,6 +76,7 @@ class AwsIdentity(pulumi.ComponentResource):
                 f"{name}-{kind}-profile",
                 name=physical_name(design, kind),
                 role=role.name,
+                path=design.role_path,
                 tags=tags(design, f"{design.name}-{kind}"),
                 opts=pulumi.ResourceOptions(parent=self),
             )
@@ -90,6 +91,8 @@ class AwsIdentity(pulumi.ComponentResource):
             name=physical_name(design, kind),
             description=f"{kind} of the cluster {design.name} in {design.region}",
             assume_role_policy=json.dumps(policies.trust()),
+            path=design.role_path,
+            permissions_boundary=design.permissions_boundary,
             tags=tags(design, f"{design.name}-{kind}"),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -126,10 +129,12 @@ def physical_name(design: ClusterDesign, kind: str) -> str:
     """Return a role's name, of at most 64 characters.
 
     Roles belong to the account, so the name has a digest of the region: clusters of one name in two regions
-    get different roles.
+    get different roles. A path is part of it, because a role at another path is another role, which must be
+    there before machines give up the former one.
     """
-    region = hashlib.sha256(str(design.region).encode()).hexdigest()[:6]
-    return f"{design.name}-{kind}-{region}"
+    path = "" if design.role_path == "/" else design.role_path
+    place = hashlib.sha256(f"{design.region}{path}".encode()).hexdigest()[:6]
+    return f"{design.name}-{kind}-{place}"
 
 
 class AwsSecrets(pulumi.ComponentResource):

@@ -86,6 +86,63 @@ class ImageBuild:
     parent: pulumi.Input[str]
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateOverrides:
+    """The fields of a launch template that the stack file gives a partition (`infra.config.overrides`).
+
+    Attributes:
+        fields: Fields that the cluster does not set.
+        placement: Fields beside the placement group's.
+        volumes: Volumes beside the root disk.
+        max_price: The most USD an hour for spot capacity.
+    """
+
+    fields: dict[str, Any]
+    placement: dict[str, Any]
+    volumes: list[aws.ec2.LaunchTemplateBlockDeviceMappingArgs]
+    max_price: str | None
+
+    @classmethod
+    def of(cls, partition: Partition) -> TemplateOverrides:
+        """Return the overrides of a partition."""
+        fields = partition.overrides()
+        volumes = fields.pop("block_device_mappings", [])
+        market = fields.pop("instance_market_options", {})
+        placement = fields.pop("placement", {})
+        return cls(
+            {key: _as_text(value) if key in TEXTS else value for key, value in fields.items()},
+            placement,
+            [_volume(volume) for volume in volumes],
+            market.get("spot_options", {}).get("max_price"),
+        )
+
+
+TEXTS = ("ebs_optimized",)
+"""Fields of a template that Pulumi's SDK takes as "true" and "false"."""
+
+
+def _as_text(value: bool) -> str:
+    return str(value).lower()
+
+
+def _volume(mapping: dict[str, Any]) -> aws.ec2.LaunchTemplateBlockDeviceMappingArgs:
+    ebs = dict(mapping.get("ebs", {}))
+    for key in ("delete_on_termination", "encrypted"):
+        if key in ebs:
+            ebs[key] = _as_text(ebs[key])
+    return aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+        device_name=mapping["device_name"],
+        ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(**ebs) if ebs else None,
+        no_device=mapping.get("no_device"),
+        virtual_name=mapping.get("virtual_name"),
+    )
+
+
+def groups_of_nodes(design: ClusterDesign) -> list[str]:
+    """Return the security groups that the stack file gives nodes, each once."""
+    return list(dict.fromkeys(group for p in design.partitions for group in p.security_groups))
+
+
 def image_id(image: Image) -> pulumi.Input[str]:
     """Return the cluster's image, or the image from which baked images are built.
 
@@ -149,6 +206,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
     def _template(self, partition: Partition, resources: AwsRoleResources) -> aws.ec2.LaunchTemplate:
         design, resource = self._design, f"{self._name}-{partition.name}"
         own_tags = tags(design, f"{design.name}-{partition.name}", role="compute", partition=partition.name)
+        overrides = TemplateOverrides.of(partition)
         return aws.ec2.LaunchTemplate(
             resource,
             name=f"{design.name}-{partition.name}",
@@ -173,14 +231,17 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
                         kms_key_id=design.kms_key,
                         delete_on_termination="true",
                     ),
-                )
+                ),
+                *overrides.volumes,
             ],
             network_interfaces=[
-                aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=[resources.group])
+                aws.ec2.LaunchTemplateNetworkInterfaceArgs(
+                    **interface, security_groups=[resources.group, *partition.security_groups]
+                )
                 for interface in interfaces(partition.efa, public=not design.network.nat)
             ],
-            placement=self._placement(partition),
-            instance_market_options=_market(partition),
+            placement=self._placement(partition, overrides),
+            instance_market_options=_market(partition, overrides),
             capacity_reservation_specification=reservation_specification(
                 f"{resource}-reserved", design, partition, self
             ),
@@ -189,18 +250,23 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
                 for kind in TAGGED
             ],
             tags=own_tags,
+            **overrides.fields,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def _placement(self, partition: Partition) -> aws.ec2.LaunchTemplatePlacementArgs | None:
-        """Return the placement group of a partition whose nodes are close together.
+    def _placement(
+        self, partition: Partition, overrides: TemplateOverrides
+    ) -> aws.ec2.LaunchTemplatePlacementArgs | None:
+        """Return the placement group of a partition whose nodes are close together, and its hosts.
 
-        It is the partition's own, or an existing one.
+        The group is the partition's own, or an existing one.
         """
         if partition.placement != "cluster":
-            return None
+            return aws.ec2.LaunchTemplatePlacementArgs(**overrides.placement) if overrides.placement else None
         if partition.placement_group is not None:
-            return aws.ec2.LaunchTemplatePlacementArgs(group_name=partition.placement_group)
+            return aws.ec2.LaunchTemplatePlacementArgs(
+                group_name=partition.placement_group, **overrides.placement
+            )
         design = self._design
         group = aws.ec2.PlacementGroup(
             f"{self._name}-{partition.name}-placement-group",
@@ -209,7 +275,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             tags=tags(design, f"{design.name}-{partition.name}", partition=partition.name),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        return aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
+        return aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name, **overrides.placement)
 
 
 def metadata(machine: Partition | Host) -> dict[str, Any]:
@@ -247,7 +313,9 @@ def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
     return [{**first, "interface_type": "interface"}, *fabric]
 
 
-def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptionsArgs | None:
+def _market(
+    partition: Partition, overrides: TemplateOverrides
+) -> aws.ec2.LaunchTemplateInstanceMarketOptionsArgs | None:
     if partition.capacity_block:
         # EC2 refuses a launch into a capacity block without this market type (botocore, ec2: MarketType).
         return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
@@ -259,6 +327,7 @@ def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptions
             # A persistent request would start interrupted nodes again without Slurm knowing.
             spot_instance_type="one-time",
             instance_interruption_behavior="terminate",
+            max_price=overrides.max_price,
         ),
     )
 

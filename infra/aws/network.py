@@ -17,7 +17,7 @@ import pulumi_aws as aws
 
 from infra import addresses
 from infra.addresses import labels
-from infra.aws.tags import tags
+from infra.aws.tags import identifying_tags, tags
 from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from infra.errors import UserError
 from infra.program.mode import UNKNOWN
@@ -73,7 +73,8 @@ def find_zones(design: ClusterDesign) -> Zones:
             )
             raise UserError(
                 f"slurm-stacks:cluster.storage.{name}.existing: {volume} is in {zone}, and the controller in "
-                f"{found.head}: EC2 attaches a volume in its own zone only; {cure}"
+                f"{found.head}: EC2 attaches a volume in its own zone only; {cure}",
+                code="volume.other-zone",
             )
     return found
 
@@ -119,7 +120,7 @@ def _current_head_zone(design: ClusterDesign) -> str | None:
     AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
     would replace the controller there, with empty disks.
     """
-    wanted = tags(design, public_subnet_name(design))
+    wanted = identifying_tags(design, public_subnet_name(design))
     filters = [
         aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, value in wanted.items()
     ]
@@ -140,7 +141,8 @@ def _zones_of_existing_network(design: ClusterDesign) -> Zones:
         if zone in subnets:
             raise UserError(
                 f"slurm-stacks:cluster.network.aws.private_subnets: {subnets[zone]} and {subnet} are both in "
-                f"{zone}; give one subnet for each zone"
+                f"{zone}; give one subnet for each zone",
+                code="subnets.same-zone",
             )
         subnets[zone] = subnet
     wanted = {p.name: p.zones or network.zones for p in design.partitions}
@@ -156,14 +158,16 @@ def _partition_zones(partition: Partition, wanted: Sequence[str], subnets: dict[
     if not covered:
         raise UserError(
             f"partition {partition.name}: zones {', '.join(wanted)}, but network.aws.private_subnets lie in "
-            f"{', '.join(subnets)}; add a subnet, or change the zones"
+            f"{', '.join(subnets)}; add a subnet, or change the zones",
+            code="subnets.zones",
         )
     having = offering_zones(partition.instance_type)
     fitting = tuple(zone for zone in covered if zone in having)
     if not fitting:
         raise UserError(
             f"partition {partition.name}: AWS offers {partition.instance_type} in "
-            f"{', '.join(having) or 'no zone of the region'}, and the subnets lie in {', '.join(covered)}"
+            f"{', '.join(having) or 'no zone of the region'}, and the subnets lie in {', '.join(covered)}",
+            code="subnets.machine",
         )
     return fitting
 
@@ -203,7 +207,8 @@ def _offered_to(design: ClusterDesign, partition: Partition, offered: tuple[str,
     if not offered:
         raise UserError(
             f"partition {partition.name}: AWS offers {partition.instance_type} in no zone of "
-            f"{design.region}; take another instance type or another aws:region"
+            f"{design.region}; take another instance type or another aws:region",
+            code="zones.no-machine",
         )
     return offered
 
@@ -217,7 +222,8 @@ def _head_zone(design: ClusterDesign, order: Sequence[str], offered: dict[str, t
         if all(zone in zones for zones in machines.values()):
             return zone
     raise UserError(
-        f"no zone of {design.region} has all machines of the controller and login: {', '.join(machines)}"
+        f"no zone of {design.region} has all machines of the controller and login: {', '.join(machines)}",
+        code="zones.no-head",
     )
 
 
@@ -492,7 +498,8 @@ def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) ->
             f"slurm-stacks:cluster.network.private_cidr: its subnets in {', '.join(short.zones)} have "
             f"{plurals.count(short.free, 'address', 'addresses')}, and machines that can start nowhere "
             f"else are {short.nodes}: {short.partitions()}; give a larger "
-            "network.cidr, more zones, or a smaller nodes.max"
+            "network.cidr, more zones, or a smaller nodes.max",
+            code="subnets.addresses",
         )
 
 

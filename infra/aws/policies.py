@@ -261,24 +261,47 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
             {scope.ec2("placement-group", p.placement_group) for p in design.partitions if p.placement_group}
         ),
         *([scope.ec2("key-pair", design.access.key)] if design.access.key else []),
+        *_of_overrides(design),
     ]
 
 
+def _of_overrides(design: ClusterDesign) -> list[str]:
+    """Return the ARNs of licenses and groups of hosts that the stack file gives launch templates.
+
+    RunInstances asks for them as for all that it uses (service authorization reference of EC2).
+    """
+    found: set[str] = set()
+    for overrides in (partition.overrides() for partition in design.partitions):
+        found |= {one["license_configuration_arn"] for one in overrides.get("license_specifications", ())}
+        group = overrides.get("placement", {}).get("host_resource_group_arn")
+        found |= {group} if group else set()
+    return sorted(found)
+
+
+def disk_keys(design: ClusterDesign) -> list[str]:
+    """Return the customer's keys of disks: the cluster's, and those of volumes that overrides add."""
+    volumes = [v for p in design.partitions for v in p.overrides().get("block_device_mappings", ())]
+    keys = [design.kms_key, *(volume.get("ebs", {}).get("kms_key_id") for volume in volumes)]
+    return list(dict.fromkeys(key for key in keys if key is not None))
+
+
 def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """Let EC2 use a customer's key for the disks of machines that the controller launches, and no others.
+    """Let EC2 use a customer's keys for the disks of machines that the controller launches, and no others.
 
     The actions are those of the EBS guide ("Permissions for IAM users").
     """
-    if design.kms_key is None:
+    keys = disk_keys(design)
+    if not keys:
         return []
+    named: str | list[str] = keys[0] if len(keys) == 1 else keys
     suffix = ".cn" if scope.partition == "aws-cn" else ""
     by_ec2 = {"kms:ViaService": f"ec2.{scope.region}.amazonaws.com{suffix}"}
     return [
-        _allow("DisksKey", list(KEY), design.kms_key, StringEquals=by_ec2),
+        _allow("DisksKey", list(KEY), named, StringEquals=by_ec2),
         _allow(
             "DisksGrant",
             ["kms:CreateGrant"],
-            design.kms_key,
+            named,
             StringEquals=by_ec2,
             Bool={"kms:GrantIsForAWSResource": "true"},
         ),

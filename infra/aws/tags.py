@@ -24,7 +24,17 @@ RECIPE = "slurm-stacks:recipe"
 
 
 def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
-    """Return the tags of one resource.
+    """Return the tags of one resource: the stack file's and the cluster's own.
+
+    Args:
+        name: The name that AWS's console shows.
+        more: `role`, `host`, `partition`. The prefix is added.
+    """
+    return {**design.tags, **identifying_tags(design, name, **more)}
+
+
+def identifying_tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
+    """Return the cluster's own tags of one resource, by which it is found: they stay when others change.
 
     Args:
         name: The name that AWS's console shows.

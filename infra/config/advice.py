@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infra.config import placeholders
+from infra.config.fields import duration
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
@@ -147,9 +148,9 @@ def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
     """
     if hourly * SOON_HOURS <= most:
         return []
-    lasts = most / hourly
+    lasts = duration(most / hourly)
     return [
-        f"{path}: the static nodes alone (nodes.min) use up the {most:g} {unit} in {lasts:.3g} h; they are "
+        f"{path}: the static nodes alone (nodes.min) use up the {most:g} {unit} in {lasts}; they are "
         "never refused, and no other node starts then"
     ]
 
@@ -234,8 +235,8 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     ours = partition.image is None and design.image.id is None
     if installs and ours and not time_limits.baked(design, partition):
         found.append(
-            f"{name}: each node installs {' and '.join(installs)} at every start, for minutes that are paid "
-            "for: image: {bake: true} has it in an image"
+            f"{name}: each node installs {' and '.join(installs)} at every start, which takes minutes "
+            "that are paid for: image: {bake: true} makes an image that has it"
         )
     return found
 

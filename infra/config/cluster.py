@@ -13,12 +13,14 @@ from pydantic import Field
 from infra.config.fields import (
     ABSOLUTE_PATH,
     APT_WORD,
+    BOUNDARY,
     CPU_PLATFORM,
     FINGERPRINT,
     HTTPS,
     KEY_PAIR,
     KMS_KEY,
     PLACEMENT_GROUP,
+    ROLE_PATH,
     SHA256,
     SUBNET,
     VPC,
@@ -28,12 +30,16 @@ from infra.config.fields import (
     Day,
     Distribution,
     Name,
+    NetworkTags,
     Reservation,
     Section,
+    SecurityGroups,
+    Text,
     TimeLimit,
     Usd,
 )
 from infra.config.jobs import BatchConfig
+from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOverrides
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
 from node.model import IMAGES
@@ -234,6 +240,14 @@ class GcpPartition(Section):
         description='The oldest processors that a node may have, e.g. "Intel Skylake" on N1, '
         '"Intel Ice Lake" on N2; null: what the zone has free.',
     )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Network tags of nodes, for firewall rules and routes of yours."
+    )
+    instance_template_overrides: InstanceTemplateOverrides | None = Field(
+        None,
+        description="Fields of the nodes' instance template that have no key here, as Compute Engine names "
+        "them.",
+    )
 
 
 MOST_NODES = 5000
@@ -309,6 +323,13 @@ class ControllerConfig(Section):
     )
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
+    security_groups: SecurityGroups = Field(
+        default_factory=list,
+        description="AWS: more security groups of the VPC under network.aws; they only add what is allowed.",
+    )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Google Cloud: network tags, for firewall rules of yours."
+    )
     image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
 
 
@@ -319,6 +340,12 @@ class LoginConfig(Section):
     instance_type: str | None = Field(None, description="Instance type; the controller's by default.")
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
+    security_groups: SecurityGroups = Field(
+        default_factory=list, description="AWS: more security groups, as of the controller."
+    )
+    network_tags: NetworkTags = Field(
+        default_factory=list, description="Google Cloud: network tags, as of the controller."
+    )
     open_metadata: bool = Field(
         False,
         description="true: programs of every user there may ask the cloud's metadata address, and so act "
@@ -365,6 +392,15 @@ class AwsPartition(Section):
         False,
         description="Trainium and Inferentia: jobs ask for NeuronCores (--gres=neuroncore:trainium:2), and "
         "share devices; false: for whole devices (--gres=neuron:trainium:1).",
+    )
+    security_groups: SecurityGroups = Field(
+        default_factory=list,
+        description="More security groups of the VPC under network.aws; they only add what is allowed.",
+    )
+    launch_template_overrides: LaunchTemplateOverrides | None = Field(
+        None,
+        description="Fields of the nodes' launch template that have no key here, as EC2 names them, in small "
+        "letters with underscores.",
     )
 
 
@@ -483,6 +519,17 @@ class AwsConfig(Section):
         description="true: nodes reach the internet by a NAT gateway. false: machines have public addresses "
         "instead, which are paid for by the hour; the security groups still let nobody in.",
     )
+    permissions_boundary: str | None = Field(
+        None,
+        pattern=BOUNDARY,
+        description="ARN of the managed policy that is the permissions boundary of every role; null: none.",
+    )
+    role_path: str = Field(
+        "/",
+        pattern=ROLE_PATH,
+        max_length=512,
+        description="Path of every role and instance profile in IAM, like /platform/ml/.",
+    )
 
 
 class RepositoryConfig(Section):
@@ -565,11 +612,15 @@ class ClusterConfig(Section):
     """The cluster."""
 
     name: ClusterName = Field(
-        description="The cluster's name, in the names of all it owns; the stack's name by default."
+        description="The cluster's name, which begins the names of all it owns; the stack's name by default."
     )
     provider: Literal["aws", "gcp", "local"] = Field(description="Where it runs: aws, gcp, or local (here).")
     scheduler: Literal["slurm", "batch"] = Field(
         "slurm", description="slurm, or batch: AWS Batch, described under `batch` instead of `partitions`."
+    )
+    tags: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Tags (labels on Google Cloud) of all that the stack makes and of the nodes.",
     )
     access: AccessConfig = Field(default_factory=AccessConfig, description="How to reach the login machine.")
     controller: ControllerConfig = Field(default_factory=ControllerConfig, description="The controller.")

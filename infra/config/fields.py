@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -38,6 +39,17 @@ FINGERPRINT = r"^([0-9A-F]{40}|[0-9A-F]{64})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
+BOUNDARY = rf"^(arn:aws(-[a-z]+)*:iam::([0-9]{{12}}|aws):policy/[A-Za-z0-9+=,.@_/-]+|{PLACEHOLDER})$"
+ROLE_PATH = r"^/([A-Za-z0-9+=,.@_-]+/)*$"
+NETWORK_TAG = r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
+DEVICE = r"^/dev/(sd[b-p]|xvd[b-z][a-z]?)$"
+SNAPSHOT = rf"^(snap-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
+LICENSE = (
+    r"^arn:aws(-[a-z]+)*:license-manager:[a-z0-9-]+:[0-9]{12}:license-configuration[:/]lic-[0-9a-f]{32}$"
+)
+RESOURCE_TAG = r"^tagValues/[0-9]+$"
+HOST_ARN = r"^arn:aws(-[a-z]+)*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$"
+MAX_PRICE = r"^[0-9]+(\.[0-9]+)?$"
 
 IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
@@ -59,9 +71,22 @@ IN_WORDS = {
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
+    BOUNDARY: "the ARN of a managed policy, arn:aws:iam::<account>:policy/<name>",
+    ROLE_PATH: "a path that begins and ends with /, like /platform/ml/",
+    NETWORK_TAG: "small letters, digits and hyphens, at most 63; a letter first, no hyphen last",
+    DEVICE: "the name of a device besides the root disk, /dev/sdb to /dev/sdp",
+    SNAPSHOT: "the id of a snapshot, snap-…",
+    LICENSE: "the ARN of a license configuration",
+    HOST_ARN: "the ARN of a resource group of hosts",
+    RESOURCE_TAG: "the id of a tag's value in Resource Manager, tagValues/…",
+    MAX_PRICE: 'USD an hour in digits, like "0.5"',
 }
 LONGEST_NAME = 63
 SOURCES = ("debian-13", "ubuntu-24.04")
+MOST_GROUPS = 15
+"""A network interface has at most 16 security groups (Amazon VPC quotas), and one is the cluster's."""
+MOST_NETWORK_TAGS = 64
+"""The most network tags of a Compute Engine instance."""
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
@@ -84,6 +109,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class Overrides(Section):
+    """Base of the sections with fields of a cloud's own template.
+
+    Attributes:
+        RESERVED: Fields on which the cluster relies -> what to write instead; "nothing: …" says why nothing.
+    """
+
+    RESERVED: ClassVar[Mapping[str, str]] = {}
+
+
 def refusal(code: str, allowed: str, advice: str = "") -> PydanticCustomError:
     """Return an error of a validator, with what a `Mistake` needs."""
     return PydanticCustomError("refused", "refused", {"code": code, "allowed": allowed, "advice": advice})
@@ -104,6 +139,12 @@ def time_limit_advice(text: str) -> str:
             f'"{clock(short)}" for {in_words(short)}, or "{clock(long)}" for {in_words(long)}'
         )
     return f'YAML reads a bare time as a number: write it in quotes, time_limit: "{text}"'
+
+
+def duration(hours: float) -> str:
+    """Return a time in words, to the minute; one below a minute to the second."""
+    seconds = round(hours * 3600)
+    return in_words(round(seconds / 60) * 60 if seconds >= 60 else seconds)
 
 
 def in_words(seconds: int) -> str:
@@ -271,3 +312,5 @@ Distribution = Annotated[Literal["debian-13", "ubuntu-24.04"], BeforeValidator(_
 Day = Annotated[
     str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})
 ]
+SecurityGroups = Annotated[list[Annotated[str, Field(pattern=SECURITY_GROUP)]], Field(max_length=MOST_GROUPS)]
+NetworkTags = Annotated[list[Annotated[str, Field(pattern=NETWORK_TAG)]], Field(max_length=MOST_NETWORK_TAGS)]

@@ -44,9 +44,13 @@ _USERS = _not(
     "leave it out: it lists users of the accounting, which has no accounts here; whoever has the roles of "
     "docs/gcp.md logs in (OS Login) and submits"
 )
-_LABELS = _not("machines have the labels and tags that `down` finds them by, and no others so far")
+_LABELS = _to("tags", "of all that the cluster makes; on Google Cloud they are labels")
 _ROLE = _not("each role of machines has an account with the least that works: leave it out")
 _OS = _to("image.source", "debian-13 or ubuntu-24.04; image: {id: …} takes an image made of Ubuntu 24.04")
+_HYPERTHREADING = _to(
+    "partitions.aws.launch_template_overrides.cpu_options",
+    "{core_count: …, threads_per_core: 1}; without it a job asks for --hint=nomultithread",
+)
 _HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login or all (docs/hooks.md)")
 _HOME = _to("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
 _IDLE = _to("slurm.suspend_time", "in seconds; ScaledownIdletime has minutes")
@@ -157,7 +161,10 @@ _CLUSTER_TOOLKIT = {
     "login_startup_script": _HOOK,
     "compute_startup_script": _HOOK,
     "enable_login": _to("login.count", "how many"),
-    "bandwidth_tier": _not("there is no key for Tier 1 networking so far"),
+    "bandwidth_tier": _to(
+        "partitions.gcp.instance_template_overrides.network_performance_config",
+        "{total_egress_bandwidth_tier: TIER_1}, and network_interfaces: [{nic_type: GVNIC}]",
+    ),
     "network_name": Word("network.gcp.network"),
     "subnetwork_name": Word("network.gcp.subnetwork"),
     "subnetwork_self_link": _to("network.gcp.subnetwork", "its name alone"),
@@ -206,10 +213,10 @@ _PARALLELCLUSTER_2 = {
     "queue_settings": _QUEUE,
     "compute_resource_settings": _QUEUE,
     "enable_efa": _to("partitions.aws.efa", "true"),
-    "disable_hyperthreading": _not("Slurm counts the vCPUs: ask for --hint=nomultithread in a job"),
+    "disable_hyperthreading": _HYPERTHREADING,
+    "additional_sg": _to("partitions.aws.security_groups", "a list; also controller.security_groups"),
     "additional_iam_policies": _ROLE,
     "cluster_template": _not("a stack file is one cluster: Pulumi.<stack>.yaml"),
-    "tags": _LABELS,
 }  # fmt: skip
 """ParallelCluster 2, whose file has `key = value`, and the words of `pcluster configure`."""
 _PARALLELCLUSTER_3 = {
@@ -260,7 +267,12 @@ _PARALLELCLUSTER_3 = {
     "MaxCount": Word("partitions.nodes.max"),
     "Efa.Enabled": Word("partitions.aws.efa"),
     "GdrSupport": _to("hooks", "GDRCopy: the example hook gdrcopy.sh"),
-    "DisableSimultaneousMultithreading": _not("Slurm counts the vCPUs: ask for --hint=nomultithread"),
+    "DisableSimultaneousMultithreading": _HYPERTHREADING,
+    "SlurmQueues.AdditionalSecurityGroups": Word("partitions.aws.security_groups"),
+    "HeadNode.AdditionalSecurityGroups": Word("controller.security_groups"),
+    "LoginNodes.AdditionalSecurityGroups": Word("login.security_groups"),
+    "Iam.PermissionsBoundary": Word("aws.permissions_boundary"),
+    "Iam.ResourcePrefix": _to("aws.role_path", "a path; the names begin with the cluster's name"),
     "SharedStorage": _HOME,
     "SharedStorage.MountDir": _to("storage.scratch.path", "and of home and apps"),
     "StorageType": _to("storage.scratch.kind", "FsxLustre is fsx_lustre, Ebs is nfs, Efs is efs"),

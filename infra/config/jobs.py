@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.fields import BATCH_NAME, REPOSITORY, ROLE, MountPath, Name, Section, Text
+from infra.config.fields import (
+    BATCH_NAME,
+    REPOSITORY,
+    ROLE,
+    MountPath,
+    Name,
+    Section,
+    SecurityGroups,
+    Text,
+)
 from node.model import KERAS_MNIST
 
 # Names in AWS Batch: up to 128 letters, digits, hyphens and underscores.
@@ -122,7 +131,13 @@ class BatchConfig(Section):
     timeout: int | None = Field(
         None, ge=60, le=366 * 86400, description="Seconds for the whole job; null for no limit."
     )
-    tags: dict[str, Text] = Field(default_factory=dict, description="EC2 tags of the machines.")
+    tags: dict[str, Text] = Field(
+        default_factory=dict, description="EC2 tags of the machines, besides the cluster's `tags`."
+    )
+    security_groups: SecurityGroups = Field(
+        default_factory=list,
+        description="More security groups of the machines, of the VPC under network.aws.",
+    )
 
 
 LONGEST_PATH = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import json
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from infra.config import foreign_keys
-from infra.config.fields import CLUSTER_NAME_LENGTH, IN_WORDS, NAME
+from infra.config.fields import CLUSTER_NAME_LENGTH, IN_WORDS, NAME, Overrides
 from infra.errors import EXIT_USAGE, UserError
 from node import plurals
 
@@ -100,12 +101,16 @@ class ConfigError(UserError):
             count += f", and {plurals.count(unfilled, 'value')} still to be filled in"
         head = f"{subject}: {count}."
         if len(mistakes) <= MOST_IN_FULL:
-            super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
+            super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE, code=code)
         else:
             earlier: set[str] = set()
             # The head is repeated at the end, because the beginning has scrolled off the screen.
             lines = [head, "", *(mistake.line(earlier) for mistake in mistakes), "", head]
-            super().__init__("\n".join(lines), EXIT_USAGE)
+            super().__init__("\n".join(lines), EXIT_USAGE, code=code)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the error for a program that reads it, each mistake with its code and path."""
+        return super().as_json() | {"mistakes": [dataclasses.asdict(mistake) for mistake in self.mistakes]}
 
 
 def path_of(location: Location) -> str:
@@ -232,8 +237,34 @@ def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) ->
     """
     inner = tuple(error["loc"])
     if error["type"] == "extra_forbidden":
+        section = _walk(model, inner[:-1])
+        if isinstance(section, type) and issubclass(section, Overrides):
+            return [_not_a_field(top + inner, section)]
         return unknown_key(top + inner, _keys_at(model, inner[:-1]), error["input"], model=model)
     return [_wrong_value(error, top, model)]
+
+
+def _not_a_field(location: Location, section: type[Overrides]) -> Mistake:
+    """Return an unknown field of a node's template as a mistake, or one on which the cluster relies.
+
+    The cloud's own spelling (`CpuOptions`, `canIpForward`) is understood.
+    """
+    name = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", str(location[-1])).lower()
+    allowed = f"the keys {', '.join(section.model_fields)}"
+    instead = section.RESERVED.get(name)
+    if instead is None:
+        meant = near(name, section.model_fields)
+        advice = f"did you mean {meant}?" if meant else _NOWHERE
+        return Mistake("key.unknown", path_of(location), "a key that is not known", allowed, advice)
+    return Mistake(
+        "override.reserved",
+        path_of(location),
+        "a field on which the cluster relies",
+        allowed,
+        instead.replace("nothing:", "leave it out:", 1)
+        if instead.startswith("nothing:")
+        else f"write {instead} instead",
+    )
 
 
 def _wrong_value(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:

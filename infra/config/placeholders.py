@@ -122,7 +122,7 @@ def refuse(file: str, found: Sequence[Mistake]) -> None:
         UserError: With exit code 2; the message has all of them.
     """
     if found:
-        raise UserError(f"{file}: {listed(found)}", EXIT_USAGE)
+        raise UserError(f"{file}: {listed(found)}", EXIT_USAGE, code="file.placeholders")
 
 
 def _key(location: Location) -> str:

@@ -346,6 +346,7 @@ class GcpHead(pulumi.ComponentResource):
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),
             metadata=metadata(design, resources, host.role, host.name),
+            tags=list(host.network_tags) or None,
             labels=own_labels,
             # Another machine type stops the machine for a while and does not replace it.
             allow_stopping_for_update=True,

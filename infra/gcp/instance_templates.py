@@ -148,6 +148,9 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         design = self._design
         own_labels = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
+        overrides = partition.overrides()
+        network: dict[str, Any] = next(iter(overrides.pop("network_interfaces", [])), {})
+        more_metadata = overrides.pop("metadata", {})
         return compute.InstanceTemplate(
             f"{self._name}-{partition.name}",
             name_prefix=prefix(design.name, partition.name),
@@ -160,21 +163,32 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
                 # Without an access configuration a node has no public address.
-                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork)
+                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork, **network)
             ],
-            scheduling=compute.InstanceTemplateSchedulingArgs(**scheduling(partition)),
+            tags=list(partition.network_tags) or None,
+            scheduling=compute.InstanceTemplateSchedulingArgs(
+                **scheduling(partition), **overrides.pop("scheduling", {})
+            ),
             resource_policies=self._placement(partition),
             reservation_affinity=_reservation(partition),
             service_account=compute.InstanceTemplateServiceAccountArgs(
                 email=resources.account, scopes=SCOPES
             ),
             shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
-                enable_vtpm=True,
-                enable_integrity_monitoring=True,
-                enable_secure_boot=partition.secure_boot,
+                **{
+                    "enable_vtpm": True,
+                    "enable_integrity_monitoring": True,
+                    "enable_secure_boot": partition.secure_boot,
+                    **overrides.pop("shielded_instance_config", {}),
+                }
             ),
-            metadata={**self._metadata, **(OPEN_METADATA if partition.open_metadata else {})},
+            metadata={
+                **more_metadata,
+                **self._metadata,
+                **(OPEN_METADATA if partition.open_metadata else {}),
+            },
             labels=own_labels,
+            **overrides,
             opts=pulumi.ResourceOptions(parent=self),
         )
 

@@ -18,12 +18,13 @@ ACCOUNT_ID_LENGTH = 30
 
 
 def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
-    """Return the labels of one resource.
+    """Return the labels of one resource: the stack file's and the cluster's own.
 
     Args:
         more: `role`, `host`, `partition`. The prefix is added.
     """
     return {
+        **design.tags,
         CLUSTER: value(design.name),
         STACK: value(design.stack),
         **{f"slurm-stacks-{key}": value(text) for key, text in more.items()},

@@ -84,13 +84,17 @@ def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, i
     if of.instance_type not in offered:
         raise UserError(
             f"{who}: Google Cloud does not offer {of.instance_type} in {zone}; take another "
-            "instance type or another zone"
+            "instance type or another zone",
+            code="zones.no-machine",
         )
-    if isinstance(of, Partition) and offered[of.instance_type] != of.cpus:
+    # With fewer threads or cores a node has not all vCPUs of its type.
+    with_all = isinstance(of, Partition) and "advanced_machine_features" not in of.overrides()
+    if isinstance(of, Partition) and with_all and offered[of.instance_type] != of.cpus:
         vcpus = offered[of.instance_type]
         raise UserError(
             f"{who}: {of.instance_type} has {vcpus} vCPUs in {zone}, and the snapshot says {of.cpus}: "
-            f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}"
+            f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}",
+            code="machine.vcpus",
         )
 
 

@@ -58,6 +58,11 @@ def permissions(design: ClusterDesign) -> list[str]:
     needed = [*_LAUNCH, *_END, *_LOOK]
     if any(partition.placement == "cluster" or partition.placement_policy for partition in design.partitions):
         needed.append("compute.resourcePolicies.use")
+    if any(partition.network_tags for partition in design.partitions):
+        needed.append("compute.instances.setTags")
+    if any("resource_manager_tags" in partition.overrides() for partition in design.partitions):
+        # Besides, the tags' owner grants the controller's account the role of a tag user on them.
+        needed.append("compute.instances.createTagBinding")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
         # Google's own images are open to everybody.
         needed.append("compute.images.useReadOnly")

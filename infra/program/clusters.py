@@ -103,7 +103,7 @@ def follow(stack: Stack) -> None:
             another user.
     """
     if problem := copied(stack):
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="checkout.copied")
     known = locations.recorded_id(stack)
     record = None if known is None else _read(_file(known))
     if record is None or _same_folder(Path(record.checkout), stack.project):

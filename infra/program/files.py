@@ -1,12 +1,10 @@
-"""Files that are written whole or not at all, and locks: the ways of the program and of the commands."""
+"""Files that are written whole or not at all: the one way of the program and of the commands."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -46,20 +44,3 @@ def write_atomically(
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder for the body, and wait for it if another process holds it.
-
-    The kernel releases the lock when the process ends in any way. The lock leaves nothing behind.
-
-    Raises:
-        OSError: There is no such file or folder, or it cannot be read.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

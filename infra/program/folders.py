@@ -38,7 +38,7 @@ def make_state_dir(stack: Stack) -> Path:
         for folder in (path.parent, path):
             # Root could write there anyway, and the owner could not read the result afterwards.
             if folder.exists() and (owner := folder.stat().st_uid) != os.getuid():
-                raise UserError(os_errors.foreign(folder, owner), EXIT_REFUSED)
+                raise UserError(os_errors.foreign(folder, owner), EXIT_REFUSED, code="folder.foreign")
         while True:
             try:
                 for folder in (path.parent, path):
@@ -69,7 +69,11 @@ def make_run_dir(stack: Stack) -> Path:
     clusters.note(stack, "local", make_state_dir(stack))
     path = locations.run_dir(stack)
     if problem := next(unsafe_parents(path), None):
-        raise UserError(f"{problem.cause}. {problem.cure}, and run the command again.", EXIT_REFUSED)
+        raise UserError(
+            f"{problem.cause}. {problem.cure}, and run the command again.",
+            EXIT_REFUSED,
+            code="folder.problem",
+        )
     _make_private(path.parent, RUN_ROOT_MODE)
     _make_private(path, RUN_MODE)
     return path
@@ -153,4 +157,5 @@ def _check_private(folder: Path) -> None:
         f"{folder} {problem}. The cluster's sockets and keys will not be put there. "
         f"Remove it, or have it removed (as root: rm -r {folder}), and run the command again.",
         EXIT_REFUSED,
+        code="folder.unsafe",
     )

@@ -74,6 +74,7 @@ def home() -> Path:
             f"user {os.getuid()} has no home folder: $HOME is not set, and the user database has no line for "
             "this user. Set HOME to a folder that you can write.",
             EXIT_REFUSED,
+            code="user.no-home",
         ) from None
 
 

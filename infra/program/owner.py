@@ -47,7 +47,7 @@ def check(stack: Stack, claimant: str) -> None:
     """
     found = read(stack)
     if found is not None and found != holder(stack, claimant):
-        raise UserError(refusal(stack, found), EXIT_REFUSED)
+        raise UserError(refusal(stack, found), EXIT_REFUSED, code="runner.other-owner")
 
 
 def claim(stack: Stack, claimant: str) -> None:
@@ -79,6 +79,7 @@ def _refuse_without_state(stack: Stack, claimant: str) -> None:
         f"{locations.state_dir(stack)}. Was the checkout moved? Then run ./cluster in its new place. Was the "
         f"state deleted (git clean -x)? `{found.down_command}` ends the cluster; then run `up` again.",
         EXIT_REFUSED,
+        code="state.missing",
     )
 
 

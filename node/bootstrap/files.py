@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,19 @@ def link(path: Path, target: str) -> bool:
     draft.symlink_to(target)
     draft.replace(path)
     return True
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all that is in it, as far as possible. There may be none.
+
+    Jobs of an ordinary user may leave folders there that nobody may write, as Go's module cache is.
+    """
+    shutil.rmtree(path, ignore_errors=True)
+    if os.geteuid() == 0 or not path.is_dir():
+        return
+    path.chmod(0o700)
+    for above, folders, _ in os.walk(path):
+        for inner in folders:
+            if not (there := Path(above, inner)).is_symlink():
+                there.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)

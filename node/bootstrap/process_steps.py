@@ -119,11 +119,9 @@ def _begin_without_leftovers(context: Context) -> None:
 
     Slurm's PMIx names its folders by job and step, and does not start a step whose folders are there.
     """
-    temporary = context.path(context.folders.temporary(context.host))
     spool = context.path(context.folders.spool) / context.host
-    for left in (temporary, *spool.glob("pmix.*")):
+    for left in (*spool.glob("pmix.*"), *spool.glob("spmix_appdir_*")):
         shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir(parents=True, exist_ok=True)
 
 
 def _compute(context: Context) -> str:
@@ -132,8 +130,7 @@ def _compute(context: Context) -> str:
 
     folders, log = context.folders, context.path(context.folders.log)
     daemons.check_port(context, slurmd_ports(context.settings)[context.host])
-    # slurmd makes the folder for %n in SlurmdSpoolDir, but not its parent.
-    context.path(folders.spool).mkdir(parents=True, exist_ok=True)
+    (context.path(folders.spool) / context.host).mkdir(parents=True, exist_ok=True)
     _begin_without_leftovers(context)
     release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
     start_slurmd(

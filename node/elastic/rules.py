@@ -123,7 +123,7 @@ LATER = PREEMPTED + "the cloud will take this machine"
 AT_RISK = PREEMPTED + "the cloud may take this machine soon"
 """The reason of a node that takes no more jobs. Its jobs continue, because the machine may never be taken."""
 
-UNFIT = BOOTSTRAP + "the machine is smaller than the cluster was told"
+UNFIT = BOOTSTRAP + "the machine has less than slurm.conf says"
 """The reason of a node that registered with less than its line in slurm.conf says. Slurm's own text follows.
 """
 EMPTIED = "out of service, and its jobs are over"

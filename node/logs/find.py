@@ -6,6 +6,7 @@ shown as well.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -112,6 +113,22 @@ def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
         return words.get(symbol, match[0])
 
     return _SYMBOL.sub(value, pattern)
+
+
+TMP = Path("/tmp")
+
+
+def in_own_tmp(path: str, shared: Iterable[str]) -> Path | None:
+    """Return where a file is in the /tmp of a process machine; `None` if all machines see it.
+
+    Args:
+        path: The file's absolute path on the machine.
+        shared: The paths below /tmp that all machines see.
+    """
+    place = Path(os.path.normpath(path))
+    if not place.is_relative_to(TMP) or any(place.is_relative_to(folder) for folder in shared):
+        return None
+    return place.relative_to(TMP)
 
 
 # Slurm's facts on a job, in words.
@@ -509,6 +526,7 @@ class Cluster:
     ) -> Iterable[Source]:
         """Return the output files of a job that was submitted at a time, as far as that is known."""
         outputs: dict[Path, tuple[str, int]] = {}
+        ended: dict[Path, str] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
@@ -516,8 +534,12 @@ class Cluster:
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
             for file in output_files(number, fields):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
-                if not any(folder.parent == Path(file.path).parent for folder in folders):
-                    outputs.setdefault(Path(file.path), (file.kind, file.owner))
+                if any(folder.parent == Path(file.path).parent for folder in folders):
+                    continue
+                path, machine = self._place(file.path, fields["batchhost"])
+                outputs.setdefault(path, (file.kind, file.owner))
+                if machine is not None and not machine.exists():
+                    ended[path] = f"it was in the /tmp of {machine.name}, which ended with that machine"
         for folder in folders:
             for path in sorted(folder.glob("out-*.txt")):
                 outputs.setdefault(path, ("output", folder.lstat().st_uid))
@@ -526,11 +548,25 @@ class Cluster:
         if not outputs:
             yield Note("output", [f"({nowhere})"])
         for path, (kind, owner) in outputs.items():
-            missing = "the job has not written anything yet, or it was removed"
+            missing = ended.get(path, "the job has not written anything yet, or it was removed")
             yield LogFile(kind, path, missing, since=since, owner=owner)
         yield from explained(
             LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in outputs.items()
         )
+
+    def _place(self, path: str, node: str) -> tuple[Path, Path | None]:
+        """Return where a job's file is on this machine.
+
+        Returns:
+            Its path, and the folder that is the node's /tmp if the file is in it.
+        """
+        if self.folders.process and self.settings.design.partition_of(node) is not None:
+            with suppress(OSError, ValueError):  # no machine has a /tmp of its own
+                shared = json.loads(Path(self.folders.shared_in_tmp).read_text())
+                if (below := in_own_tmp(path, shared)) is not None:
+                    tmp = Path(self.folders.temporary(node))
+                    return tmp / below, tmp
+        return Path(path), None
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         """Return where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""

@@ -255,8 +255,8 @@ OF_SLURMD = (
     ),
     (
         re.compile(r"couldn't chdir to "),
-        "the folder that the job was submitted from, or --chdir, is not on the node, so the job ran in /tmp: "
-        "submit from the shared folder, or name a folder there",
+        "the folder that the job was submitted from, or --chdir, is not on the node, which has a /tmp of its "
+        "own, so the job ran there: submit from the shared folder, or name a folder there",
     ),
     (
         re.compile(r"execve\(\): bad interpreter\("),

@@ -143,8 +143,9 @@ def _daemons(settings: Settings, version: Version) -> Options:
         *communication(site.cloud, "NoCtldInAddrAny", *_no_http(folders, version)),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
-        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes.
-        *([("TmpFS", folders.temporary("%n"))] if folders.process else []),
+        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes. Without namespaces they
+        # share /tmp.
+        *([("TmpFS", _spool(folders, "%n"))] if folders.process else []),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
         ("SlurmctldLogFile", folders.log / "slurmctld.log"),

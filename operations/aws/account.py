@@ -50,15 +50,18 @@ def session() -> Any:
             f"boto3, the client library of AWS, is not in the Python environment {sys.prefix}. Add it "
             "there (pyproject.toml has it in the group aws), then run the command again",
             EXIT_REFUSED,
+            code="aws.no-client",
         ) from None
     try:
         boto_session = boto3.Session()
         found = boto_session.get_credentials()
     except botocore.exceptions.BotoCoreError as error:
         why = f"the credentials for AWS cannot be used: {error}. {GET_SOME}"
-        raise UserError(why, EXIT_REFUSED) from error
+        raise UserError(why, EXIT_REFUSED, code="aws.credentials-unusable") from error
     if found is None:
-        raise UserError(f"there are no credentials for AWS here. {GET_SOME}", EXIT_REFUSED)
+        raise UserError(
+            f"there are no credentials for AWS here. {GET_SOME}", EXIT_REFUSED, code="aws.no-credentials"
+        )
     return boto_session
 
 
@@ -122,16 +125,21 @@ def explained() -> Iterator[None]:
         code = error.response.get("Error", {}).get("Code", "")
         message = f"{code}: {error.response.get('Error', {}).get('Message', '')}".strip()
         if code in EXPIRED:
-            raise UserError(f"the credentials for AWS have expired. {GET_SOME}", EXIT_REFUSED) from error
+            raise UserError(
+                f"the credentials for AWS have expired. {GET_SOME}",
+                EXIT_REFUSED,
+                code="aws.credentials-expired",
+            ) from error
         if code in INVALID:
             why = f"AWS does not accept these credentials ({message}). {GET_SOME}"
-            raise UserError(why, EXIT_REFUSED) from error
+            raise UserError(why, EXIT_REFUSED, code="aws.credentials-refused") from error
         if code in DENIED:
             raise UserError(
                 f"your user or role on AWS may not call {error.operation_name} ({message}): have it allowed, "
                 "and run the command again",
                 EXIT_REFUSED,
+                code="aws.not-allowed",
             ) from error
-        raise UserError(f"AWS refused {error.operation_name}: {message}") from error
+        raise UserError(f"AWS refused {error.operation_name}: {message}", code="aws.refused") from error
     except BotoCoreError as error:
-        raise UserError(f"AWS does not answer: {error}") from error
+        raise UserError(f"AWS does not answer: {error}", code="aws.no-answer") from error

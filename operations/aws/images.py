@@ -134,7 +134,8 @@ def end_builds(
     else:
         raise UserError(
             f"{len(busy)} image builds of cluster {cluster} have not ended within {SECONDS:g} s: "
-            f"{busy[0]['arn']}. Run the command again"
+            f"{busy[0]['arn']}. Run the command again",
+            code="aws.builds-left",
         )
     for build in builds:
         with explained():

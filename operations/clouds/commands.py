@@ -52,10 +52,9 @@ def terminate_compute(
         UserError: Some machines are left after `seconds`, or the cloud refuses.
     """
     cluster = cloud.place.cluster
-    deadline = time.monotonic() + seconds
     asked: set[str] = set()
     quiet, reported = 0, -1
-    while quiet < QUIET_LOOKS:
+    for left in attempts(seconds, TERMINATION_POLL_SECONDS, sleep):
         machines = cloud.machines(*ALIVE, *ENDING, role="compute")
         alive = [machine for machine in machines if machine.state in ALIVE]
         if alive:
@@ -65,17 +64,18 @@ def terminate_compute(
         if machines and len(machines) != reported:
             say(f"ending {plurals.count(len(machines), 'machine')} of cluster {cluster}")
             reported = len(machines)
-        if machines and time.monotonic() > deadline:
+        if quiet == QUIET_LOOKS:
+            break
+        if machines and not left:
             names = ", ".join(f"{machine.name} ({machine.id})" for machine in machines[:5])
             have = "has" if len(machines) == 1 else "have"
             raise UserError(
                 f"{plurals.count(len(machines), 'machine')} of cluster {cluster} {have} not ended within "
                 f"{seconds:g} s: {names}. "
                 f"Run the command again; what still costs money is in {cloud.label}'s console under the "
-                f"name of the cluster, {cluster}"
+                f"name of the cluster, {cluster}",
+                code="cloud.machines-left",
             )
-        if quiet < QUIET_LOOKS:
-            sleep(TERMINATION_POLL_SECONDS)
     cloud.remove_loose()
     return len(asked)
 
@@ -154,11 +154,11 @@ class Waiter:
                         self.say(f"{host}: {waits}")
                     return report
                 elif report["state"] == "failed":
-                    raise UserError(failed_step(host, report))
+                    raise UserError(failed_step(host, report), code="boot.step-failed")
                 else:
                     self._progress(host, report)
             first = False
-        raise UserError(self._late(host, machine, report))
+        raise UserError(self._late(host, machine, report), code="boot.late")
 
     def _machine(self, host: str) -> Machine:
         for look in range(LOOKS):
@@ -168,7 +168,8 @@ class Waiter:
                 return found[0]
         cluster = self.request.place.cluster
         raise UserError(
-            f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it"
+            f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it",
+            code="boot.machine-gone",
         )
 
     def _apply(self, machine: Machine, report: dict[str, Any]) -> None:
@@ -227,7 +228,7 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
     try:
         os.execvp(line[0], line)
     except FileNotFoundError:
-        raise UserError(refusal, EXIT_REFUSED) from None
+        raise UserError(refusal, EXIT_REFUSED, code="cloud.tool-missing") from None
 
 
 def verbs(opened: Open) -> dict[str, Verb]:

@@ -45,6 +45,7 @@ def own_key(folder: Path) -> str:
         "you have no SSH key that the login machine could accept. Make one with `ssh-keygen -t ed25519` and "
         "run the command again: its public half is sent for each connection, nothing else is needed.",
         EXIT_REFUSED,
+        code="ssh.no-key",
     )
 
 
@@ -81,19 +82,22 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
     machines = cloud.machines(*ALIVE, host=host)
     if not machines:
         raise NotUpError(
-            f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
+            f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`",
+            code="cluster.not-up",
         )
     (machine, *_) = machines
     if machine.state != "running":
         raise UserError(
             f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
-            f"`{cloud.start_line(machine)}`, and try again in a minute"
+            f"`{cloud.start_line(machine)}`, and try again in a minute",
+            code="ssh.machine-stopped",
         )
     found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
     if found is None or not found["host_keys"]:
         raise NotUpError(
             f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
-            f"host keys: `./cluster up --stack {stack.name}` shows how far it is"
+            f"host keys: `./cluster up --stack {stack.name}` shows how far it is",
+            code="ssh.booting",
         )
     return Login(
         host, target(cloud, design.access, machine, found["host_keys"], python_command(stack.project))

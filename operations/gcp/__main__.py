@@ -67,13 +67,14 @@ def wait_until_baked(
             cloud.start([machine])
         elif report is not None:
             if report["state"] == "failed":
-                raise UserError(commands.failed_step(host, report))
+                raise UserError(commands.failed_step(host, report), code="boot.step-failed")
             if machine.state == "stopped":
                 if report["state"] == "ready":
                     return instance
                 raise UserError(
                     f"{host} ({instance}) was stopped at step {_step(report)}. Start it again and run `up`: "
-                    f"{cloud.start_line(machine)}"
+                    f"{cloud.start_line(machine)}",
+                    code="image.machine-stopped",
                 )
             if reported != (step := _step(report)):
                 reported = step
@@ -81,19 +82,24 @@ def wait_until_baked(
         elif machine.state == "stopped":
             raise UserError(
                 f"{host} ({instance}) has stopped and has not reported what it did. Its console says why: "
-                f"{cloud.console_line(machine)}"
+                f"{cloud.console_line(machine)}",
+                code="image.not-reported",
             )
         first = False
     raise UserError(
         f"{host} ({instance}, {machine.state}) has not become an image within {seconds:g} s. Its "
-        f"console says how far it is: {cloud.console_line(machine)}"
+        f"console says how far it is: {cloud.console_line(machine)}",
+        code="image.late",
     )
 
 
 def _machine(cloud: Cloud, instance: str, host: str) -> Machine:
     builders = [one for one in cloud.machines(*ALIVE, role=ROLE, host=host) if one.id == instance]
     if not builders:
-        raise UserError(f"{cloud.label} has no machine {instance}: somebody has ended it. Run `up` again")
+        raise UserError(
+            f"{cloud.label} has no machine {instance}: somebody has ended it. Run `up` again",
+            code="image.machine-gone",
+        )
     return builders[0]
 
 

@@ -52,8 +52,10 @@ class GoogleError(UserError):
         reason: Google's own word, such as `SERVICE_DISABLED` or `notFound`; empty if it gave none.
     """
 
-    def __init__(self, message: str, status: int, reason: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message, exit_code)
+    def __init__(
+        self, message: str, status: int, reason: str, exit_code: int = EXIT_FAILED, *, code: str
+    ) -> None:
+        super().__init__(message, exit_code, code=code)
         self.status = status
         self.reason = reason
 
@@ -119,7 +121,8 @@ class Account:
             content = response.json()
         except ValueError as error:
             raise UserError(
-                f"{service} of Google Cloud answered with something that is not JSON: {error}"
+                f"{service} of Google Cloud answered with something that is not JSON: {error}",
+                code="gcp.not-json",
             ) from error
         return dict(content)
 
@@ -175,6 +178,7 @@ class Account:
                 "the credentials for Google Cloud do not say whose they are, so OS Login cannot be asked for "
                 f"your user name. {GET_SOME}",
                 EXIT_REFUSED,
+                code="gcp.no-account",
             )
         return str(answer["email"])
 
@@ -218,7 +222,7 @@ class Account:
                 if left:
                     self._pause(left)
                     continue
-                raise UserError(f"Google Cloud does not answer: {error}") from error
+                raise UserError(f"Google Cloud does not answer: {error}", code="gcp.no-answer") from error
             except GoogleAuthError as error:
                 raise _stale(error) from error
             if response.status_code < 300:
@@ -241,42 +245,49 @@ def refusal(status: int, content: bytes, service: str, project: str) -> GoogleEr
     """
     message, reason, facts = _read(content)
     why = f"{reason}: {message}" if reason else message or f"HTTP status {status}"
-    code = EXIT_REFUSED if status in (401, 403) else EXIT_FAILED
+    exit_code = EXIT_REFUSED if status in (401, 403) else EXIT_FAILED
     if reason in DISABLED:
         reason, api = "SERVICE_DISABLED", facts.get("service", f"{service}.googleapis.com")
+        code = "gcp.api-disabled"
         text = (
             f"the API {api} is not enabled in project {project}: enable it with `gcloud services enable "
             f"{api} --project {project}`, wait a minute, and run the command again"
         )
     elif reason == "BILLING_DISABLED" or (status == 403 and "billing" in message.lower()):
+        code = "gcp.no-billing"
         text = f"project {project} has no billing account ({why}): link one in the console under Billing"
     elif reason == "USER_PROJECT_DENIED":
+        code = "gcp.no-project-access"
         text = (
             f"there is no project {project}, or your account may not use its APIs ({message}): look at "
             "gcp:project, or have roles/serviceusage.serviceUsageConsumer granted"
         )
     elif status == 401:
+        code = "gcp.credentials-refused"
         text = f"Google Cloud does not accept these credentials ({why}). {GET_SOME}"
     elif reason in RATE or status == 429:
-        code, text = (
-            EXIT_FAILED,
-            f"these are too many calls at once for Google Cloud ({why}): try again later",
-        )
+        exit_code = EXIT_FAILED
+        code = "gcp.too-many-calls"
+        text = f"these are too many calls at once for Google Cloud ({why}): try again later"
     elif "quota" in reason.lower():
+        code = "gcp.quota"
         text = (
             f"a quota of project {project} is used up ({why}): ask for more in the console under IAM & "
             "Admin, Quotas, or make the cluster smaller"
         )
     elif status == 403:
+        code = "gcp.not-allowed"
         text = (
             f"your account may not do that in project {project} ({why}): have it granted, and run the "
             "command again"
         )
     elif status == 404:
+        code = "gcp.not-found"
         text = f"Google Cloud does not find what {service} was asked for ({why})"
     else:
+        code = "gcp.refused"
         text = f"Google Cloud ({service}) refused: {why}"
-    return GoogleError(text, status, reason, code)
+    return GoogleError(text, status, reason, exit_code, code=code)
 
 
 def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None) -> Iterator[dict[str, Any]]:
@@ -289,7 +300,10 @@ def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None)
     here = f"{region}-" if region else ""
     # The scopes of a region are the region itself, for addresses, and each of its zones.
     if names := sorted(name for name in {*mute, *silent} if f"{name.rpartition('/')[2]}-".startswith(here)):
-        raise UserError(f"Google Cloud does not answer for {', '.join(names)}: try again in a minute")
+        raise UserError(
+            f"Google Cloud does not answer for {', '.join(names)}: try again in a minute",
+            code="gcp.zone-silent",
+        )
     for scope in items.values():
         for kind, found in scope.items():
             yield from found if kind != "warning" else ()
@@ -327,6 +341,7 @@ def _credentials(project: str | None) -> Any:
             "Add it and requests there (pyproject.toml has both in the group gcp), then run the command "
             "again",
             EXIT_REFUSED,
+            code="gcp.no-client",
         ) from None
     if not _at_google():
         # Otherwise the library looks many seconds for the metadata server of a machine at Google.
@@ -336,11 +351,15 @@ def _credentials(project: str | None) -> Any:
     except google.auth.exceptions.DefaultCredentialsError as error:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
             why = f"GOOGLE_APPLICATION_CREDENTIALS names no credentials that can be used: {error}. {GET_SOME}"
-            raise UserError(why, EXIT_REFUSED) from error
-        raise UserError(f"there are no credentials for Google Cloud here. {GET_SOME}", EXIT_REFUSED) from None
+            raise UserError(why, EXIT_REFUSED, code="gcp.credentials-unusable") from error
+        raise UserError(
+            f"there are no credentials for Google Cloud here. {GET_SOME}",
+            EXIT_REFUSED,
+            code="gcp.no-credentials",
+        ) from None
     except google.auth.exceptions.GoogleAuthError as error:
         why = f"the credentials for Google Cloud cannot be used: {error}. {GET_SOME}"
-        raise UserError(why, EXIT_REFUSED) from error
+        raise UserError(why, EXIT_REFUSED, code="gcp.credentials-unusable") from error
     if (
         project is not None
         and hasattr(found, "with_quota_project")
@@ -366,7 +385,9 @@ def _at_google() -> bool:
 
 def _stale(error: Exception) -> UserError:
     return UserError(
-        f"the credentials for Google Cloud are no longer valid ({error}). {GET_SOME}", EXIT_REFUSED
+        f"the credentials for Google Cloud are no longer valid ({error}). {GET_SOME}",
+        EXIT_REFUSED,
+        code="gcp.credentials-expired",
     )
 
 

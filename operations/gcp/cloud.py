@@ -72,6 +72,7 @@ def bring_key(account: Account, folder: Path, now: float | None = None) -> str:
             f"OS Login does not take a key for {account.email()}: your organisation may not let users add "
             "SSH keys (admin console, OS Login), or your account has no POSIX user name there",
             EXIT_REFUSED,
+            code="gcp.os-login",
         )
     return name
 
@@ -147,7 +148,9 @@ class GcpCloud:
         """
         if self._account is None:
             if not self.place.project:
-                raise UserError("gcp:project is missing in the stack file: name yours", EXIT_USAGE)
+                raise UserError(
+                    "gcp:project is missing in the stack file: name yours", EXIT_USAGE, code="gcp.no-project"
+                )
             self._account = self.open(self.place.project)
             self._account.region = self.place.region
         return self._account

@@ -172,9 +172,12 @@ def finish(account: Account, operation: dict[str, Any], what: str) -> None:
     errors = operation.get("error", {}).get("errors", [])
     if errors:
         messages = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}" for one in errors)
-        raise UserError(f"{what}: {messages}")
+        raise UserError(f"{what}: {messages}", code="gcp.operation-failed")
     if operation.get("status") != "DONE":
-        raise UserError(f"{what}: Compute Engine has not finished operation {operation['name']}")
+        raise UserError(
+            f"{what}: Compute Engine has not finished operation {operation['name']}",
+            code="gcp.operation-unfinished",
+        )
 
 
 def _delete(account: Account, paths: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from typing import Any, Literal
 from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
-from localcloud.machines import CLUSTER_VARIABLE
-from node import rpc
+from localcloud.machines import CLUSTER_VARIABLE, COMPUTE
+from node import rpc, subprocesses
+from node.bootstrap import files
 from node.model import Settings
 from node.processes import ProcessId, end_all
 from operations.local.run_directory import RunDirectory
@@ -44,8 +44,10 @@ def start_agent(project: Path, run: RunDirectory) -> None:
     log = run.cloud / "agent.log"
     started: subprocess.Popen[bytes] | None = None
     known: ProcessId | None = None
-    began = since = time.monotonic()
-    while not agent_answers(run):
+    since = time.monotonic()
+    for _ in attempts(AGENT_START_SECONDS, 0.02):
+        if agent_answers(run):
+            return
         now = time.monotonic()
         other = agent_process(run)
         if started is not None and other is not None and other.pid == started.pid:
@@ -61,9 +63,11 @@ def start_agent(project: Path, run: RunDirectory) -> None:
             _kill(other)
         elif other is None and started is None:
             started = _spawn(project, run, log)
-        elif (other is None and ended) or now - began > AGENT_START_SECONDS:
-            raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
-        time.sleep(0.02)
+        elif other is None and ended:
+            break
+    raise UserError(
+        f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}", code="agent.not-started"
+    )
 
 
 def agent_answers(run: RunDirectory) -> bool:
@@ -115,11 +119,16 @@ def end_cluster(run: RunDirectory) -> None:
         containers.end_machines(run.path)
         left = end_all(run.pids)
     if left:
-        raise UserError(f"these processes of the cluster cannot be ended: {left}")
+        raise UserError(
+            f"these processes of the cluster cannot be ended: {left}", code="agent.processes-left"
+        )
     if stays := containers.remove_leftovers(run.path):
-        raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+        raise UserError(
+            f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}",
+            code="agent.parts-left",
+        )
     addresses.public_note(run.path).unlink(missing_ok=True)
-    shutil.rmtree(run.path, ignore_errors=True)
+    files.remove(run.path)
 
 
 def controller_is_dead(run: RunDirectory) -> bool:
@@ -163,24 +172,16 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def _spawn(project: Path, run: RunDirectory, log: Path) -> subprocess.Popen[bytes]:
+    # Not the caller's environment, because the agent outlives the caller and machines inherit it.
+    env = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(locations.home()),
+        "PYTHONPATH": str(project),
+        "LANG": "C.UTF-8",
+        CLUSTER_VARIABLE: str(run.path),
+    }
     with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", AGENT, str(run.path)],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            # Not the caller's environment, because the agent outlives the caller and machines inherit it.
-            env={
-                "PATH": "/usr/local/bin:/usr/bin:/bin",
-                "HOME": str(locations.home()),
-                "PYTHONPATH": str(project),
-                "LANG": "C.UTF-8",
-                CLUSTER_VARIABLE: str(run.path),
-            },
-            # In its own session, so that Ctrl-C in the caller's terminal does not reach it.
-            start_new_session=True,
-        )
+        return subprocesses.start([sys.executable, "-m", AGENT, str(run.path)], env, output)
 
 
 def _shut_down(run: RunDirectory, agent: ProcessId) -> None:
@@ -242,8 +243,6 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
 
 def terminate(run: RunDirectory, role: str) -> int:
     """End all machines of a role, and return their number."""
-    from localcloud.limits import COMPUTE  # here, because `status` and `exec` import this module
-
     if not run.path.exists():
         return 0
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +22,7 @@ from node.bootstrap import files
 from node.bootstrap.vm.training import COMPLETE
 from node.locks import locked
 from node.slurm.environment import without_slurm
+from operations import programs
 from operations.access import TOOL
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
@@ -92,7 +92,7 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
     except OSError as error:
         raise os_errors.explain(error, envs) from error
     if problem := os_errors.unwritable(envs):
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="training.folder")
     waiting = "waiting for another build of the same training environment"
     lock = envs / f".{target.name}.lock"
     with locked(lock, busy=lambda: print(waiting, file=sys.stderr, flush=True)):
@@ -113,9 +113,9 @@ def _check_folder(target: Path, needed_mib: int) -> None:
         UserError: The environment would not fit there, or not run.
     """
     if problem := noexec_problem(target):
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="training.noexec")
     if problem := space_problem(target, needed_mib):
-        raise UserError(problem)
+        raise UserError(problem, code="training.space")
 
 
 def noexec_problem(target: Path) -> str | None:
@@ -177,7 +177,7 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
     done = threading.Event()
     threading.Thread(target=_heartbeat, args=(done, target), daemon=True).start()
     try:
-        status = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+        status = programs.show(command, env=env).status
     finally:
         done.set()
     locked = source.name == "uv.lock"
@@ -186,13 +186,15 @@ def _uv(command: list[str], target: Path, source: Path) -> None:
     if not locked and status == UNSOLVABLE:
         raise UserError(
             f"{what} from {source}: its packages are not there, or exclude each other (uv's words are "
-            f"above). Correct the file, {os_errors.AGAIN}."
+            f"above). Correct the file, {os_errors.AGAIN}.",
+            code="training.packages",
         )
     if status:
         raise UserError(
             f"{what} from {source} (its output is above). Check {look_at}the connection "
             f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
-            f"free), {os_errors.AGAIN}."
+            f"free), {os_errors.AGAIN}.",
+            code="training.not-built",
         )
 
 
@@ -251,7 +253,10 @@ def _put(new: Path, target: Path, former: Path) -> None:
         new.rename(target)
     # Somebody may have made it a moment ago, or another `up` has staged the same.
     if target.is_symlink() or not target.is_dir() or not foreign.is_trusted(foreign.owner(target)):
-        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
+        raise UserError(
+            f"{target} belongs to another user, whose files would run as you: remove it",
+            code="training.foreign",
+        )
 
 
 def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]:
@@ -273,28 +278,27 @@ def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]
 def tool(stack: Stack, arguments: list[str]) -> int:
     """Run the cluster's own command, as the login machine would."""
     run = RunDirectory.of(stack)
-    return _run_tool(run, *arguments)
+    return _run_tool(run, *arguments).status
 
 
 def cancel(stack: Stack, arguments: list[str]) -> int:
     """Call the tool's `cancel`. A failure must not stop a destroy."""
     run = RunDirectory.of(stack)
-    try:
-        _run_tool(run, "cancel", *arguments, seconds=CANCEL_SECONDS)
-    except (subprocess.TimeoutExpired, OSError) as error:
-        print(f"the job was not cancelled ({error}); it ends with the cluster", file=sys.stderr)
+    done = _run_tool(run, "cancel", *arguments, seconds=CANCEL_SECONDS)
+    if done.err:
+        print(f"the job was not cancelled ({done.err}); it ends with the cluster", file=sys.stderr)
     return 0
 
 
-def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> int:
+def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> programs.Output:
+    """Run the cluster's own command with this program's input and output."""
+    env = without_slurm(os.environ)
     if not run.containers:
-        env = without_slurm(os.environ)
-        return subprocess.run([str(run.tool), *arguments], env=env, check=False, timeout=seconds).returncode
+        return programs.show([str(run.tool), *arguments], env=env, seconds=seconds, reads=True)
     if machine_access.controller(run) is None:
-        raise FileNotFoundError("the controller does not run")
+        return programs.Output(programs.CANNOT_RUN, err="the controller does not run")
     command = machine_access.command(run, [TOOL, *arguments])
-    env = without_slurm(os.environ) | command.env
-    return subprocess.run(command.argv, env=env, check=False, timeout=seconds).returncode
+    return programs.show(command.argv, env=env | command.env, seconds=seconds, reads=True)
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
-from localcloud.limits import COMPUTE
+from localcloud.machines import COMPUTE
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
 from node.published import read_settings
@@ -63,6 +63,7 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
             f"another cluster. `./cluster up --stack {stack.name} --replace` destroys {other}, its files "
             f"and its jobs, and makes {cluster}; with the old name in the stack file {other} goes on",
             EXIT_REFUSED,
+            code="cluster.other-name",
         )
     if cluster is not None:
         run.cluster_file.write_text(cluster)
@@ -72,12 +73,13 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
         raise UserError(
             f"the cluster's machines are of kind {isolation}, and the stack file says "
             f"{kind}: run `./cluster down --stack {stack.name}` first, then "
-            f"`./cluster up --stack {stack.name}`"
+            f"`./cluster up --stack {stack.name}`",
+            code="cluster.other-kind",
         )
     if kind == CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(stack.project, run)
-    _update_name_support(run, say)
+    _update_namespaces(stack, run, say)
     run.call("limits", **limits)
     return {"run": str(run.path)}
 
@@ -87,10 +89,10 @@ def look(stack: Stack) -> dict[str, Any]:
     return {"warnings": containers.support_warnings(from_json(ClusterDesign, json.loads(sys.stdin.read())))}
 
 
-def _update_name_support(run: RunDirectory, say: Callable[[str], None]) -> None:
-    """Find out whether machines that start from now on know each other by name. Containers always do."""
+def _update_namespaces(stack: Stack, run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Find out what machines that start from now on have of their own. Containers have all of it."""
     if not run.containers:
-        names.update(run, say)
+        names.update(run, stack, say)
 
 
 def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
@@ -198,12 +200,13 @@ def repair(stack: Stack, say: Callable[[str], None]) -> None:
         raise UserError(
             f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
             f"`./cluster down --stack {stack.name}` and then `./cluster up --stack {stack.name}` make a new "
-            "cluster."
+            "cluster.",
+            code="cluster.part-gone",
         )
     if not agent_answers(run):
         say("the local cloud's agent has ended: it is started again")
         start_agent(stack.project, run)
-    _update_name_support(run, say)
+    _update_namespaces(stack, run, say)
     if controller_is_dead(run):
         say("the controller has ended: it is started again, with its queue")
         head_up(stack)
@@ -286,15 +289,22 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             present = machines(run, tags, "pending", "running")
             # Its last report may be newer than `report`.
             if not present and run.report(host.name).get("state") not in ENDED:
-                raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
+                raise UserError(
+                    f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}",
+                    code="boot.ended",
+                )
     else:
-        raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
+        raise UserError(
+            f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})",
+            code="boot.late",
+        )
     if report["state"] == "failed":
         step = report["steps"][-1]
         raise UserError(
             f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
             + "\n".join(f"  {line}" for line in step.get("tail", []))
-            + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
+            + f"\nIts logs are in {run.path}/log; fix the cause and run up again.",
+            code="boot.step-failed",
         )
     if waits := report["facts"].get("waits"):
         say(f"{host.name}: {waits}")

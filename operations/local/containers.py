@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -82,7 +81,7 @@ def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
             layers.ensure(image_folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
         )
     except layers.ImageError as error:
-        raise UserError(str(error), EXIT_REFUSED) from error
+        raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     if gone := layers.prune(image_folder(), (recipe.name, name), _image_plans()):
         say(f"removed images of machines that nothing has used for a week: {', '.join(sorted(gone))}")
     return [upper, base]
@@ -102,7 +101,7 @@ def image_exists(design: ClusterDesign) -> bool:
     try:
         recipe = images.recipe(design.image.source)
     except layers.ImageError as error:
-        raise UserError(str(error), EXIT_REFUSED) from error
+        raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     return all((image_folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
 
 
@@ -152,7 +151,9 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
         child.wait()
         cgroups.remove(lambda: cgroups.of(nspawn.group(machine.id)))
     upper = machine.folder / "disk" / "upper"
-    subprocess.run(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)], check=True)
+    removed = programs.capture(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)])
+    if removed.failed:
+        raise layers.ImageError(f"the machines' image cannot be made: {removed.err.strip()}")
     upper.rename(draft / "disk")
     for left in (bucket, machine.folder):
         shutil.rmtree(left)
@@ -209,7 +210,7 @@ def check_support(isolation: str) -> None:
         UserError: Exit 3; the message names the cure.
     """
     if isolation == CONTAINER and (reason := unsupported_reason()) is not None:
-        raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED)
+        raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED, code="containers.not-possible")
 
 
 def support_warnings(design: ClusterDesign) -> list[str]:

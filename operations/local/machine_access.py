@@ -81,7 +81,7 @@ def files(run: RunDirectory) -> Files | Inside:
         return lambda path: run.shared / path
     machine = login(run)
     if machine is None:
-        raise UserError("no login machine of the cluster runs")
+        raise UserError("no login machine of the cluster runs", code="cluster.no-login-machine")
     environment = [f"PATH={MACHINE_COMMAND_PATH}:/usr/bin:/bin", "LC_ALL=C.UTF-8"]
     return Inside(tuple(enter(machine[1], environment, folder=f"{SHARED}/{user()}")))
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
-from infra.program.files import locked
 from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, network
 from localcloud.containers import CGROUPS
@@ -23,6 +22,7 @@ from node import foreign, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm.clouds import local
+from node.locks import locked_folder
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
 from node.slurm import addressing, users
@@ -41,7 +41,7 @@ def check_loopback() -> None:
         UserError: Exit 3, with the cure.
     """
     if (found := loopback_problem()) is not None:
-        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED)
+        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="host.loopback")
 
 
 def loopback_problem() -> tuple[str, str] | None:
@@ -228,7 +228,7 @@ class RunDirectory:
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = addressing.lay_out_blocks(design.partitions, self._kept_blocks())
-        with locked(self.path.parent):  # no other command of this user chooses ports now
+        with locked_folder(self.path.parent):  # no other command of this user chooses ports now
             base, first = (
                 self._ports(1 + addressing.ports_of_blocks(placed)),
                 addresses.ensure_block(self.path),
@@ -393,7 +393,10 @@ def free_range(
     """
     span = len(within) - count
     if span < 0:
-        raise UserError(f"the nodes' ports are {count:,}, and {len(within):,} may be used: lower nodes.max")
+        raise UserError(
+            f"the nodes' ports are {count:,}, and {len(within):,} may be used: lower nodes.max",
+            code="ports.too-many",
+        )
     base = within.start + seed % (span + 1)
     tried = 0
     while tried <= span:
@@ -406,7 +409,8 @@ def free_range(
         tried += busy + 1 - base
         base = busy + 1
     raise UserError(
-        f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there"
+        f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there",
+        code="ports.not-free",
     )
 
 
@@ -432,6 +436,7 @@ def user() -> str:
             f"(as root: echo 'me:x:{uid}:{gid}::/tmp:/bin/sh' >>/etc/passwd), or start the container for a "
             "user that its image knows.",
             EXIT_REFUSED,
+            code="user.no-name",
         ) from None
     try:
         users.spelled(name)
@@ -439,5 +444,6 @@ def user() -> str:
         raise UserError(
             f"the cluster would belong to user {name!r}: {error}. Run the command as another user.",
             EXIT_REFUSED,
+            code="user.name-form",
         ) from None
     return name

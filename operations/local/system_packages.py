@@ -172,7 +172,7 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
         with contextlib.suppress(UserError):
             programs.capture([*_root(""), "rm", "-f", POLICY])
     if problem := unsuitable():
-        raise UserError(problem, EXIT_REFUSED)
+        raise UserError(problem, EXIT_REFUSED, code="packages.unsuitable")
 
 
 def ensure_for(purpose: str, say: Say) -> None:
@@ -209,6 +209,7 @@ def _root_for(wanted: list[str], need: str) -> list[str]:
             f"of {', '.join(_files()[package] for package in wanted)}, without starting their services "
             f"({pages.SLURM}), and run the command again",
             EXIT_REFUSED,
+            code="packages.no-apt",
         )
     return _root(
         f"{need} {', '.join(wanted)}, which only root can install. "
@@ -225,13 +226,17 @@ def _install(wanted: list[str], need: str, say: Say) -> None:
         status, words = _apt(root, ["install", "-y", "-qq", *_OPTIONS, *wanted], say)
         if status:
             before = "" if updated == 0 else f"\napt-get update had failed before it:\n{_tail(update_words)}"
-            raise UserError(f"{command(wanted)} failed:\n{_tail(words)}{before}")
+            raise UserError(
+                f"{command(wanted)} failed:\n{_tail(words)}{before}", code="packages.not-installed"
+            )
         # The packages enable their services for the next boot, but this cluster runs its own daemons.
         if shutil.which("systemctl"):
             services = [SERVICES[package] for package in wanted if package in SERVICES]
             programs.capture([*root, "systemctl", "disable", "--quiet", *services])
     if still := [_files()[package] for package in wanted if not _there(_files()[package])]:
-        raise UserError(f"{command(wanted)} succeeded, but {', '.join(still)} is not there")
+        raise UserError(
+            f"{command(wanted)} succeeded, but {', '.join(still)} is not there", code="packages.not-there"
+        )
 
 
 def _root(refusal: str) -> list[str]:
@@ -244,7 +249,7 @@ def _root(refusal: str) -> list[str]:
         return []
     sudo = ["sudo", "-n"]
     if programs.capture([*sudo, "true"]).failed:
-        raise UserError(refusal, EXIT_REFUSED)
+        raise UserError(refusal, EXIT_REFUSED, code="packages.refused")
     return sudo
 
 
@@ -314,6 +319,7 @@ def _no_daemons(root: list[str]) -> Iterator[None]:
                 f"{POLICY} cannot be written ({written.err.strip()}), and without it the services of the "
                 f"packages would start. Install them by hand: apt-get install {' '.join(NEEDED[SLURM])}",
                 EXIT_REFUSED,
+                code="packages.policy",
             )
         programs.capture([*root, "chmod", "755", POLICY])
         yield

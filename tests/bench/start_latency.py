@@ -53,7 +53,7 @@ def main() -> int:
     random.seed(chosen.seed)
     with tempfile.TemporaryDirectory() as folder:
         checkout = Checkout(Path(folder) / "a b", STACK.format(wide=chosen.wide, suspend=SUSPEND_SECONDS))
-        work = Path(folder) / "work"
+        work = checkout.folder / "work"  # which nodes see also in /tmp
         work.mkdir()
         (work / "job").write_text(SCRIPT)
         try:

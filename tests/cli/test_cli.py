@@ -19,6 +19,7 @@ from cli.local.provider import LocalProvider
 from infra.config import StackConfig
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.checkout import ROOT, SMALL, Checkout
 from tools import run_tests
 
@@ -103,8 +104,7 @@ def test_wrong_usage_is_exit_2(cluster: Cluster, arguments: tuple[str, ...], sai
 def test_a_stack_that_does_not_exist_is_exit_2(cluster: Cluster, command: str) -> None:
     done = cluster(command, "--stack", "no-such", *(["--", "true"] if command == "exec" else []))
     assert (done.code, done.out) == (2, "")
-    assert "Pulumi.no-such.yaml does not exist" in done.err
-    assert "local" in done.err
+    sentences.printed(done.err, "file.missing", "Pulumi.no-such.yaml", "local")
 
 
 @pytest.mark.parametrize("command", ["up", "plan", "status"])
@@ -128,10 +128,26 @@ def test_a_file_that_is_no_yaml_is_exit_2(cluster: Cluster, project: Path) -> No
 
 def test_a_user_error_is_one_message_with_its_code(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: Any, **_options: Any) -> None:
-        raise UserError("somebody else owns it", EXIT_REFUSED)
+        raise UserError("somebody else owns it", EXIT_REFUSED, code="runner.other-owner")
 
     monkeypatch.setattr(operate, "bring_up", refuse)
-    assert cluster("up") == Ended(3, "", "somebody else owns it\n")
+    said = "somebody else owns it [runner.other-owner]\n"
+    assert cluster("up") == Ended(3, "", said)
+    done = cluster("up", "--json")
+    assert (done.code, done.err) == (3, said)
+    error = {"code": "runner.other-owner", "message": "somebody else owns it", "exit_code": 3}
+    assert json.loads(done.out) == {"error": error}
+    assert cluster("up") == Ended(3, "", said), "what one command line asks, the next one does not"
+
+
+def test_mistakes_are_json_for_programs(cluster: Cluster, project: Path) -> None:
+    text = "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
+    (project / "Pulumi.local.yaml").write_text(text)
+    done = cluster("plan", "--json")
+    assert done.code == 2
+    mistakes = {mistake["path"]: mistake["code"] for mistake in json.loads(done.out)["error"]["mistakes"]}
+    assert mistakes["slurm-stacks:cluster.nmae"] == "key.unknown"
+    assert mistakes["slurm-stacks:cluster.partitions"] == "partition.none"
 
 
 def test_ctrl_c_is_said_and_is_130(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +199,7 @@ def test_ssh_is_a_shell(cluster: Cluster, project: Path, monkeypatch: pytest.Mon
 def test_ssh_with_a_command_has_a_shell_read_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words are joined as ssh does; words after the command belong to the command."""
     seen: list[Any] = []
-    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv: seen.append(argv))
+    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv, _greeting="": seen.append(argv))
     assert cluster("ssh", "--stack", "other", "sh", "-s", "x", "--stack").code == 0
     assert cluster("ssh", "cd /x && ls | wc -l").code == 0
     assert seen == [["sh", "-c", "sh -s x --stack"], ["sh", "-c", "cd /x && ls | wc -l"]]
@@ -207,7 +223,7 @@ def test_outputs_are_json_for_programs(cluster: Cluster, monkeypatch: pytest.Mon
     assert asked == [("other", "local")]
     done = cluster("outputs")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "stack local is not up: bring it up with `./cluster up --stack local`\n"
+    sentences.printed(done.err, "cluster.not-up", "`./cluster up --stack local`")
 
 
 def test_up_down_and_test_know_their_stack_and_arguments(
@@ -322,7 +338,7 @@ def test_the_shim_works_from_anywhere_by_link_and_beside_another_cli(tmp_path: P
     )
     assert (done.returncode, done.stdout) == (1, "")
     # More lines are about other clusters, whose checkouts are gone.
-    assert done.stderr.splitlines()[0] == "stack test is not up: bring it up with `./cluster up --stack test`"
+    sentences.printed(done.stderr.splitlines()[0], "cluster.not-up", "`./cluster up --stack test`")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

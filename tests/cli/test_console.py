@@ -21,6 +21,7 @@ from cli.runner.events import (
     Summary,
 )
 from infra.errors import NotUpError, UserError
+from tests.support import sentences
 
 COMMAND = "command:local:Command"
 
@@ -77,7 +78,7 @@ def test_an_error_is_printed_once(plain: tuple[Console, io.StringIO]) -> None:
         console.on_event(OutputLine("urn::h", "head", "stderr", line))
     console.on_event(ResourceFailed("urn::h", "head", COMMAND, "created", 1.0, tail))
     with pytest.raises(NotUpError) as failed, console.errors_once():
-        raise NotUpError(f"head: {tail}\n(`up` goes on)", 3)
+        raise NotUpError(f"head: {tail}\n(`up` goes on)", 3, code="cluster.not-up")
     assert text.getvalue().splitlines() == [
         "    head: controller: ready",
         "    head:   [12:00] fatal: no address",
@@ -91,8 +92,8 @@ def test_an_error_is_printed_once(plain: tuple[Console, io.StringIO]) -> None:
 
 def test_an_error_that_nobody_has_printed_stays_whole(plain: tuple[Console, io.StringIO]) -> None:
     console, _ = plain
-    with pytest.raises(UserError, match=r"^a: exit status 1:\nwhy$"), console.errors_once():
-        raise UserError("a: exit status 1:\nwhy")
+    with sentences.raises("runner.resources-failed"), console.errors_once():
+        raise UserError("a: exit status 1:\nwhy", code="runner.resources-failed")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,8 @@ def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) 
     [
         (
             {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": []},
-            "The budget of 20 USD lasts 2.6 h at full size; then no new node starts, jobs that run go on",
+            "The budget of 20 USD lasts 2 h 36 min at full size; "
+            "then no new node starts, jobs that run go on",
         ),
         (
             {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None, "unknown": []},
@@ -285,8 +287,8 @@ def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) 
                 **{"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042},
                 **{"unknown": ["p4d.24xlarge", "p[x]"], "running_jobs": "cancel"},
             },
-            "The budget of 20 USD lasts at most 2.6 h at full size, price of p4d.24xlarge, p[x] unknown; "
-            "then running jobs are cancelled",
+            "The budget of 20 USD lasts at most 2 h 36 min at full size, "
+            "price of p4d.24xlarge, p[x] unknown; then running jobs are cancelled",
         ),
         (
             {"max_usd": 20, "max_hours": None, "lasts_hours": None, "unknown": ["p4d.24xlarge"]},
@@ -417,17 +419,18 @@ def test_the_way_in_is_whole_however_narrow_the_terminal_is(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     """The user copies this command, so it stays on one line; a cut line would be another command."""
-    ssh = f"'/home/someone/{'a folder/' * 12}cluster' ssh --stack local"
+    stack = "a-long-name" * 12
     cluster: dict[str, Any] = {
         "name": "c", "provider": "local", "zone": None, "region": None, "scheduler": {"name": "slurm"},
-        "partitions": [], "login": {"ssh": ssh},
+        "partitions": [], "login": {"ssh": "ssh me@<address.public_ip>"},
     }  # fmt: skip
     file = io.StringIO()
     narrow = RichConsole(file=file, width=80, force_terminal=terminal, highlight=False)
     monkeypatch.setattr(plan, "output", lambda: narrow)
-    shown = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
+    shown = {"stack": stack, "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
     plan.show_plan(shown)
-    assert [line for line in file.getvalue().splitlines() if line.startswith("log in")] == [f"log in  {ssh}"]
+    found = [line for line in file.getvalue().splitlines() if line.startswith("log in")]
+    assert found == [f"log in  ./cluster ssh --stack {stack}"]
 
 
 def test_outputs_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
@@ -435,7 +438,7 @@ def test_outputs_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
         "apiVersion": "slurm-stacks/v1", "name": "t", "scheduler": {"name": "slurm", "version": ""},
         "partitions": [{"name": "debug"}, {"name": "gpu"}],
     }  # fmt: skip
-    tables.show_outputs({"login_ssh": "./cluster ssh", "cluster": cluster})
+    tables.show_outputs({"login_ssh": "gcloud compute ssh c --tunnel-through-iap --", "cluster": cluster})
     out = capsys.readouterr().out
     assert "slurm-stacks/v1: t, slurm, partitions debug, gpu" in out
-    assert "./cluster ssh" in out
+    assert "gcloud compute ssh c --tunnel-through-iap\n" in out, "a person opens a shell with it"

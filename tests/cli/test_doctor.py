@@ -30,6 +30,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from node.slurm.environment import defaults
+from tests.support import sentences
 from tests.support.checkout import ROOT, SMALL, until
 from tests.support.fake_host import seen
 
@@ -81,7 +82,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
         raise ZeroDivisionError("half the machine is broken")
 
     def refuses() -> Iterable[Finding]:
-        raise UserError("/x is not yours. Have it removed.")
+        raise UserError("/x is not yours. Have it removed.", code="folder.foreign")
 
     def hangs() -> Iterable[Finding]:
         never.wait(600)
@@ -99,20 +100,22 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
     never.set()
     assert [f.check for f in found] == ["first.a", "first.b", "breaks", "refuses", "hangs", "last.a"]
     told = {f.check: f for f in found}
-    assert "ZeroDivisionError: half the machine is broken" in told["breaks"].found
+    sentences.finding(told["breaks"], "breaks", Severity.WARNS)
     assert told["breaks"].severity is Severity.WARNS
-    assert told["refuses"] == Finding("refuses", Severity.STOPS, "/x is not yours.", "Have it removed.")
+    assert told["refuses"] == Finding(
+        "refuses", Severity.STOPS, "/x is not yours.", "Have it removed.", "folder.foreign"
+    )
     assert told["hangs"].severity is Severity.WARNS
-    assert "no answer within 60 s" in told["hangs"].found
+    sentences.finding(told["hangs"], "hangs", Severity.WARNS)
 
 
 def test_messages_are_parted_into_what_is_found_and_the_cure() -> None:
     said = finding.from_message("a.b", Severity.STOPS, "The disk is full (/x). Make room there. Then go on.")
-    assert (said.found, said.cure) == ("The disk is full (/x).", "Make room there. Then go on.")
+    sentences.finding(said, "a.b", Severity.STOPS)
     said = finding.from_message("a.b", Severity.STOPS, "no such provider; available: local")
-    assert (said.found, said.cure) == ("no such provider", "available: local")
+    sentences.finding(said, "a.b", Severity.STOPS)
     whole = finding.from_message("a.b", Severity.STOPS, "no cure is known")
-    assert whole.found == "no cure is known"
+    sentences.finding(whole, "a.b", Severity.STOPS)
     assert whole.cure
 
 
@@ -133,29 +136,26 @@ def test_a_stack_file_with_mistakes_is_a_finding_with_all_of_them(project: Path)
     )
     found, design, training, provider = general.stack_file(Stack(project, "local"))
     assert (found.check, found.severity) == ("stack.file", Severity.STOPS)
-    assert "nmae" in found.found
-    assert "partitions[0].nodes" in found.found
-    assert "Pulumi.local.yaml" in (found.cure or "")
+    sentences.finding(found, "stack.file", Severity.STOPS, "Pulumi.local.yaml")
     assert (design, training, provider) == (None, None, "local")
     for text in ("", "config: [", "- 1\n", "config: {slurm-stacks:cluster: 5}\n", "\x00"):
         file.write_text(text)
         found, _, _, provider = general.stack_file(Stack(project, "local"))
         assert (found.severity, provider) == (Severity.STOPS, None), text
     found, _, _, _ = general.stack_file(Stack(project, "no-such"))
-    assert "Pulumi.no-such.yaml does not exist" in found.found
-    assert (found.cure or "").startswith("Name another stack, or write Pulumi.no-such.yaml")
+    sentences.finding(found, "stack.file", Severity.STOPS, "Pulumi.no-such.yaml")
 
 
 def test_a_sound_stack_file_is_said_in_short(project: Path) -> None:
     found, design, training, provider = general.stack_file(Stack(project, "local"))
     assert found.severity is Severity.FINE
-    assert "up to 10 nodes in 1 partition" in found.found
+    sentences.finding(found, "stack.file", Severity.FINE)
     assert design is not None
     assert (training, provider) == (None, "local")
     (project / "Pulumi.local.yaml").write_text((ROOT / "Pulumi.local.yaml").read_text())
     found, _, training, _ = general.stack_file(Stack(project, "local"))
     assert training is not None
-    assert "a training on 2 of them" in found.found
+    sentences.finding(found, "stack.file", Severity.FINE)
 
 
 def test_python_and_its_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +180,8 @@ def test_a_shell_with_options_of_slurms_programs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     (found,) = general.environment()
     assert (found.check, found.severity) == ("environment.slurm", Severity.WARNS)
-    assert "sets SBATCH_ACCOUNT, SQUEUE_USERS:" in found.found
+    sentences.finding(found, "environment.slurm", Severity.WARNS)
     assert found.cure is not None
-    assert found.cure.endswith("unset SBATCH_ACCOUNT SQUEUE_USERS")
 
 
 def test_the_runner_of_a_new_local_stack(
@@ -191,12 +190,14 @@ def test_the_runner_of_a_new_local_stack(
     without_pulumi(monkeypatch, tmp_path)
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     assert found.severity is Severity.FINE
-    assert "embedded" in found.found
+    sentences.finding(found, "runner.owner", Severity.FINE)
     with_pulumi(monkeypatch, tmp_path)
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     assert found == fine("runner.owner", f"the Pulumi CLI, {tmp_path / 'pulumi'}")
     monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
-    assert "embedded" in next(iter(general.chosen_runner(Stack(project, "local"), "local"))).found
+    sentences.finding(
+        next(iter(general.chosen_runner(Stack(project, "local"), "local"))), "runner.owner", Severity.FINE
+    )
     monkeypatch.setenv("SLURM_STACKS_RUNNER", "terraform")
     assert seen(general.chosen_runner(Stack(project, "local"), "local")) == {"runner.choice": "stops"}
 
@@ -209,7 +210,7 @@ def test_what_needs_the_cli(
     without_pulumi(monkeypatch, tmp_path)
     (found,) = general.chosen_runner(Stack(project, "s"), provider)
     assert (found.check, found.severity) == ("runner.cli", Severity.STOPS)
-    assert "Install the Pulumi CLI" in (found.cure or "")
+    sentences.finding(found, "runner.cli", Severity.STOPS)
     with_pulumi(monkeypatch, tmp_path)
     assert seen(general.chosen_runner(Stack(project, "s"), provider)) == {"runner.cli": "fine"}
 
@@ -224,12 +225,12 @@ def test_a_cluster_of_another_owner(project: Path, tmp_path: Path, monkeypatch: 
     owner.claim(Stack(project, "local"), foreign)
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     assert found.severity is Severity.STOPS
-    assert f"PULUMI_BACKEND_URL={foreign} pulumi destroy --stack local" in (found.cure or "")
+    sentences.finding(found, "runner.owner", Severity.STOPS, foreign)
     with_pulumi(monkeypatch, tmp_path)
     monkeypatch.setenv("PULUMI_BACKEND_URL", foreign)
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     assert found.severity is Severity.FINE
-    assert "which has brought this stack up" in found.found
+    sentences.finding(found, "runner.owner", Severity.FINE)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///elsewhere")
     assert seen(general.chosen_runner(Stack(project, "local"), "local")) == {"runner.owner": "stops"}
 
@@ -240,7 +241,7 @@ def test_after_a_restart_the_state_says_whose_the_stack_is(
     with_pulumi(monkeypatch, tmp_path)
     monkeypatch.setattr(embedded, "outputs", lambda *_: {})
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
-    assert "the embedded runner, which has brought this stack up" in found.found
+    sentences.finding(found, "runner.owner", Severity.FINE)
 
 
 def test_the_state_folder(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +271,12 @@ def test_a_command_at_work_on_the_same_stack(project: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         found = {f.check: f for f in general.state(Stack(project, "local"))}
         assert found["state.lock"].severity is Severity.STOPS
-        assert "`up` (pid 4711)" in found["state.lock"].found
+        sentences.finding(found["state.lock"], "state.lock", Severity.STOPS, "`up` (pid 4711)")
         path.write_text("")
-        assert (
-            "another command"
-            in {f.check: f for f in general.state(Stack(project, "local"))}["state.lock"].found
+        sentences.finding(
+            {f.check: f for f in general.state(Stack(project, "local"))}["state.lock"],
+            "state.lock",
+            Severity.STOPS,
         )
 
 
@@ -319,11 +321,11 @@ def test_json_is_the_contract(
     told = json.loads(out)
     assert (code, set(told), told["stack"], told["ok"]) == (1, {"stack", "findings", "ok"}, "local", False)
     for row in told["findings"]:
-        assert set(row) == {"check", "severity", "found", "cure"}
+        assert set(row) == {"check", "severity", "found", "cure", "code"}
         assert row["severity"] in ("stops", "warns", "fine")
         assert (row["cure"] is None) == (row["severity"] == "fine")
     assert told["findings"][-1] == {
-        "check": "disk.b", "severity": "stops", "found": "full\nof [x]", "cure": "empty [it]",
+        "check": "disk.b", "severity": "stops", "found": "full\nof [x]", "cure": "empty [it]", "code": None,
     }  # fmt: skip
     code, out = diagnosed(monkeypatch, capsys, [], "--json")
     assert (code, json.loads(out)["ok"]) == (0, True)
@@ -355,12 +357,12 @@ def test_a_provider_that_does_not_exist_yet_is_a_finding(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(name: str) -> Any:
-        raise UserError(f"provider {name!r} is not available. Use local.", EXIT_REFUSED)
+        raise UserError(f"provider {name!r} is not available. Use local.", EXIT_REFUSED, code="test.cause")
 
     monkeypatch.setattr(providers, "load", refuse)
     told = {f.check: f for f in doctor.findings_of(Stack(project, "local"))}
     assert told["provider"].severity is Severity.STOPS
-    assert told["provider"].cure == "Use local."
+    sentences.finding(told["provider"], "provider", Severity.STOPS)
     assert "state.folder" in told, "the rest is looked at all the same"
 
 
@@ -396,11 +398,11 @@ def test_what_nobody_thought_of_is_told_beside_the_rest(
 
     monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(surprise()))
     told = {f.check: f for f in doctor.findings_of(Stack(project, "local"))}
-    assert "RuntimeError: a surprise" in told["provider"].found
+    sentences.finding(told["provider"], "provider", Severity.WARNS)
     assert "state.folder" in told
     monkeypatch.setattr(general, "stack_file", surprise)
     told = {f.check: f for f in doctor.findings_of(Stack(project, "local"))}
-    assert "RuntimeError: a surprise" in told["stack.file"].found
+    sentences.finding(told["stack.file"], "stack.file", Severity.WARNS)
     assert "state.folder" in told
 
 

@@ -14,6 +14,7 @@ import pytest
 from cli.runner import embedded
 from cli.runner.events import ResourceFailed
 from infra.errors import UserError
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.tiny_project import Tiny, lives, make
 
@@ -48,10 +49,9 @@ def test_a_failure_stops_what_depends_on_it_and_nothing_else(tiny: Tiny) -> None
         pulumi.export("bad", bad.stdout)
     """
     tiny.write(program, "config: {end: exit 7}")
-    with pytest.raises(UserError) as raised:
+    with sentences.raises("runner.resources-failed", "exit status 7") as raised:
         tiny.up()
     assert raised.value.exit_code == 1
-    assert "bad: exit status 7:\nno such thing" in str(raised.value)
     assert tiny.words == ["other+", "another+"]
     assert tiny.last.counts == {"created": 3}
     assert tiny.last.summary.failed == 1
@@ -66,7 +66,7 @@ def test_a_failure_stops_what_depends_on_it_and_nothing_else(tiny: Tiny) -> None
 
 def test_a_failed_run_deletes_nothing_that_vanished(tiny: Tiny) -> None:
     tiny.write("command('a')").up()
-    with pytest.raises(UserError, match="exit status 1, and it printed nothing"):
+    with sentences.raises("runner.resources-failed"):
         tiny.write("command('b', create='false')").up()
     assert tiny.words == ["a+"]
     assert set(tiny.records) == {"tiny-t", "a", "b"}
@@ -75,7 +75,7 @@ def test_a_failed_run_deletes_nothing_that_vanished(tiny: Tiny) -> None:
 def test_a_failed_update_is_done_again_even_if_the_change_is_taken_back(tiny: Tiny) -> None:
     program = "command('a', update=say('a~') + '; ' + config.require('end'), stdin=config.require('end'))"
     tiny.write(program, "config: {end: 'true'}").up()
-    with pytest.raises(UserError, match="exit status 1"):
+    with sentences.raises("runner.resources-failed"):
         tiny.write(program, "config: {end: 'false'}").up()
     tiny.write(program, "config: {end: 'true'}").up()
     assert tiny.words == ["a+", "a~", "a~"]
@@ -87,7 +87,7 @@ def test_a_failed_replacement_keeps_the_old_one_until_it_succeeds(tiny: Tiny) ->
         "command('a', create=say('a+') + '; ' + config.require('end'), triggers=[config.require('end')])"
     )
     tiny.write(program, "config: {end: 'true'}").up()
-    with pytest.raises(UserError, match="exit status 1"):
+    with sentences.raises("runner.resources-failed"):
         tiny.write(program, "config: {end: 'false'}").up()
     assert tiny.words == ["a+", "a+"]
     tiny.write(program, "config: {end: ':'}").up()
@@ -102,7 +102,7 @@ def test_a_failed_delete_keeps_what_it_needs_and_can_be_tried_again(tiny: Tiny) 
         command("b", delete=f"test -e '{LOG}.now'", opts={"depends_on": [a]})
         command("c")
     """).up()
-    with pytest.raises(UserError, match="b: exit status 1"):
+    with sentences.raises("runner.resources-failed"):
         tiny.destroy()
     assert set(tiny.records) == {"tiny-t", "a", "b"}
     assert sorted(tiny.words) == ["a+", "b+", "c+", "c-"]
@@ -117,7 +117,7 @@ def test_destroy_deletes_what_a_replacement_has_left(tiny: Tiny) -> None:
     delete = f"test -e '{tiny.log}.now'"
     program = f"command('a', triggers=[config.require('t')], delete={delete!r} + ' && ' + say('a-'))"
     tiny.write(program, "config: {t: '1'}").up()
-    with pytest.raises(UserError, match="a: exit status 1"):
+    with sentences.raises("runner.resources-failed"):
         tiny.write(program, "config: {t: '2'}").up()
     assert tiny.words == ["a+", "a+"]
     tiny.log.with_name("log.now").touch()
@@ -128,7 +128,7 @@ def test_destroy_deletes_what_a_replacement_has_left(tiny: Tiny) -> None:
 
 def test_up_after_an_interrupted_destroy_creates_what_was_half_deleted(tiny: Tiny) -> None:
     tiny.write("command('a', delete='exit 3')").up()
-    with pytest.raises(UserError, match="exit status 3"):
+    with sentences.raises("runner.resources-failed"):
         tiny.destroy()
     assert tiny.up().operations == {"a": "created"}
     assert tiny.words == ["a+", "a+"]
@@ -144,7 +144,7 @@ def test_an_unfinished_replacement_is_finished_before_its_successor_begins(tiny:
     tiny.write(program, "config: {t: '1'}").up()
     tiny.write(program, "config: {t: '2'}")
     for _ in range(2):
-        with pytest.raises(UserError, match="a: the old one could not be deleted"):
+        with sentences.raises("runner.resources-failed"):
             tiny.up()
         assert tiny.records["a"]["status"] == "deleting"
     assert tiny.words == ["a+"]
@@ -262,29 +262,25 @@ def test_a_daemon_that_keeps_the_pipes_open_does_not_hang_the_run(tiny: Tiny) ->
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "named"),
     [
-        ("environment={'LONG': 'x' * 2**18}", "cannot run /bin/sh in .*: Argument list too long"),
-        ("create='kill -9 $$'", "killed by SIGKILL"),
+        ("environment={'LONG': 'x' * 2**18}", "Argument list too long"),
+        ("create='kill -9 $$'", "SIGKILL"),
     ],
 )
-def test_failures_to_run_are_named(tiny: Tiny, inputs: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_failures_to_run_are_named(tiny: Tiny, inputs: str, named: str) -> None:
+    with sentences.raises("runner.resources-failed", named):
         tiny.write(f"command('a', **dict({inputs}))").up()
 
 
 def test_a_mistake_in_the_program_is_shown_with_its_place(tiny: Tiny) -> None:
-    with pytest.raises(
-        UserError, match=r"ZeroDivisionError: division by zero\n  __main__.py:\d+ in <module>"
-    ):
+    with sentences.raises("program.failed", "ZeroDivisionError", "__main__.py"):
         tiny.write("1 / 0").up()
-    with pytest.raises(UserError, match="KeyError: 'nothing'"):
+    with sentences.raises("program.failed", "KeyError: 'nothing'"):
         tiny.write("command('a').stdout.apply(lambda text: {}['nothing'])").up()
-    with pytest.raises(UserError, match="Missing required configuration variable 'tiny:x'"):
+    with sentences.raises("program.failed", "tiny:x"):
         tiny.write("config.require('x')").up()
-    with pytest.raises(
-        UserError, match="two resources with the URN urn:pulumi:t::tiny::command:local:Command::a"
-    ):
+    with sentences.raises("program.urn-twice", "urn:pulumi:t::tiny::command:local:Command::a"):
         tiny.write("command('a'); command('a')").up()
 
 
@@ -310,12 +306,15 @@ def test_after_a_reboot_everything_is_created_again(tiny: Tiny, loss: str) -> No
     assert tiny.up().counts == {"unchanged": 3}
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"version": 99}'])
-def test_a_damaged_state_is_named_and_not_overwritten(tiny: Tiny, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [*((text, "state.damaged") for text in ("{", "{}", "[]")), ('{"version": 99}', "state.version")],
+)
+def test_a_damaged_state_is_named_and_not_overwritten(tiny: Tiny, text: str, code: str) -> None:
     tiny.write("command('a')").up()
     tiny.state_file.write_text(text)
     for operation in (tiny.up, tiny.destroy):
-        with pytest.raises(UserError, match=r"state\.json"):
+        with sentences.raises(code, "state.json"):
             operation()
     assert tiny.state_file.read_text() == text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import embedded
-from infra.errors import UserError
+from tests.support import sentences
 from tests.support.tiny_project import Tiny, make
 
 
@@ -249,7 +249,7 @@ def test_stack_references_read_what_another_stack_recorded(tiny: Tiny) -> None:
         pulumi.export("seen", producer.require_output("cluster").apply(lambda cluster: cluster["name"]))
     """
     assert other.write(program.format(stack="t")).up().outputs == {"seen": "c1"}
-    with pytest.raises(UserError, match="not up under the embedded runner"):
+    with sentences.raises("reference.stack"):
         other.write(program.format(stack="u")).up()
 
 

@@ -13,6 +13,7 @@ from cli.runner import embedded, state
 from infra.errors import UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.tiny_project import Tiny, make
 
 
@@ -103,10 +104,11 @@ def test_a_cluster_of_another_backend_is_refused_with_the_command_that_destroys_
     tiny.write("command('a')")
     owner.claim(tiny.stack, "https://api.example.com")
     for operation in (tiny.up, tiny.destroy, tiny.preview):
-        with pytest.raises(UserError) as raised:
+        with sentences.raises(
+            "runner.other-owner", "`PULUMI_BACKEND_URL=https://api.example.com pulumi destroy --stack t`"
+        ) as raised:
             operation()
         assert raised.value.exit_code == 3
-        assert "`PULUMI_BACKEND_URL=https://api.example.com pulumi destroy --stack t`" in str(raised.value)
     assert tiny.words == []
     assert owner.read(tiny.stack) == "https://api.example.com"
 
@@ -116,13 +118,13 @@ def test_the_program_under_the_cli_is_refused_a_cluster_of_the_embedded_runner(
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///elsewhere")
     tiny.write("command('a')").up()
-    with pytest.raises(UserError, match=r"`\./cluster down --stack t`"):
+    with sentences.raises("runner.other-owner", "`./cluster down --stack t`"):
         owner.claim_in_program(tiny.stack)
     tiny.destroy()
     owner.claim_in_program(tiny.stack)
     owner.claim_in_program(tiny.stack)
     assert owner.read(tiny.stack) == "file:///elsewhere"
-    with pytest.raises(UserError, match="PULUMI_BACKEND_URL=file:///elsewhere pulumi destroy"):
+    with sentences.raises("runner.other-owner", "PULUMI_BACKEND_URL=file:///elsewhere"):
         tiny.up()
 
 
@@ -191,9 +193,7 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for operation in (tiny.up, tiny.destroy):
-            with pytest.raises(
-                UserError, match=rf"`up` \(pid {running.pid}\) is working on stack t"
-            ) as raised:
+            with sentences.raises("state.busy", "`up`", varies=[f"pid {running.pid}"]) as raised:
                 operation()
             assert raised.value.exit_code == 3
         # Another stack of the same checkout has its own cluster.
@@ -230,7 +230,7 @@ def test_where_the_state_lies(monkeypatch: pytest.MonkeyPatch, value: str, expec
 
 def test_a_stack_that_is_not_there_names_those_that_are(tiny: Tiny) -> None:
     tiny.write("pass")
-    with pytest.raises(UserError, match="there is no stack nope; stacks here: t") as raised:
+    with sentences.raises("project.missing") as raised:
         embedded.up(Stack(tiny.path, "nope"))
     assert raised.value.exit_code == 2
 

@@ -27,6 +27,7 @@ from cli.init import choices, commented, questions
 from cli.init.choices import Choices
 from infra.config import ConfigError, load_file, parse
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE
+from tests.support import sentences
 from tests.support.checkout import ROOT
 
 SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
@@ -467,7 +468,7 @@ def test_ctrl_c_writes_nothing(
     Terminal(monkeypatch, {question: "^C"})
     done = init()
     assert done.code == EXIT_INTERRUPTED
-    assert done.err.endswith("interrupted: nothing was written\n")
+    sentences.printed(done.err.splitlines()[-1], "init.interrupted")
     assert files(project) == []
 
 
@@ -511,7 +512,7 @@ def test_a_person_at_a_terminal(project: Path) -> None:
     assert "Pulumi.team.yaml is written." in screen
     code, screen = at_a_terminal(project, [b"\n", b"other\n", b"\x03"])
     assert code == EXIT_INTERRUPTED
-    assert screen.endswith("interrupted: nothing was written\n")
+    assert screen.endswith("[init.interrupted]\n")
     assert files(project) == ["Pulumi.team.yaml"]
 
 

@@ -33,6 +33,7 @@ from operations.gcp import account as google
 from operations.local import agent
 from operations.local.agent import end_cluster
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project
@@ -309,7 +310,7 @@ def test_on_a_terminal_it_asks_and_who_keeps_the_jobs_keeps_the_cluster(
     monkeypatch.setattr(sys, "stdin", terminal)
     monkeypatch.setattr(Console, "live", property(lambda _console: True))
     monkeypatch.setattr(typer, "confirm", lambda *_arguments, **_options: False)
-    with pytest.raises(UserError, match="the cluster of stack test and its jobs go on") as caught:
+    with sentences.raises("down.not-agreed") as caught:
         down(gone.id)
     assert caught.value.exit_code == EXIT_REFUSED
     assert clusters.recorded() == [gone]
@@ -341,11 +342,10 @@ def test_what_is_left_is_named_and_another_call_finds_it(
 def test_a_cluster_whose_checkout_is_there_is_ended_there(tmp_path: Path) -> None:
     stack = made(tmp_path / "it's here")
     (record,) = clusters.recorded()
-    with pytest.raises(UserError) as caught:
+    with sentences.raises("list.checkout-there", stack.project, varies=[record.id]) as caught:
         down(record.id)
     assert caught.value.exit_code == EXIT_REFUSED
-    assert f"belongs to {stack.project}, which is there" in str(caught.value)
-    with pytest.raises(UserError, match=f"no cluster of that id. Known: {record.id}") as caught:
+    with sentences.raises("list.cluster-unknown", varies=[record.id]) as caught:
         down("0000000000")
     assert caught.value.exit_code == EXIT_USAGE
 
@@ -367,10 +367,8 @@ def test_a_clouds_cluster_without_its_checkout_is_looked_for(
     shutil.rmtree(tmp_path / "gone")
     (record,) = clusters.recorded()
     (machine,) = account.nodes("cpu-0", 1)
-    with pytest.raises(UserError) as caught:
+    with sentences.raises("list.state-left", "`./cluster down --stack aws`", varies=[machine, record.id]):
         down(record.id)
-    assert f"instance {machine}" in str(caught.value)
-    assert "`./cluster down --stack aws` in any checkout of this project" in str(caught.value)
     account.ec2.terminate_instances(InstanceIds=[machine])
     for volume in account.ec2.describe_volumes()["Volumes"]:
         account.ec2.delete_volume(VolumeId=volume["VolumeId"])

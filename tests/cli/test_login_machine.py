@@ -20,6 +20,7 @@ from infra.program import locations
 from infra.program.stack import Stack
 from operations.access import StackUp
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE, IDENTITY
 from tests.support.stack_values import values
@@ -147,13 +148,14 @@ def test_what_cannot_be_run_is_said_as_a_shell_says_it(
     assert "Traceback" not in become(str(plain)).stderr
 
 
-def test_a_cluster_that_is_not_up_is_refused(tmp_path: Path, up: StackUp, run: RunDirectory) -> None:
-    with pytest.raises(
-        UserError, match=r"is not up: bring it up with `\./cluster up --stack test`"
-    ) as caught:
-        login_machine.replace_process(up, ["true"])
+def test_a_cluster_that_is_not_up_is_refused(
+    tmp_path: Path, up: StackUp, run: RunDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with sentences.raises("cluster.not-up", "`./cluster up --stack test`") as caught:
+        login_machine.replace_process(up, [], "welcome")
     assert caught.value.exit_code == 1
-    with pytest.raises(UserError, match="is not up"):
+    assert capfd.readouterr() == ("", ""), "nobody is greeted who does not get in"
+    with sentences.raises("cluster.not-up"):
         login_machine.tool(up, "status")
 
 
@@ -169,14 +171,14 @@ def test_the_tools_failure_is_its_own_words(
     tmp_path: Path, up: StackUp, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool("echo sbatch: error: invalid partition >&2; exit 1")
-    with pytest.raises(UserError, match=r"^sbatch: error: invalid partition$"):
+    with sentences.raises("tool.failed"):
         login_machine.tool(up, "submit")
     tool("exit 3")
-    with pytest.raises(UserError, match="slurm-stacks submit --run x failed and printed nothing"):
+    with sentences.raises("tool.failed"):
         login_machine.tool(up, "submit", "--run", "x")
     monkeypatch.setattr(login_machine, "TOOL_SECONDS", 0.2)
     tool("exec sleep 30")
-    with pytest.raises(UserError, match=r"stack test did not answer within 0\.2 s"):
+    with sentences.raises("cluster.no-answer", "0.2"):
         login_machine.tool(up, "status")
 
 
@@ -186,7 +188,7 @@ def test_a_refusal_of_the_provider_stays_one(
     """Without credentials the cluster was not asked, so its logs have nothing about it."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED)
+        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED, code="aws.no-credentials")
 
     monkeypatch.setattr(LocalProvider, "access", refuse)
     with pytest.raises(UserError) as caught:
@@ -215,7 +217,7 @@ def test_a_clusters_own_failure_leads_to_its_logs(
 
 def test_providers_of_this_version() -> None:
     assert isinstance(provider.load("local"), LocalProvider)
-    with pytest.raises(UserError, match="provider 'azure' is not available") as caught:
+    with sentences.raises("provider.unknown") as caught:
         provider.load("azure")
     assert caught.value.exit_code == EXIT_REFUSED
 
@@ -225,7 +227,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
-        "make_environment", "check_host", "neighbours",
+        "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = provider.load(name)

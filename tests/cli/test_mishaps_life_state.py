@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from infra.instance_types.catalog import catalog
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from operations.access import StackUp
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import design as small
 from tests.support.fake_machines import FakeMachines
@@ -134,7 +136,7 @@ def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachin
     state_file(local).write_text("{")
     with (
         state.locked(Stack(local.project, "test"), "up"),
-        pytest.raises(UserError, match="is working on stack test") as caught,
+        sentences.raises("state.busy", "stack test", varies=[f"pid {os.getpid()}"]) as caught,
     ):
         operate.take_down(Stack(local.project, "test"), "local", console)
     assert caught.value.exit_code == 3
@@ -199,7 +201,9 @@ def follow(config: StackConfig, console: Console) -> Any:
 def test_a_controller_that_is_restarted_is_waited_for(
     answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
 ) -> None:
-    down = UserError("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    down = UserError(
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code="test.cause"
+    )
     answers += [down, "7", json.dumps({**SEEN, "result": None, "job": RUNNING}), down, down, json.dumps(SEEN)]
     assert follow(config, console).result == RECORD
     assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in said.getvalue()
@@ -231,7 +235,7 @@ def test_one_that_stays_silent_is_told_with_its_last_words(
     answers: list[Any], config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operate, "PATIENCE_SECONDS", 0.1)
-    answers += ["7", UserError("no answer within 30 s")]
+    answers += ["7", UserError("no answer within 30 s", code="cluster.no-answer")]
     with pytest.raises(UserError) as caught:
         follow(config, console)
     text = str(caught.value)
@@ -245,7 +249,7 @@ def test_one_that_stays_silent_is_told_with_its_last_words(
 def test_a_cluster_that_is_gone_is_not_waited_for(
     answers: list[Any], config: StackConfig, console: Console
 ) -> None:
-    answers += ["7", NotUpError("stack test is not up")]
+    answers += ["7", NotUpError("stack test is not up", code="cluster.not-up")]
     with pytest.raises(NotUpError):
         follow(config, console)
 
@@ -253,6 +257,6 @@ def test_a_cluster_that_is_gone_is_not_waited_for(
 def test_a_silent_cluster_does_not_fail_an_up_that_has_its_result(
     answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
 ) -> None:
-    answers += [UserError("no answer")]
+    answers += [UserError("no answer", code="cluster.no-answer")]
     operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), config), design(config, catalog()), console)
     assert "the cluster does not answer just now: no answer" in said.getvalue()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.runner import state
-from infra.errors import UserError
 from infra.program import folders, locations
+from tests.support import sentences
 from tests.support.tiny_project import Tiny, make
 
 
@@ -31,9 +31,7 @@ def fill(tiny: Tiny) -> Path:
 def test_without_room_for_the_state_no_command_is_run(tiny: Tiny) -> None:
     tiny.write("command('a')")
     draft = fill(tiny)
-    with pytest.raises(
-        UserError, match=r"no space left for .*/state\.json: \d+ MiB are free there"
-    ) as raised:
+    with sentences.raises("system.no-space", "/state.json") as raised:
         tiny.up()
     assert raised.value.exit_code == 1
     assert tiny.words == []
@@ -51,7 +49,7 @@ def test_a_disk_that_fills_while_a_command_runs_loses_nothing(tiny: Tiny) -> Non
         a = command('a', create=f"{{say('a+')}}; {{noted}}; ln -sf /dev/full '{state}'")
         command('b', opts={{'depends_on': [a]}})
     """)
-    with pytest.raises(UserError, match=r"no space left for .*/state\.json"):
+    with sentences.raises("system.no-space", "/state.json"):
         tiny.up()
     assert "a+" in tiny.words
     assert tiny.records["a"]["status"] == "creating", "what is not known to be done is done again"
@@ -76,7 +74,7 @@ def test_a_destroy_that_fails_without_room_is_done_again(tiny: Tiny) -> None:
     gate = tiny.log.with_name("gate")
     tiny.write(f"command('a', delete=f\"test -e '{gate}' && {{say('a-')}}\")\ncommand('b')").up()
     fill(tiny)
-    with pytest.raises(UserError, match="a: exit status 1"):
+    with sentences.raises("runner.resources-failed"):
         tiny.destroy()
     assert set(tiny.records) >= {"a", "b"}, "the state of before"
     gate.touch()
@@ -97,7 +95,7 @@ def test_the_lock_needs_no_room(tiny: Tiny) -> None:
 def test_a_state_that_may_not_be_read_is_said(tiny: Tiny) -> None:
     tiny.write("command('a')").up()
     tiny.state_file.chmod(0)
-    with pytest.raises(UserError, match=r"permission denied; .* has the mode 0\. Clone or copy"):
+    with sentences.raises("system.denied", "mode 0"):
         tiny.destroy()
     tiny.state_file.chmod(0o600)
     assert json.loads(tiny.state_file.read_text())

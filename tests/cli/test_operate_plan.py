@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -16,17 +17,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli import doctor, operate, runner
+from cli import doctor, operate, provider, runner
 from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
 from cli.doctor import general
 from cli.doctor.finding import Severity
 from infra import outputs
 from infra.config import load_file
+from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from operations.local import system_packages
+from operations.local import names, system_packages
 from operations.local.__main__ import main
+from tests.support import sentences
 from tests.support.checkout import CODE, ROOT
 
 STACK = "urn:pulumi:local::slurm-stacks::"
@@ -47,6 +51,25 @@ def planned() -> Any:
             )
         )
     )
+
+
+def test_what_nodes_lack_on_this_machine_is_said_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(names, "unsupported_reason", lambda first: f"they share /tmp ({first})")
+
+    def lacks(name: str) -> list[str]:
+        made = design(load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
+        return provider.load(made.provider).limits_here(Stack(ROOT, name), made)
+
+    (text,) = lacks("local")
+    assert re.fullmatch(r"they share /tmp \(127\.[\d.]+\)", text)
+    plan = operate.make_plan(Stack(ROOT, "local"), load_file(ROOT / "Pulumi.local.yaml"))
+    assert text in plan["warnings"]
+    assert lacks("local-machines") == []
+    assert lacks("aws-cpu") == []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert lacks("local") == []
 
 
 def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
@@ -134,7 +157,7 @@ def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     config = load_file(file)
-    with pytest.raises(UserError, match="too small for 2 zones") as refused:
+    with sentences.raises("network.too-small", "2 zones") as refused:
         operate.make_plan(Stack(tmp_path, config.stack), config)
     for asks in ("check_host", "prepare", "check_changes"):
         monkeypatch.setattr(
@@ -156,9 +179,7 @@ def test_a_machine_that_is_no_linux_has_the_clouds_and_is_told_so(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
-    with pytest.raises(
-        UserError, match=r"the local stack needs Linux, and this machine's system is Darwin"
-    ) as no:
+    with sentences.raises("provider.needs-linux", "Darwin") as no:
         operate.make_plan(Stack(ROOT, "local"), load_file(ROOT / "Pulumi.local.yaml"))
     assert no.value.exit_code == EXIT_REFUSED
     found = doctor.findings_of(Stack(ROOT, "local"))
@@ -192,6 +213,7 @@ def test_the_plan_says_what_accounting_needs(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr("infra.local.subprocess.run", in_this_process)
+    monkeypatch.setattr(names, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")
@@ -201,7 +223,7 @@ def test_the_plan_says_what_accounting_needs(
     )
     if not installed:
         monkeypatch.setattr(shutil, "which", lambda _name: None)
-        with pytest.raises(UserError, match="accounting: true needs slurmdbd, and there is no apt-get here"):
+        with sentences.raises("local.failed", "slurmdbd"):
             operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
 
 

@@ -28,7 +28,7 @@ CLUSTER = {
     "zone": None,
     "scheduler": {"name": "slurm"},
     "partitions": [PARTITION],
-    "login": {"ssh": "ssh me@there"},
+    "login": {"ssh": "ssh me@<address.public_ip>"},
 }
 PARTS = [
     {"name": "controller", "what": "small", "idle": 0.5, "max": 0.5},
@@ -39,7 +39,8 @@ PARTS = [
 
 def text(cluster: Any) -> str:
     additions = [{"name": "hooks", "what": "a[b].sh on all"}]
-    shown = picture({"outputs": {"cluster": cluster}, "additions": additions, "cost": {"parts": PARTS}})
+    plan = {"stack": "s", "outputs": {"cluster": cluster}, "additions": additions, "cost": {"parts": PARTS}}
+    shown = picture(plan)
     assert shown is not None
     console = Console(file=io.StringIO(), width=160)
     console.print(shown)
@@ -56,7 +57,7 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
         ["partition gpu", "1–4 × big, spot, each 8 CPUs, 2 GiB, 2 × t4", "1.00 to 4.00 USD an hour"],
         ["/fsx", "fsx", "price unknown"],
         ["hooks", "a[b].sh on all"],
-        ["log in", "ssh me@there"],
+        ["log in", "./cluster ssh --stack s"],
     ]
 
 
@@ -108,7 +109,7 @@ def test_without_a_cluster_or_a_login_machine() -> None:
         (
             "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
             {"fromPort": 1018.0, "toPort": 1023.0, "referencedSecurityGroupId": "<x.id>"},
-            "Lustre 1018–1023 from <x.id>",
+            "Lustre 1018–1023 from x",
         ),
         (
             "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
@@ -118,7 +119,18 @@ def test_without_a_cluster_or_a_login_machine() -> None:
         (
             "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule",
             {"referencedSecurityGroupId": "<x.id>"},
-            "everything to <x.id>",
+            "everything to x",
+        ),
+        (
+            "gcp:compute/firewall:Firewall",
+            {
+                "allows": [
+                    {"protocol": "tcp", "ports": ["53", "816", "817"]},
+                    {"protocol": "udp", "ports": ["53"]},
+                ],
+                "sourceServiceAccounts": ["c-compute@p.iam.gserviceaccount.com"],
+            },
+            "DNS, munge key, boot reports from c-compute",
         ),
         ("command:local:Command", {"create": "true"}, ""),
     ],

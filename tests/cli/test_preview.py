@@ -24,6 +24,7 @@ from infra.config import load_file
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.provider_checks import refused
 from tests.support.stack_values import values
@@ -55,7 +56,7 @@ class Engine:
             for one in declared
             for line in refused(one["type"], one["name"], one["inputs"])
         ]:
-            raise UserError("Pulumi: " + "\n".join(wrong))
+            raise UserError("Pulumi: " + "\n".join(wrong), code="test.cause")
         for one in declared:
             on_event(ResourceDone(one["urn"], one["name"], one["type"], "created", 0.0))
         return Summary({"created": len(declared), "unchanged": 1})
@@ -118,7 +119,7 @@ def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
 ) -> None:
     """The value is the one that AWS Batch had here: AWS takes up to 7200, the provider 360."""
     monkeypatch.setattr(environment, "LONGEST_UPDATE_MINUTES", 7200)
-    with pytest.raises(UserError) as caught:
+    with sentences.raises("change.preview-failed", "Pulumi.test.yaml") as caught:
         scene.up()
     assert scene.did == ["hold partitions", "preview without the benchmark", "release"]
     assert caught.value.exit_code == EXIT_REFUSED
@@ -126,7 +127,6 @@ def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
     assert first == "nothing was changed: the preview of this change fails"
     assert "batch-environment-compute: " in value
     assert "updatePolicy.jobExecutionTimeoutMinutes to be in the range (1 - 360), got 7200" in value
-    assert "Pulumi.test.yaml" in str(caught.value)
     assert last.endswith("report it with these lines.")
 
 
@@ -141,7 +141,7 @@ def test_what_the_provider_accepts_is_made_and_jobs_end_only_then(scene: Scene) 
 
 
 def test_ctrl_c_in_the_preview_ends_no_job_either(scene: Scene) -> None:
-    scene.engine.fails = UserError("interrupted; nothing was changed", EXIT_INTERRUPTED)
+    scene.engine.fails = UserError("interrupted; nothing was changed", EXIT_INTERRUPTED, code="test.cause")
     with pytest.raises(UserError) as caught:
         scene.up()
     assert (caught.value.exit_code, str(caught.value)) == (

@@ -398,6 +398,22 @@ def test_no_two_names_of_a_plot_print_over_each_other(last: float, exchange: flo
                 assert not a.meets(b), (name, one, other)
 
 
+@pytest.mark.parametrize("most", [1, 2, 4, 8])
+@pytest.mark.parametrize("share", [1.0, 0.95, 0.8, 0.5])
+def test_names_keep_apart_where_we_the_ideal_and_the_predicted_line_are_one(most: int, share: float) -> None:
+    """With perfect scaling and no exchange all three lie on each other, up to their ends."""
+    ours = [record(1, 64)]
+    for nodes in (n for n in (2, 4, 8) if n <= most):
+        ours.append(record(nodes, 64 / (nodes * share), average_every=16, exchange_seconds=0.0))
+    found = plots(runs(*ours, stack="mine"))
+    for name in ("x-speed-up", "x-efficiency"):
+        boxes = labels_of(found[name])
+        assert "ideal" in boxes
+        assert all(box.low >= 0 and box.high <= draw.HEIGHT for box in boxes.values())
+        for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
+            assert not a.meets(b), (name, one, other)
+
+
 def test_the_plot_of_batch_is_of_the_same_kind() -> None:
     """Its ideal line was straight between a linear and a logarithmic scale: 3x at 8 machines."""
     from cli.aws.batch import report as batch

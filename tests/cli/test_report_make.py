@@ -17,7 +17,7 @@ from cli import main as cli
 from cli import report, results
 from cli.report import page, table
 from cli.report.runs import published_rows, published_runs
-from infra.errors import UserError
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, local, record, runs
@@ -157,7 +157,7 @@ def test_only_broken_files_are_like_none(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "..", "x" * 101, "a\0b", "a\nb"])
 def test_names_that_are_no_stacks(name: str) -> None:
-    with pytest.raises(UserError, match="is not a stack's name") as caught:
+    with sentences.raises("report.stack-name") as caught:
         report.make([name])
     assert caught.value.exit_code == 2
 
@@ -165,7 +165,7 @@ def test_names_that_are_no_stacks(name: str) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(UserError, match=r"cannot write the report to .*--output") as caught:
+    with sentences.raises("report.not-written") as caught:
         report.make(["local"], file)
     assert caught.value.exit_code == 1
     assert file.read_text() == "x"

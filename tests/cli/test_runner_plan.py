@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.runner.plan import Plan, plan
-from infra.errors import UserError
 from infra.program import mode
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.tiny_project import ROOT, Tiny, make
 
 CLOUDS = """
@@ -245,9 +245,9 @@ def test_assets_resources_and_lookups_are_readable(tiny: Tiny) -> None:
 
 
 def test_mistakes_are_errors(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="two resources with the URN"):
+    with sentences.raises("program.urn-twice"):
         plan(Stack(tiny.write("command('a'); command('a')").path, "t"))
-    with pytest.raises(UserError, match="ValueError: no"):
+    with sentences.raises("program.failed"):
         plan(
             Stack(
                 tiny.write(

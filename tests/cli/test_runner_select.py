@@ -12,9 +12,9 @@ import pytest
 from cli import runner
 from cli.runner.automation import PulumiRunner
 from cli.runner.events import Event, Message
-from infra.errors import UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.tiny_project import Tiny, make
 
 
@@ -66,7 +66,7 @@ def test_without_the_cli_a_local_stack_is_embedded(tiny: Tiny) -> None:
 @pytest.mark.usefixtures("no_cli")
 @pytest.mark.parametrize("provider", ["aws", "gcp"])
 def test_without_the_cli_a_cloud_is_refused(tiny: Tiny, provider: str) -> None:
-    with pytest.raises(UserError, match="Install the Pulumi CLI") as raised:
+    with sentences.raises("runner.needs-pulumi") as raised:
         runner.select(tiny.stack, provider)
     assert raised.value.exit_code == 3
 
@@ -108,7 +108,7 @@ def test_the_cli_refuses_an_embedded_cluster(tiny: Tiny) -> None:
     tiny.up()
     direct = PulumiRunner(tiny.stack, local=True)
     for operation in (direct.up, direct.destroy):
-        with pytest.raises(UserError, match=r"`\./cluster down --stack t`") as raised:
+        with sentences.raises("runner.other-owner", "`./cluster down --stack t`") as raised:
             operation()
         assert raised.value.exit_code == 3
 
@@ -116,11 +116,11 @@ def test_the_cli_refuses_an_embedded_cluster(tiny: Tiny) -> None:
 @pytest.mark.usefixtures("no_cli")
 def test_a_cluster_of_a_backend_is_refused_when_the_cli_has_gone(tiny: Tiny) -> None:
     owner.claim(tiny.stack, "https://api.pulumi.com")
-    with pytest.raises(UserError, match=r"PULUMI_BACKEND_URL=https://api\.pulumi\.com pulumi destroy"):
+    with sentences.raises("runner.other-owner", "PULUMI_BACKEND_URL=https://api.pulumi.com"):
         runner.select(tiny.stack, "local")
     owner.release(tiny.stack)
     owner.claim(tiny.stack, owner.fallback_url(tiny.stack))
-    with pytest.raises(UserError, match=r"`\./cluster down --stack t` with `pulumi` on PATH"):
+    with sentences.raises("runner.other-owner", "`./cluster down --stack t`", "`pulumi`"):
         runner.select(tiny.stack, "local")
 
 
@@ -132,7 +132,7 @@ def test_a_cluster_of_another_backend_is_refused(
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///one")
     assert runner.select(tiny.stack, "local").name == "pulumi"
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///two")
-    with pytest.raises(UserError, match="PULUMI_BACKEND_URL=file:///one pulumi destroy"):
+    with sentences.raises("runner.other-owner", "PULUMI_BACKEND_URL=file:///one"):
         runner.select(tiny.stack, "local")
     assert not calls.exists(), "a cluster that is up needs no search for plugins"
 
@@ -144,7 +144,7 @@ def test_the_choice_can_be_forced(
     monkeypatch.setenv(runner.OVERRIDE, "embedded")
     assert runner.select(tiny.stack, "local").name == "embedded"
     monkeypatch.setenv(runner.OVERRIDE, "other")
-    with pytest.raises(UserError, match="may be embedded or pulumi"):
+    with sentences.raises("runner.override"):
         runner.select(tiny.stack, "local")
 
 

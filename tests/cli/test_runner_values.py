@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.runner import project, wire
-from infra.errors import UserError
 from infra.program.stack import Stack
-from tests.support import texts
+from tests.support import sentences, texts
 
 
 def write(path: Path, settings: str, stack: str) -> Path:
@@ -79,16 +78,16 @@ def test_what_is_encrypted_is_known_to_be_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "stack", "message"),
+    ("settings", "stack", "code"),
     [
-        ("runtime: python", "", "`name` is missing"),
-        ("name: p", "- a", "mapping is expected"),
-        ("name: p", "config: {", "Pulumi.s.yaml: not YAML"),
-        ("name: p", f"config: {'[' * 5_000}", "Pulumi.s.yaml: it is nested too deeply"),
+        ("runtime: python", "", "project.no-name"),
+        ("name: p", "- a", "project.not-a-mapping"),
+        ("name: p", "config: {", "project.not-yaml"),
+        ("name: p", f"config: {'[' * 5_000}", "project.too-deep"),
     ],
 )
-def test_mistakes_in_the_files(tmp_path: Path, settings: str, stack: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as raised:
+def test_mistakes_in_the_files(tmp_path: Path, settings: str, stack: str, code: str) -> None:
+    with sentences.raises(code, "Pulumi.s.yaml" if stack else "Pulumi.yaml") as raised:
         project.load(Stack(write(tmp_path, settings, stack), "s"))
     assert raised.value.exit_code == 2
 

@@ -93,13 +93,13 @@ from node.slurm.states import MISSING, NodeState
         ),
         ("ERROR+CLOUD", "running", None, ("down", "Slurm gives no reason")),
         ("IDLE+CLOUD+REBOOT_ISSUED", "running", None, ("restarting", "its restart was asked for by hand")),
-        ("IDLE+CLOUD+REBOOT_REQUESTED", "running", None, ("idle", "it is restarted when it is free")),
-        ("IDLE+CLOUD+INVALID_REG", "running", None, ("unfit", "it has less than the cluster was told")),
+        ("IDLE+CLOUD+REBOOT_REQUESTED", "running", None, ("idle", "it restarts when it is free")),
+        ("IDLE+CLOUD+INVALID_REG", "running", None, ("unfit", "it has less than slurm.conf says")),
         (
             "MIXED+CLOUD+PERFCTRS",
             "running",
             None,
-            ("busy", "a job has its performance counters, and so it takes no other"),
+            ("busy", "a job uses its performance counters, so it takes no other job"),
         ),
         (
             "IDLE+BLOCKED+CLOUD",
@@ -107,8 +107,8 @@ from node.slurm.states import MISSING, NodeState
             None,
             ("blocked", "a job that has the nodes around it keeps others away"),
         ),
-        ("IDLE+CLOUD+PLANNED", "running", None, ("idle", "Slurm has it in mind for a job that waits")),
-        ("ALLOCATED+CLOUD+POWER_DOWN", "running", None, ("busy", "it goes back after its job")),
+        ("IDLE+CLOUD+PLANNED", "running", None, ("idle", "Slurm plans to start a waiting job on it")),
+        ("ALLOCATED+CLOUD+POWER_DOWN", "running", None, ("busy", "it is powered down after its job")),
         ("IDLE+CLOUD+COMPLETING", "running", None, ("busy", "")),
         # Its machine is gone, and Slurm has not missed it yet.
         ("IDLE+CLOUD", None, None, ("idle", "the cloud lists no machine of this name")),

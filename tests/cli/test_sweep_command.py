@@ -11,7 +11,7 @@ from cli import report
 from cli.report import Made
 from infra.errors import UserError
 from node.benchmark import Run
-from tests.support import sweep_cluster
+from tests.support import sentences, sweep_cluster
 from tests.support.sweep_cluster import STACK, SweepUser
 
 
@@ -76,17 +76,9 @@ def test_many_runs_go_in_several_calls_and_one_chain(user: SweepUser) -> None:
 def test_every_mistake_in_the_numbers_is_said_at_once(user: SweepUser) -> None:
     done = user.run("--nodes", "0,x,,2,2,9,-1")
     assert (done.code, done.out) == (2, "")
-    for said in (
-        "0: a run needs at least one node",
-        "'x' is not a whole number",
-        "nothing between two commas",
-        "2 is given twice",
-        "9 is more than the 8 nodes of partition debug "
-        f"(slurm-stacks:cluster.partitions[0].nodes.max in {user.project}/Pulumi.test.yaml)",
-        "-1: a run needs",
-        "--nodes 1,2,4",
-    ):
-        assert said in done.err
+    limit = f"slurm-stacks:cluster.partitions[0].nodes.max in {user.project}/Pulumi.test.yaml"
+    wrong = ("0: ", "'x'", "2 is", "9 is", "8 nodes of partition debug", limit, "-1: ", "--nodes 1,2,4")
+    sentences.printed(done.err, "sweep.option", *wrong)
     assert user.run("--repeat", "0").code == 2
     assert user.run("--nodes", "1,2,3", "--repeat", "100").code == 2
     assert user.run("--cancel", "--nodes", "1").code == 2
@@ -97,16 +89,14 @@ def test_a_stack_without_a_benchmark_is_told_what_to_set(user: SweepUser) -> Non
     (user.project / "Pulumi.test.yaml").write_text(STACK.replace("{epochs: 1}", "{enabled: false}"))
     done = user.run("--nodes", "1")
     assert done.code == 2
-    assert "Set slurm-stacks:benchmark.enabled to true" in done.err
+    sentences.printed(done.err, "sweep.no-benchmark", "slurm-stacks:benchmark.enabled")
 
 
 def test_a_cluster_that_is_not_up(user: SweepUser) -> None:
     user.slurm.up = False
     done = user.run("--nodes", "1")
-    assert (done.code, done.err) == (
-        1,
-        "stack test is not up: bring it up with `./cluster up --stack test`\n",
-    )
+    assert done.code == 1
+    sentences.printed(done.err, "cluster.not-up", "`./cluster up --stack test`")
     assert user.left() == []
 
 
@@ -114,8 +104,7 @@ def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -
     user.slurm.needed = False
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "/workload\n" in done.err
-    assert "Run `./cluster up --stack test` to bring it there" in done.err
+    sentences.printed(done.err, "sweep.cluster-lacks", "/workload\n", "`./cluster up --stack test`")
     assert (user.slurm.submitted, user.left()) == ([], [])
 
 
@@ -127,9 +116,10 @@ def test_a_failed_run_is_named_and_the_others_have_results(user: SweepUser) -> N
     done = user.run("--nodes", "1,2,4")
     assert done.code == 1
     assert user.kept() == [(1, 1), (4, 3)]
-    *_, head, words, count = done.err.splitlines()
-    assert head.startswith("run 2 (2 nodes, 1 of 1), job 2: ended without a result (FAILED); the end of its")
-    assert (words, count) == ("  words of job 2", "1 of 3 runs without a result")
+    told = done.err[done.err.rindex("run 2 (") :]
+    sentences.printed(
+        told, "sweep.runs-failed", "run 2 (2 nodes, 1 of 1), job 2: ", "FAILED", "words of job 2"
+    )
     assert user.reports == [["test"]], "the report is made all the same"
     assert user.left() == []
 
@@ -157,22 +147,22 @@ def test_a_result_that_is_none_is_a_failure(user: SweepUser, monkeypatch: pytest
     monkeypatch.setattr(sweep_cluster, "record", lambda nodes, job: {"job_id": str(job), "nodes": nodes})
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "the job's result is not valid: " in done.err
-    assert "result.apiVersion: missing" in done.err
+    assert "[sweep.runs-failed]" in done.err
+    assert "result.apiVersion" in done.err
 
 
 def test_a_report_that_fails_does_not_hide_a_failed_run(
     user: SweepUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: Any, **_options: Any) -> Made:
-        raise UserError("no space for the report")
+        raise UserError("no space for the report", code="system.no-space")
 
     monkeypatch.setattr(report, "make", fail)
     user.slurm.broken = {1}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
     assert "no space for the report" in done.err
-    assert "1 of 2 runs without a result" in done.err
+    assert "[sweep.runs-failed]" in done.err
     assert user.left() == []
 
 
@@ -181,5 +171,6 @@ def test_another_users_run_is_not_ones_own(user: SweepUser, monkeypatch: pytest.
     monkeypatch.setattr(Run, "show", lambda run, jobs=None: {**show(run, jobs), "owner": "alice"})
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "is alice's run, whose result is not yours: change a value of the benchmark" in done.err
+    assert "[sweep.runs-failed]" in done.err
+    assert "alice" in done.err
     assert user.kept() == []

@@ -22,7 +22,7 @@ from infra.config import parse
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
-from tests.support import texts
+from tests.support import sentences, texts
 from tests.support.checkout import ROOT
 from tests.support.stack_values import values
 from tests.support.sweep_cluster import record
@@ -89,7 +89,7 @@ def test_the_default_stays_within_the_partition(most: int, nodes: tuple[int, ...
 
 def test_too_many_runs_are_counted_in_the_message() -> None:
     assert len(plans.order(parse_request("1,2", 100))) == 200
-    with pytest.raises(UserError, match="300 runs are more than the 200"):
+    with sentences.raises("sweep.too-many", "300", "200"):
         parse_request("1,2,3", 100)
 
 
@@ -126,17 +126,19 @@ def test_every_combination_of_partitions_gpus_and_nodes_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpus", "told"),
+    ("nodes", "gpus", "named"),
     [
-        ("5", None, "5 is more than the 4 nodes of partition gpu"),
-        ("1", "1", "1: a node of partition cpu has 0 GPUs that compute"),
-        ("1", "-1", "-1: a run needs no GPU or some"),
-        ("1", "two", "'two' is not a whole number"),
-        ("1", "0,0", "0 is given twice"),
+        ("5", None, "4 nodes of partition gpu"),
+        ("1", "1", "partition cpu"),
+        ("1", "-1", "-1: "),
+        ("1", "two", "'two'"),
+        ("1", "0,0", "0 "),
     ],
 )
-def test_what_one_of_the_partitions_does_not_have_is_refused(nodes: str, gpus: str | None, told: str) -> None:
-    with pytest.raises(UserError, match=told) as caught:
+def test_what_one_of_the_partitions_does_not_have_is_refused(
+    nodes: str, gpus: str | None, named: str
+) -> None:
+    with sentences.raises("sweep.option", named) as caught:
         plans.parse_request(nodes, None, [limits("cpu", 8), limits("gpu", 4, 8)], gpus=gpus)
     assert caught.value.exit_code == 2
 
@@ -168,13 +170,13 @@ def test_each_case_has_a_script_of_its_own(benchmark: Benchmark) -> None:
     texts = [devices.scripts[run.case.key] for run in devices.runs]
     assert ["--gres=gpu:1\n" in text for text in texts] == [True, False]
     assert ["--gres=gpu:4\n" in text for text in texts] == [False, True]
-    with pytest.raises(UserError, match="1: a node of partition cpu has 0 GPUs that compute"):
+    with sentences.raises("sweep.option", "partition cpu"):
         benchmark.request("1", None, f"cpu,{gpu.name}", "1")
 
 
 @pytest.mark.parametrize("text", ["", "gpus", "cpu,cpu", "cpu,,", "../x"])
 def test_partitions_that_the_stack_does_not_have_are_refused(benchmark: Benchmark, text: str) -> None:
-    with pytest.raises(UserError, match=r"The partitions of stack there: cpu, gpu") as caught:
+    with sentences.raises("sweep.partition", "cpu, gpu") as caught:
         benchmark.request("1", None, text)
     assert caught.value.exit_code == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,9 @@ def test_ctrl_c_says_that_the_jobs_go_on_and_what_came_meanwhile_is_collected(us
     user.slurm.hooks = {"shown": later}
     done = user.run("--nodes", "1,2", "--repeat", "2")
     assert done.code == 130
-    assert "the jobs go on. `./cluster run --stack test` watches again" in done.err
-    assert "./cluster run --cancel --stack test" in done.err
+    assert "[sweep.interrupted]" in done.err
+    assert "`./cluster run --stack test`" in done.err
+    assert "`./cluster run --cancel --stack test`" in done.err
     user.slurm.hooks = {}
     for _ in range(20):
         user.slurm._go_on()  # nobody looks
@@ -104,7 +106,8 @@ def test_ctrl_c_before_everything_is_submitted_says_so(
     user.slurm.hooks = {"submit": third}
     done = user.run("--nodes", "1,2,4")
     assert done.code == 130
-    assert "1 of 3 jobs may not be submitted yet. `./cluster run --stack test` submits them" in done.err
+    assert "[sweep.interrupted]" in done.err
+    assert "1 of 3 jobs" in done.err
     user.slurm.hooks = {"submit": interrupt}
     assert user.run().code == 130
     user.slurm.hooks = {}
@@ -116,19 +119,20 @@ def test_ctrl_c_before_anything_is_promised(user: SweepUser) -> None:
     user.slurm.hooks = {"submit": interrupt}
     done = user.run("--nodes", "1")
     assert done.code == 130
-    assert "no sweep is under way" in done.err
+    assert "[sweep.interrupted]" in done.err
     assert user.left() == []
 
 
 def test_a_submit_that_fails_is_gone_on_with(user: SweepUser) -> None:
     def silent(_stage: str) -> None:
         if user.slurm.submitted:
-            raise UserError("the cluster of stack test did not answer within 90 s")
+            raise UserError("the cluster of stack test did not answer within 90 s", code="cluster.no-answer")
 
     user.slurm.hooks = {"sbatch": silent}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
-    assert "did not answer within 90 s\n0 of 2 jobs are submitted; `./cluster run --stack test`" in done.err
+    assert "[sweep.not-told]" in done.err
+    assert "0 of 2 jobs are submitted; `./cluster run --stack test`" in done.err
     user.slurm.hooks = {}
     assert user.run().code == 0
     assert len(user.slurm.submitted) == len(set(user.slurm.submitted)) == 2
@@ -148,8 +152,9 @@ def test_other_arguments_are_refused_and_both_ways_named(user: SweepUser, argume
     user.cut_off("--nodes", "1,2", "--repeat", "2")
     done = user.run(*arguments)
     assert done.code == 3
-    assert "is under way: --nodes 1,2 --repeat 2, begun " in done.err
-    assert "`./cluster run --stack test` waits for it, `./cluster run --cancel --stack test` ends" in done.err
+    assert "[sweep.other-under-way]" in done.err
+    for named in ("--nodes 1,2 --repeat 2", "`./cluster run --stack test`", "`./cluster run --cancel "):
+        assert named in done.err
     assert len(user.slurm.submitted) == 4
     assert user.left() != []
 
@@ -168,7 +173,7 @@ def test_a_cluster_that_is_silent_for_a_while_loses_nothing(user: SweepUser) -> 
     def silent(_stage: str) -> None:
         if 3 <= user.slurm.looks < 6:
             user.slurm.looks += 1
-            raise UserError("first line\nno route to the login machine")
+            raise UserError("first line\nno route to the login machine", code="ssh.unreachable")
 
     user.slurm.hooks = {"show": silent}
     done = user.run("--nodes", "1,2")
@@ -183,14 +188,15 @@ def test_a_cluster_that_stays_silent_is_given_up_and_nothing_is_lost(
 ) -> None:
     def silent(_stage: str) -> None:
         if user.slurm.looks == 3:
-            raise UserError("no route to the login machine")
+            raise UserError("no route to the login machine", code="ssh.unreachable")
 
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.2)
     user.slurm.hooks = {"show": silent}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
+    assert "[sweep.silent]" in done.err
     assert "no route to the login machine" in done.err
-    assert "`./cluster run --stack test` watches again" in done.err
+    assert "`./cluster run --stack test`" in done.err
     assert len(user.kept()) == 1
     user.slurm.hooks = {}
     assert user.run().code == 0
@@ -207,8 +213,9 @@ def test_results_that_cannot_be_kept_stay_on_the_cluster(
         patched.setattr(results, "keep", full)
         done = user.run("--nodes", "1,2")
     assert done.code == 1
-    assert "no space left for /state/results/test/x.json: " in done.err
-    assert "The jobs go on and their results stay on the cluster: `./cluster run --stack test`" in done.err
+    assert "[sweep.not-watched]" in done.err
+    assert "/state/results/test/x.json: " in done.err
+    assert "`./cluster run --stack test`" in done.err
     assert user.run().code == 0
     assert len(user.kept()) == 2
 
@@ -221,6 +228,7 @@ def test_a_damaged_plan_is_named(user: SweepUser) -> None:
         file.write_text(text)
         done = user.run()
         assert done.code == 3
+        assert re.search(r"\[sweep.plan-(unreadable|version)\]", done.err)
         assert str(file) in done.err
     file.write_text(whole)
     assert user.run().code == 0
@@ -285,11 +293,11 @@ def test_a_cancel_that_finds_nobody_changes_nothing(user: SweepUser) -> None:
     user.cut_off("--nodes", "1")
 
     def silent(_stage: str) -> None:
-        raise UserError("no route to the login machine")
+        raise UserError("no route to the login machine", code="ssh.unreachable")
 
     user.slurm.hooks = {"cancel": silent}
     done = user.run("--cancel")
-    assert (done.code, done.err) == (1, "no route to the login machine\n")
+    assert (done.code, done.err) == (1, "no route to the login machine [ssh.unreachable]\n")
     assert user.left() != []
 
 
@@ -306,7 +314,8 @@ def test_who_watches_is_told_of_another_ones_cancel(user: SweepUser) -> None:
     user.slurm.hooks = {"show": second}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
-    assert "was ended by another `./cluster run --cancel --stack test`; 1 of 2 results kept" in done.err
+    assert "[sweep.cancelled]" in done.err
+    assert "1 of 2 results kept" in done.err
 
 
 @pytest.mark.parametrize("how", ["down", "another"])
@@ -319,11 +328,8 @@ def test_a_sweep_ends_with_its_cluster(user: SweepUser, how: str) -> None:
     user.slurm.hooks = {"show": gone}
     done = user.run("--nodes", "1,2")
     assert done.code == 1
-    assert (
-        "ended with its cluster: stack test is down, or was created again since; 1 of 2 results kept"
-        in done.err
-        in done.err
-    )
+    assert "[sweep.gone]" in done.err
+    assert "1 of 2 results kept" in done.err
     assert user.left() == []
     assert len(user.kept()) == 1
 
@@ -338,7 +344,6 @@ def test_an_unfinished_sweep_of_a_cluster_that_is_gone_is_dropped(
     user.slurm.renew()
     user.slurm.up = how == "another"
     done = user.run(*arguments)
-    assert "ended with its cluster" in done.err
     assert "0 of 2 results kept" in done.err
     assert user.left() == []
     anew = user.slurm.up and "--nodes" in arguments
@@ -349,7 +354,7 @@ def test_an_unfinished_sweep_of_a_cluster_that_is_gone_is_dropped(
     )
     assert done.code == (0 if anew or arguments == ("--cancel",) else 1)
     if not user.slurm.up and "--nodes" in arguments:
-        assert "stack test is not up: bring it up" in done.err
+        assert "[cluster.not-up]" in done.err
 
 
 def test_numbers_that_another_cluster_gave_to_others_are_not_taken_for_ours(user: SweepUser) -> None:

@@ -92,11 +92,11 @@ def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
     until(lambda: 0 < len(cluster.drained()) <= 4 and _off(cluster, 8), 120, "the four released")
     released = time.monotonic() - refused
 
-    assert "quota of 4 machines exceeded" in (cluster.job(big).cause or "")
+    assert "quota of 4 machines would be exceeded" in (cluster.job(big).cause or "")
     reasons = {node.reason for node in cluster.control.nodes().values() if node.is_drained}
     assert all(reason and reason.startswith("slurm-stacks quota: ") for reason in reasons)
     table = cluster.checkout.cluster("status", check=True).stdout
-    assert table.count("quota of 4 machines exceeded") >= 2, table
+    assert table.count("quota of 4 machines would be exceeded") >= 2, table
     assert "drained, powered down" in table, table
 
     # The second job of six nodes never starts; the small one fits.

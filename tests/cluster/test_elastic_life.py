@@ -229,7 +229,7 @@ def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., 
         (entry,) = [j for j in checkout.status()["jobs"] if j["id"] == int(job)]
         return entry["cause"] or ""
 
-    until(lambda: "quota of 2 machines exceeded" in cause(), 120, "the cause")
+    until(lambda: "quota of 2 machines would be exceeded" in cause(), 120, "the cause")
     assert all(m["state"] == "terminated" for m in _machines(checkout) if m["tags"]["role"] == "compute")
     until(lambda: states(checkout) == {"idle~", "drained~"}, 120, "as many nodes free as the quota allows")
     assert "QuotaExceeded" in checkout.execute("scontrol", "show", "job", job)

@@ -92,7 +92,7 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
 @pytest.mark.parametrize(
     ("settings", "options", "words"),
     [
-        (["quota_nodes=1"], ["-N2"], ["quota", "1 machine exceeded"]),
+        (["quota_nodes=1"], ["-N2"], ["quota", "1 machine would be exceeded"]),
         pytest.param(
             ["quota_gpus=1"],
             ["-N1", "-p", "gpu", "--gres=gpu:2"],

@@ -120,7 +120,7 @@ def test_a_nodes_host_name_is_its_name(cluster: Checkout) -> None:
 
 @pytest.mark.skipif(bool(system_packages.missing_for_pmix()), reason="this host has no libpmix for Slurm")
 def test_tasks_on_several_nodes_find_each_other_by_pmix(cluster: Checkout) -> None:
-    """Slurm makes a folder of the step's name on each node; process machines share /tmp."""
+    """Slurm makes a folder of the step's name on each node."""
     ran = cluster.execute("srun", "-N3", "--mpi=pmix", "printenv", "PMIX_RANK", "PMIX_SERVER_TMPDIR")
     lines = ran.splitlines()
     assert {line for line in lines if line.isdigit()} == {"0", "1", "2"}
@@ -259,6 +259,13 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
             meeting.mkdir(mode=0o777)
             meeting.chmod(0o777)
             assert len(meet(checkout, meeting)) == 3
+            own = f"{folder}-own"
+            script = f"umask; echo $SLURMD_NODENAME >{own}; sleep 1; cat {own}; stat -c %U:%a /tmp"
+            ran = checkout.cluster("exec", "--", "srun", "-N2", "sh", "-c", script, check=True).stdout
+            nodes = [line for line in ran.splitlines() if line.startswith("debug-")]
+            assert len(set(nodes)) == 2, "each reads what it has written to its own /tmp"
+            assert ran.count("games:1777") == 2
+            assert not Path(own).exists()
             assert checkout.cluster("down", check=True).returncode == 0
         finally:
             assert checkout.close() == []
@@ -293,11 +300,15 @@ def test_a_host_without_a_network_has_a_cluster(tmp_path: Path) -> None:
 def test_where_namespaces_are_refused_all_else_works(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "a checkout", SMALL, inside=lambda *command: [*REFUSED, *command])
     try:
-        assert "nodes do not know each other by name here, nor do programs without SLURM_CONF" in (
+        assert "nodes do not know each other by name here, they share this host's /tmp" in (
             checkout.cluster("up", check=True).stderr
         )
         nodes = checkout.execute("srun", "-N2", "printenv", "SLURMD_NODENAME").split()
         assert sorted(nodes) == ["debug-0", "debug-1"]
+        with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+            checkout.execute("srun", "-N2", "test", "-e", file.name)
+        plan = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
+        assert any("they share this host's /tmp" in text for text in plan["warnings"])
         assert checkout.cluster("exec", "--", "getent", "hosts", "debug-0").returncode == 2
         doctor = checkout.cluster("doctor")
         assert "nodes do not know each other by name here" in doctor.stdout

@@ -43,6 +43,11 @@ def test_a_picture_of_plans_is_up_to_date(
     )
 
 
+def test_each_picture_has_a_scene_that_is_run(record: ModuleType) -> None:
+    """The two kinds are run by the test above, and by tests/cluster/test_documented_commands.py."""
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(record.SCENES) == {"up", "use", "aws", "gcp"}
+
+
 def squeezed(line: str) -> str:
     return "".join(line.split())
 

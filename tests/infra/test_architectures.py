@@ -113,7 +113,7 @@ def test_the_head_is_the_published_one(plans: dict[str, Plan], stack: str) -> No
     }
     assert found == HEAD
     assert head["keyName"] == "PLACEHOLDER_SSH_KEY"
-    assert head["ami"] == "PLACEHOLDER_CUSTOM_AMI_ID"
+    assert head["ami"] == f"<{stack}-images-controller.image>", "baked on PLACEHOLDER_CUSTOM_AMI_ID"
     (host,) = settings(plan)["design"]["hosts"]
     assert {"controller", "login", "nfs"} < set(host["tags"]), "login and controller, and the home of /home"
 
@@ -127,7 +127,9 @@ def test_the_queues_are_the_published_ones(plans: dict[str, Plan], stack: str) -
     for partition in design["partitions"]:
         template = templates[f"launch-templates-{partition['name']}"]
         target = (template.get("capacityReservationSpecification") or {}).get("capacityReservationTarget", {})
-        assert template["imageId"] == "PLACEHOLDER_CUSTOM_AMI_ID"
+        assert template["imageId"].startswith(f"<{stack}-images-compute-"), (
+            "baked on PLACEHOLDER_CUSTOM_AMI_ID"
+        )
         found.append(
             {
                 "name": partition["name"],

@@ -12,6 +12,7 @@ import pytest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
+from tests.support import sentences
 
 
 @pytest.fixture(autouse=True)
@@ -115,10 +116,9 @@ def test_a_state_that_was_removed_is_named_with_the_way_out(stack: Stack) -> Non
     shutil.rmtree(stack.project / locations.STATE_FOLDER)  # git clean -xdf
     (record,) = clusters.recorded()
     assert record.gone
-    with pytest.raises(UserError) as caught:
+    with sentences.raises("state.missing", varies=[f"`./cluster down --cluster {run.name}`"]) as caught:
         claim(stack)
     assert caught.value.exit_code == EXIT_REFUSED
-    assert f"`./cluster down --cluster {run.name}`" in str(caught.value)
     assert locations.recorded_id(stack) is None
     shutil.rmtree(run)
     assert claim(stack) == run, "after a reboot nothing of it runs"
@@ -137,7 +137,7 @@ def test_the_backend_in_the_checkout_moves_along(tmp_path: Path, stack: Stack) -
     owner.claim(stack, owner.fallback_url(stack))
     moved = Stack(stack.project.rename(tmp_path / "moved"), "test")
     owner.check(moved, owner.fallback_url(moved))
-    with pytest.raises(UserError, match=f"state in file://{moved.project}"):
+    with sentences.raises("runner.other-owner", f"file://{moved.project}"):
         owner.check(moved, owner.EMBEDDED)
 
 
@@ -189,7 +189,7 @@ def test_the_state_of_another_user_is_refused(stack: Stack, monkeypatch: pytest.
     claim(stack)
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    with pytest.raises(UserError, match=rf"{locations.STATE_FOLDER} belongs to ") as caught:
+    with sentences.raises("folder.foreign", locations.STATE_FOLDER) as caught:
         folders.make_state_dir(stack)
     assert caught.value.exit_code == EXIT_REFUSED
 
@@ -209,9 +209,7 @@ def test_a_state_that_cannot_be_read_is_one_message(stack: Stack) -> None:
 
 def test_a_checkout_where_no_state_can_be_made(stack: Stack) -> None:
     (stack.project / locations.STATE_FOLDER).write_text("")
-    with pytest.raises(
-        UserError, match="Clone or copy the checkout to a folder that you can write"
-    ) as caught:
+    with sentences.raises("system.unusable") as caught:
         folders.make_state_dir(stack)
     assert caught.value.exit_code == EXIT_REFUSED
 

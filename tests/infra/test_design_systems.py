@@ -124,6 +124,12 @@ def test_s4_containers() -> None:
     ]
     assert containers.fetched("compute", "s3://") == [own]
     assert additions(containers) == [
+        {
+            "name": "image",
+            "what": "baked by the first up, which takes a quarter to half an hour, and about 10 minutes more "
+            "for Slurm",
+        },
+        {"name": "slurm", "what": "built from debian-13's source package"},
         {"name": "containers", "what": "pyxis from 3 packages, images in /fsx/enroot"},
         {"name": "hooks", "what": "docker.sh on all"},
     ]

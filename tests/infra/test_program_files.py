@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from pathlib import Path
 
 import pytest
 
-from infra.program.files import locked, write_atomically
+from infra.program.files import write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole_with_its_mode(tmp_path: Path) -> None:
@@ -51,25 +50,3 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, "two", durable=True)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["one"]
-
-
-def test_a_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path: Path) -> None:
-    order: list[str] = []
-    waits = threading.Event()
-
-    def second() -> None:
-        waits.set()
-        with locked(tmp_path):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with locked(tmp_path):
-        thread.start()
-        assert waits.wait(60)
-        thread.join(0.05)
-        order.append("first")
-    thread.join(60)
-    assert order == ["first", "second"]
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "missing"):
-        pass

@@ -178,9 +178,11 @@ EDITS: dict[str, Any] = {
     "attempts": 2,
     "timeout": 3600,
     "tags": {"Team": "vision"},
+    "security_groups": ["sg-0123456789abcdef0"],
 }
 """Key of `batch` -> another value."""
 WITH: dict[str, dict[str, Any]] = {
+    "security_groups": {"network.aws": VPC},
     "efa": {"batch.placement_group": "group"},
     "parameters": {
         "batch.container": {"image": "t", "vcpus": 62, "memory_mib": 424000, "command": ["t", "Ref::rate"]},

@@ -1,6 +1,6 @@
 """Types and names of resources, which are in every stack's state and in what `plan` shows: a contract.
 
-`contract/resource_names.txt` lists them all; `--update-snapshots` writes it anew.
+`contract/resource_names.txt` and docs/platform.md list them all; `--update-snapshots` writes both anew.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from tests.support.checkout import ROOT
 from tests.support.recorder import NOWHERE
 
 FILE = Path(__file__).parent / "contract" / "resource_names.txt"
+PAGE = ROOT / "docs" / "platform.md"
+LISTED = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+"""The page's list, for programs that transform resources."""
 SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
 EDITED = {
-    aws_plans.command: (aws_plans.BAKED, aws_plans.BY_EVENTS),
-    gcp_plans.command: (gcp_plans.SSH, gcp_plans.BAKED, gcp_plans.RICH),
+    aws_plans.command: (aws_plans.INSTALLING, aws_plans.BY_EVENTS),
+    gcp_plans.command: (gcp_plans.SSH, gcp_plans.RICH),
 }
 """Stack files with resources that no shipped one has, and the functions that plan them."""
 PREFIX = "slurm-stacks:index:"
@@ -63,6 +66,8 @@ def test_all_types_and_names_are_as_listed(plans: list[dict[str, Any]], pytestco
     )
     if pytestconfig.getoption("--update-snapshots"):
         FILE.write_text(found)
+        PAGE.write_text(LISTED.sub(found, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    assert LISTED.findall(PAGE.read_text(encoding="utf-8")) == [found]
     assert found == FILE.read_text(), (
         "a resource with another type or name is another resource: the engine deletes it and makes a new one"
     )

@@ -53,7 +53,7 @@ def test_a_machine_that_dies_is_seen_as_terminated(tmp_path: Path, maker: Sleepe
 
 def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleepers) -> None:
     cloud = Cloud(tmp_path, maker, Limits(quota_nodes=3))
-    with pytest.raises(CloudError, match="quota of 3 machines exceeded") as caught:
+    with pytest.raises(CloudError, match="quota of 3 machines would be exceeded") as caught:
         cloud.launch("a", names(4), 4, "local.small", TAGS)
     assert caught.value.code == "QuotaExceeded"
     assert states(cloud) == []
@@ -66,7 +66,7 @@ def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleeper
 
 def test_gpu_quota_counts_devices(tmp_path: Path, maker: Sleepers) -> None:
     cloud = Cloud(tmp_path, maker, Limits(quota_gpus=8))
-    with pytest.raises(CloudError, match="quota of 8 GPUs exceeded: 0 used, 8 left"):
+    with pytest.raises(CloudError, match="quota of 8 GPUs would be exceeded: 0 used, 8 left"):
         cloud.launch("a", names(3), 3, "local.small", TAGS, gpus=4)
     assert len(cloud.launch("b", names(2), 2, "local.small", TAGS, gpus=4)["machines"]) == 2
 

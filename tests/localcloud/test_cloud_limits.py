@@ -96,10 +96,10 @@ def test_the_cause_names_the_limit_that_binds() -> None:
         3, "InsufficientCapacity", "pool debug has 5 machines: 2 run, 3 left"
     )
     assert allowed(limits, living, 9, 4, "gpu", None) == LaunchAllowance(
-        1, "QuotaExceeded", "quota of 8 GPUs exceeded: 4 used, 4 left"
+        1, "QuotaExceeded", "quota of 8 GPUs would be exceeded: 4 used, 4 left"
     )
     assert allowed(limits, living, 9, 0, "gpu", "a") == LaunchAllowance(
-        6, "QuotaExceeded", "quota of 9 machines exceeded: 3 run, 6 left"
+        6, "QuotaExceeded", "quota of 9 machines would be exceeded: 3 run, 6 left"
     )
 
 

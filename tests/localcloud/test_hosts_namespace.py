@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from infra.program.stack import Stack
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import has_hosts_namespace, set_hosts_namespace
+from node.folders import Folders
 from operations.local import names
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until
+from tests.support.doubles import settings
 from tests.support.ordinary_user import OrdinaryUser
 from tests.support.private_mounts import PrivateMounts
 
@@ -25,8 +31,8 @@ OUR_BEGIN = hosts_namespace.BEGIN.strip()
 OUR_SLURM = "ClusterName=ours\n"
 PYTHON = [sys.executable, "-I", "-S"]
 NOT_BY_NAME = (
-    "nodes do not know each other by name here, nor do programs without SLURM_CONF know the cluster, and all "
-    "else works: "
+    "nodes do not know each other by name here, they share this host's /tmp, and programs without SLURM_CONF "
+    "do not know the cluster; all else works: "
 )
 REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 """Runs a command as the root of a container that may not make namespaces."""
@@ -184,7 +190,7 @@ def test_a_host_without_the_folder_is_told(tmp_path: Path, monkeypatch: pytest.M
 def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
     with contextlib.closing(OrdinaryUser(folder.parent, "games")) as user:
         done = run(user(*inside(folder, *PYTHON, "-c", f"{ASK}\nimport os; print(os.getuid(), os.getgid())")))
-        if "does not know other machines" in done.stderr:
+        if "lacks a part" in done.stderr:
             pytest.skip(done.stderr)
         assert done.stdout.splitlines() == ["debug-0 127.9.65.1 debug-0", f"{user.id} {user.group}"]
         newgrp = ["setpriv", f"--reuid={user.id}", "--regid=12", f"--groups={user.group}"]
@@ -197,12 +203,114 @@ def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
             assert run(user(*inside(folder, "cat", "/etc/slurm/slurm.conf"))).stdout == OUR_SLURM
 
 
+def with_tmp(folder: Path, shared: list[Path], *argv: str) -> tuple[list[str], Path]:
+    """Return a command in a namespace whose /tmp is a folder, and this folder."""
+    tmp = folder.parent / "tmp" / "debug-0"
+    tmp.mkdir(parents=True)
+    (folder / hosts_namespace.SHARED_IN_TMP).write_text(json.dumps([str(path) for path in shared]))
+    command = inside(folder, *argv)
+    at = command.index("--exec")
+    return [*command[:at], f"--tmp={tmp}", *command[at:]], tmp
+
+
+@pytest.fixture
+def in_tmp() -> Iterator[Path]:
+    """A folder of this host's in /tmp."""
+    made = Path(tempfile.mkdtemp(prefix="hosts-namespace-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@needs_views
+def test_a_machines_tmp_has_what_all_see_at_its_path_and_nothing_else_of_the_hosts(
+    folder: Path, in_tmp: Path
+) -> None:
+    home, data, other = in_tmp / "deep" / "home", in_tmp / "data.npz", in_tmp / "other"
+    for made in (home / "inner", other):
+        made.mkdir(parents=True)
+    data.write_text("numbers\n")
+    script = f"""
+        find /tmp -mindepth 1 | sort
+        echo mine >/tmp/own; echo changed >{home}/inner/file; cat {data}
+        stat -c %a /tmp {in_tmp} {home}; ls {folder.parent}/tmp
+    """
+    outside = Path("/proc/self/mounts").read_text()
+    command, tmp = with_tmp(folder, [home, home / "inner", data, in_tmp / "none"], "sh", "-c", script)
+    tmp.chmod(0o1777)
+    mask = os.umask(0o077)
+    try:
+        done = run(command)
+    finally:
+        os.umask(mask)
+    assert done.stderr == ""
+    assert done.stdout.split() == [
+        *map(str, (in_tmp, data, home.parent, home, home / "inner")),
+        "numbers", "1777", "755", oct(home.stat().st_mode)[-3:],
+    ]  # fmt: skip
+    assert (tmp / "own").read_text() == "mine\n"
+    assert not Path("/tmp/own").exists()
+    assert (home / "inner" / "file").read_text() == "changed\n", "the same folder, not a copy"
+    assert list((tmp / in_tmp.name / "deep" / "home").iterdir()) == [], "a place for a mount alone"
+    assert Path("/proc/self/mounts").read_text() == outside
+
+
+@needs_views
+def test_a_run_directory_in_tmp_is_always_there(in_tmp: Path) -> None:
+    cloud = in_tmp / "run" / "cloud"
+    for made in (cloud, cloud.parent / "etc"):
+        made.mkdir(parents=True)
+    (cloud / "hosts").write_text(OURS)
+    command, tmp = with_tmp(cloud, [], "find", "/tmp", "-path", f"{cloud.parent}/*")
+    done = run(command)
+    # A machine's /tmp in itself would be an endless tree.
+    assert done.stderr == ""
+    found = set(map(Path, done.stdout.split()))
+    assert {cloud, cloud / "hosts", tmp.parent} < found
+    assert tmp not in found
+
+
+@needs_views
+def test_an_ordinary_users_machine_has_a_tmp_with_its_folders(folder: Path, in_tmp: Path) -> None:
+    home = in_tmp / "home"
+    home.mkdir()
+    script = f"umask; touch /tmp/own {home}/own && find /tmp -mindepth 1 | sort; id -u"
+    command, tmp = with_tmp(folder, [home], "sh", "-c", script)
+    with contextlib.closing(OrdinaryUser(folder.parent, "games")) as user:
+        user.own(in_tmp)
+        # What is mounted in the folder comes along: the kernel lets no ordinary user leave it out.
+        user.run(
+            "sh", "-c", f"mkdir {home}/disk && mount -t tmpfs tmpfs {home}/disk && touch {home}/disk/file"
+        )
+        done = run(user(*command))
+        if "lacks a part" in done.stderr:
+            pytest.skip(done.stderr)
+        found = [in_tmp, home, home / "disk", home / "disk" / "file", home / "own", Path("/tmp/own")]
+        assert done.stdout.split() == ["0022", *map(str, found), str(user.id)], done.stderr
+    assert (home / "own").exists()
+    assert (tmp / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/home/me", "/var/tmp/x", "/tmpfile", "/"], []),
+        (["/tmp", "/tmp/", "/tmp/../tmp"], []),
+        (["/tmp/a/b", "/tmp/a", "/tmp/ab", "/tmp/a/"], ["/tmp/a", "/tmp/ab"]),
+        (["/tmp/a/../b"], ["/tmp/b"]),
+        (["/tmp/../home"], []),
+    ],
+)
+def test_only_what_is_below_tmp_is_brought_back_and_once(paths: list[str], expected: list[str]) -> None:
+    assert hosts_namespace.outermost(paths) == expected
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
 def test_where_the_kernel_refuses_the_program_runs_without_names(folder: Path) -> None:
     done = run([*REFUSED, *inside(folder, "sh", "-c", "hostname; exit 7")])
     assert (done.returncode, done.stdout) == (7, f"{socket.gethostname()}\n")
     assert done.stderr == (
-        "debug-0 does not know other machines by name: [Errno 1] unshare: Operation not permitted\n"
+        "debug-0 lacks a part of its namespace: [Errno 1] unshare: Operation not permitted\n"
     )
 
 
@@ -304,13 +412,16 @@ def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     said: list[str] = []
     monkeypatch.setattr(names, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(names, "no_slurm_folder", lambda: None)
-    names.update(cluster, said.append)
+    names.update(cluster, Stack(tmp_path, "test"), said.append)
     assert not has_hosts_namespace(cluster.path), "no machine has an address yet"
     cluster.hosts.write_text(OURS)
     assert has_hosts_namespace(cluster.path)
+    shared = Path(Folders(settings(cluster.path)).shared_in_tmp)
+    assert isinstance(json.loads(shared.read_text()), list)
     monkeypatch.setattr(names, "unsupported_reason", lambda _first: "they do not; sorry")
-    names.update(cluster, said.append)
+    names.update(cluster, Stack(tmp_path, "test"), said.append)
     assert (has_hosts_namespace(cluster.path), said) == (False, ["they do not; sorry"])
+    assert not shared.exists(), "machines have no /tmp of their own"
     set_hosts_namespace(cluster.path, possible=True)
     (cluster.cloud / "hosts_namespace.json").write_text("{")
     assert not has_hosts_namespace(cluster.path)

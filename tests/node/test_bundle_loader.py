@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from infra import bundle, workload_files
-from infra.errors import EXIT_USAGE, UserError
+from infra.errors import EXIT_USAGE
 from node import loader
 from node.codec import from_json
 from node.model import Containers, Hook, Package, Settings
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 
@@ -59,9 +60,7 @@ def test_a_package_of_the_project_travels_by_its_hash_and_another_content_is_ref
     packed = bundle.node_archive(design(containers=Containers("pyxis", (own, away))), project)
     assert [name for name in names(packed) if name.startswith("packages/")] == [own.archived()]
     wrong = dataclasses.replace(own, sha256="1" * 64)
-    with pytest.raises(
-        UserError, match=rf"packages\[0\]\.source: the SHA-256 of 'pyxis\.deb' is {own.sha256}"
-    ):
+    with sentences.raises("bundle.hash", own.sha256, "packages[0].source", "pyxis.deb"):
         bundle.node_archive(design(containers=Containers("pyxis", (wrong,))), project)
 
 
@@ -123,10 +122,10 @@ def test_a_change_of_content_name_or_hook_is_a_change(project: Path) -> None:
 
 
 def test_a_hook_that_is_not_there_is_a_mistake_in_the_stack_file(project: Path) -> None:
-    with pytest.raises(UserError, match=r"cluster\.hooks\[1\]\.source: 'hooks/no\.sh' is no file") as caught:
+    with sentences.raises("bundle.no-file", "cluster.hooks[1].source", "hooks/no.sh") as caught:
         archive(project, HOOKS[0], Hook("all", "hooks/no.sh"))
     assert caught.value.exit_code == EXIT_USAGE
-    with pytest.raises(UserError, match=r"hooks\[0\]\.source: 'hooks' is no file"):
+    with sentences.raises("bundle.no-file", "hooks[0].source"):
         archive(project, Hook("all", "hooks"))
 
 

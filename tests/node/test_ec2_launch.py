@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from node.elastic.driver import ErrorClass, LaunchGroup
+from infra.config.rules import platform
+from node.elastic.driver import ErrorClass, LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.ec2 import launches as ec2_launch
+from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.driver import Ec2Driver
 from node.model import Partition, Settings, Site
 from tests.support import doubles, fake_ec2_limits
@@ -81,6 +84,47 @@ def test_a_launch_is_one_call_with_template_interfaces_and_tags(fake: FakeEc2, d
 def test_a_spot_partitions_requests_are_tagged_too(fake: FakeEc2, driver: Ec2Driver) -> None:
     assert driver.launch(LaunchGroup("spot", ("spot-0",), False, "t")).failures == ()
     assert fake.calls[-1].tags("spot-instances-request")["slurm-stacks:nodes"] == "spot-0"
+
+
+TAGS = {"cost-center": "4711", "nodes": "compute-9", "role": "controller", "slurm-stack": "x", "env": ""}
+"""Tags of a stack file, among them such as look like the cluster's own."""
+
+
+def tags_of(account: Any, kind: str) -> list[dict[str, str]]:
+    """Return the tags of each resource of a kind that the account has, by its API."""
+    found: dict[str, dict[str, str]] = {}
+    filters = [{"Name": "resource-type", "Values": [kind]}]
+    for tag in account.describe_tags(Filters=filters)["Tags"]:
+        found.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+    return list(found.values())
+
+
+def test_all_that_a_launch_makes_has_the_stack_files_tags_and_is_found_and_ended(fake: FakeEc2) -> None:
+    tagged = Settings(replace(DESIGN, tags=TAGS), Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
+    driver = fake.driver(tagged)
+    made = driver.launch(group("compute-0", "compute-1")).launched
+    assert driver.launch(LaunchGroup("spot", ("spot-0",), False, "t")).failures == ()
+    for call in (call for call in fake.calls if call.action == "RunInstances"):
+        kinds = ["instance", "volume", "network-interface"]
+        if call.tags()["slurm-stacks:partition"] == "spot":
+            kinds.append("spot-instances-request")
+        for kind in kinds:
+            assert TAGS.items() <= call.tags(kind).items(), kind
+            assert call.tags(kind)["slurm-stacks:role"] == "compute"
+            # The rule of the stack file counts these, and the tags of the host list.
+            own = {*platform.OURS, *(f"{ec2_names.NODES}{n}" for n in ("", "-2"))}
+            assert call.tags(kind).keys() - TAGS.keys() <= own
+    account = fake.connect()
+    # moto keeps no tags of interfaces that RunInstances makes.
+    for kind, count in (("instance", 3), ("volume", 3)):
+        there = [tags for tags in tags_of(account, kind) if tags.get("slurm-stacks:cluster") == "t"]
+        assert len(there) == count, kind
+        assert all(TAGS.items() <= tags.items() for tags in there), kind
+    listed = {machine.node: machine.id for machine in driver.list()}
+    assert {node: listed[node] for node in made} == made
+    assert set(listed) == {"compute-0", "compute-1", "spot-0"}
+    driver.terminate(list(listed.values()))
+    assert {machine.state for machine in driver.list()} <= {MachineState.STOPPING, MachineState.TERMINATED}
 
 
 def test_every_interface_of_a_template_goes_to_the_subnet(fake: FakeEc2) -> None:

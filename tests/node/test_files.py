@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from node.bootstrap import files
+from tests.support.checkout import ROOT
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
 ALICE = 4711
@@ -110,3 +115,39 @@ def test_a_failed_write_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         files.write(tmp_path / "settings", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["settings"]
+
+
+SPOIL = """
+import os, sys
+from pathlib import Path
+from node.bootstrap import files
+os.setgid(65534), os.setuid(65534)
+root = Path(sys.argv[1])
+for folder in (root / "cache" / "module", root / "closed"):
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+(root / "link").symlink_to(sys.argv[2])
+(root / "closed").chmod(0)
+for folder in (root / "cache" / "module", root / "cache", root):
+    folder.chmod(0o555)
+files.remove(root)
+print(root.exists())
+"""
+
+
+@needs_root
+def test_folders_that_a_user_may_not_write_are_removed_and_links_not_followed(victim: Path) -> None:
+    victim.chmod(0o755)
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o777)
+        victim = Path(shutil.move(victim, above))
+        os.chown(victim, 65534, 65534)
+        command = [sys.executable, "-c", SPOIL, f"{above}/own", str(victim)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert (done.stdout, done.stderr) == ("False\n", "")
+        assert stat.S_IMODE(victim.stat().st_mode) == 0o755
+        assert (victim / "file").read_text() == "mine"
+
+
+def test_a_folder_that_is_not_there_is_removed(tmp_path: Path) -> None:
+    files.remove(tmp_path / "none")

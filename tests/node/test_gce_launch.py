@@ -20,6 +20,7 @@ from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity
 from node.model import Partition, Settings, Site
 from tests.support import doubles
+from tests.support.checkout import until
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 6000)
@@ -82,6 +83,22 @@ def test_a_launch_is_one_call_with_names_labels_and_the_template(fake: FakeGce, 
     listed = {machine.node: machine for machine in driver.list()}
     assert {node: machine.id for node, machine in listed.items()} == result.launched
     assert {machine.zone for machine in listed.values()} == {A}
+
+
+def test_a_launch_has_the_stack_files_labels_and_its_machines_are_found_and_ended(fake: FakeGce) -> None:
+    labels = {"cost-center": "4711", "role": "controller", "env": ""}
+    site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
+    driver = fake.driver(Settings(dataclasses.replace(DESIGN, tags=labels), site))
+    made = driver.launch(group("compute-0", "compute-1")).launched
+    (request,) = inserts(fake)
+    body = request.bulk_insert_instance_resource_resource
+    assert labels.items() <= dict(body.instance_properties.labels).items()
+    assert len(body.instance_properties.labels) == len(labels) + 5
+    assert {machine.node: machine.id for machine in driver.list()} == made
+    for instance in fake.living():
+        assert labels.items() <= dict(instance.labels).items()
+    driver.terminate(list(made.values()))
+    until(lambda: fake.living() == [], 60, "no machines", 0.1)
 
 
 def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:

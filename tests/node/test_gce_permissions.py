@@ -72,3 +72,12 @@ def test_placement_and_images_of_ones_own_are_asked_for_where_they_are_used() ->
     assert set(policies.permissions(placed)) - set(policies.permissions(DESIGN)) == {
         "compute.resourcePolicies.use", "compute.images.useReadOnly",
     }  # fmt: skip
+
+
+def test_what_else_an_instance_is_made_with_is_asked_for_where_it_is_used() -> None:
+    """Network tags, and bindings to tags of Resource Manager, need one permission more each."""
+    bound = '{"resource_manager_tags": {"tagKeys/1": "tagValues/2"}}'
+    tagged = replace(DESIGN, partitions=(replace(COMPUTE, network_tags=("a",), template_overrides=bound),))
+    assert set(policies.permissions(tagged)) - set(policies.permissions(DESIGN)) == {
+        "compute.instances.setTags", "compute.instances.createTagBinding",
+    }  # fmt: skip

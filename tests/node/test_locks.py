@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.locks import acquire, locked
+from node.locks import acquire, locked, locked_folder
 
 
 def test_the_second_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
@@ -65,3 +65,37 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "lock"):
         pass
     assert not (tmp_path / "victim").exists()
+
+
+def test_a_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path: Path) -> None:
+    order: list[str] = []
+    waits = threading.Event()
+
+    def second() -> None:
+        waits.set()
+        with locked_folder(tmp_path):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked_folder(tmp_path):
+        thread.start()
+        assert waits.wait(60)
+        thread.join(0.05)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError), locked_folder(tmp_path / "missing"):
+        pass
+
+
+def test_shared_locks_exclude_only_others(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open() as one, path.open() as two:
+        assert acquire(one.fileno(), wait=False, shared=True)
+        assert acquire(two.fileno(), wait=False, shared=True)
+        with pytest.raises(BlockingIOError), locked(path, wait=False):
+            pass
+    with locked(path, wait=False), path.open() as one:
+        assert not acquire(one.fileno(), wait=False, shared=True)

@@ -437,6 +437,57 @@ def test_control_characters_of_a_path_or_a_name_do_not_reach_the_terminal(
     assert not any(source.heading == "output: /etc/passwd" for source in sources)
 
 
+def test_a_file_in_a_nodes_own_tmp_is_shown_from_its_place_on_this_host(
+    cluster: Cluster, slurm: Slurm, tmp_path: Path
+) -> None:
+    slurm.queue = {7: job(7)}
+    slurm.written[7] = writes("/tmp/out", "/tmp/home/me/err", batchhost="debug-1")
+    shared = Path(cluster.folders.shared_in_tmp)
+    shared.parent.mkdir()
+    own = tmp_path / "tmp" / "debug-1"
+    own.mkdir(parents=True)
+    (own / "out").write_text("of the node\n")
+    paths = {"output": "/tmp/out", "errors": "/tmp/home/me/err"}
+
+    def headings() -> dict[str, str]:
+        found = (source.heading.partition(": ") for source in cluster.sources("7"))
+        return {kind: path.partition(" ")[0] for kind, _, path in found if kind in paths}
+
+    assert headings() == paths, "without the list all machines share /tmp"
+    shared.write_text(json.dumps(["/tmp/home"]))
+    assert headings() == paths | {"output": str(own / "out")}
+    assert shown(cluster.sources("7"))["output"] == ["of the node"]
+    slurm.written[7] = writes("/tmp/out", batchhost="N/A")
+    assert headings() == {"output": "/tmp/out"}, "the job has no node yet"
+    slurm.written[7] = writes("/tmp/later/out", batchhost="debug-1")
+    assert shown(cluster.sources("7"))["output"] == [
+        "(not there: the job has not written anything yet, or it was removed)"
+    ]
+    (own / "out").unlink()
+    own.rmdir()
+    assert shown(cluster.sources("7"))["output"] == [
+        "(not there: it was in the /tmp of debug-1, which ended with that machine)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/tmp/x", "x"),
+        ("/tmp/a/../x/y", "x/y"),
+        ("/tmp/shared", None),
+        ("/tmp/shared/x", None),
+        ("/tmp/sharedx", "sharedx"),
+        ("/tmp/../home/x", None),
+        ("/tmpx", None),
+        ("/home/x", None),
+    ],
+)
+def test_which_paths_are_a_nodes_own(path: str, expected: str | None) -> None:
+    found = find.in_own_tmp(path, ["/tmp/shared"])
+    assert found == (None if expected is None else Path(expected))
+
+
 def run_folder(cluster: Cluster, job_id: int, text: str) -> Path:
     folder = cluster.bench / "0123456789abcdef" / "abcdef012345"
     folder.mkdir(parents=True, exist_ok=True)

@@ -195,7 +195,7 @@ def test_a_machine_that_is_too_small_is_a_failed_boot_in_slurms_words() -> None:
     _, memory = plan(seen, Memory(), 0.0, POLICY)
     (action,) = plan(seen, memory, 5.0, POLICY)[0]
     assert (action.verb, action.node) == (Verb.POWER_DOWN, "debug-0")
-    assert action.reason == "bootstrap: the machine is smaller than the cluster was told: Low CPUs"
+    assert action.reason == "bootstrap: the machine has less than slurm.conf says: Low CPUs"
 
 
 @pytest.mark.parametrize(

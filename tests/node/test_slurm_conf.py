@@ -220,7 +220,7 @@ def test_process_mode() -> None:
     assert found["AuthInfo"].startswith("socket=/tmp/slurm-stacks-0/abcdef/run/munge.sock,")
     assert (found["ProctrackType"], found["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
     assert found["SelectTypeParameters"] == "CR_CPU_Memory"
-    assert found["TmpFS"] == "/tmp/slurm-stacks-0/abcdef/tmp/%n"
+    assert found["TmpFS"] == "/tmp/slurm-stacks-0/abcdef/spool/%n"
     assert found["SlurmdParameters"] == "config_overrides"
     for key in ("SlurmdSpoolDir", "SlurmdPidFile", "SlurmdLogFile"):
         assert "%n" in found[key], "all nodes share a file system"

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 from infra import ssh, workload_files
-from infra.errors import UserError
 from infra.ssh import Target
 from operations import openssh, waiting
 from operations import ssh as clients
+from tests.support import sentences
 from tests.support.checkout import ROOT, until
 from tests.support.login_machine import ENVIRONMENT, LoginMachine
 from tests.support.sshd import children, make_key, public, reserved_port
@@ -54,10 +54,10 @@ def relay(tmp_path: Path) -> str:
     return f"{shlex.join([sys.executable, str(script)])} %h %p"
 
 
-def fails(whither: Target, line: str = "true", seconds: float = 90) -> str:
-    with pytest.raises(UserError) as raised:
+def fails(whither: Target, code: str, *values: object, line: str = "true", seconds: float = 90) -> None:
+    """Expect an error with these values. What follows them may be words of ssh, so they are not compared."""
+    with sentences.raises(code, *values, compared=False):
         openssh.run(whither, line, seconds=seconds)
-    return str(raised.value)
 
 
 def test_a_command_gets_its_input_and_its_output_comes_back(there: Target) -> None:
@@ -67,8 +67,10 @@ def test_a_command_gets_its_input_and_its_output_comes_back(there: Target) -> No
 
 
 def test_a_failing_command_fails_with_its_own_words(there: Target) -> None:
-    assert fails(there, "echo why >&2; exit 3") == "why"
-    assert "ended with status 3" in fails(there, "exit 3")
+    with sentences.raises("ssh.remote-failed", "why"):
+        openssh.run(there, "echo why >&2; exit 3", seconds=90)
+    with sentences.raises("ssh.remote-failed", "status 3"):
+        openssh.run(there, "exit 3", seconds=90)
 
 
 def test_through_a_proxys_command(there: Target, relay: str, machine: LoginMachine) -> None:
@@ -106,9 +108,8 @@ def test_another_host_key_is_refused_and_nothing_is_sent(
 ) -> None:  # fmt: skip
     other = (public(make_key(tmp_path / "other")),)
     pinned = replace(there, host_keys=other, patience=600, proxy_command=relay if way == "proxied" else None)
-    said = fails(pinned, f"touch {tmp_path}/was-here")
-    assert "another SSH host key than the one that the cluster published" in said
-    assert "nothing was sent" in said
+    with sentences.raises("ssh.host-key", pinned.name):
+        openssh.run(pinned, f"touch {tmp_path}/was-here", seconds=90)
     assert "trying again" not in capsys.readouterr().err
     assert machine.sshd.logins() == 0
     assert not (tmp_path / "was-here").exists()
@@ -116,7 +117,7 @@ def test_another_host_key_is_refused_and_nothing_is_sent(
 
 def test_a_key_of_another_kind_is_another_key(there: Target, tmp_path: Path) -> None:
     ecdsa = public(make_key(tmp_path / "ecdsa", "ecdsa"))
-    assert "another SSH host key" in fails(replace(there, host_keys=(ecdsa,)))
+    fails(replace(there, host_keys=(ecdsa,)), "ssh.host-key")
 
 
 def test_every_published_key_counts(there: Target, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_every_published_key_counts(there: Target, tmp_path: Path) -> None:
 
 
 def test_no_published_key_is_no_connection(there: Target) -> None:
-    assert "published no SSH host key" in fails(replace(there, host_keys=()))
+    fails(replace(there, host_keys=()), "ssh.no-host-key")
 
 
 def test_a_key_in_a_file(there: Target, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,23 +136,22 @@ def test_a_key_in_a_file(there: Target, machine: LoginMachine, monkeypatch: pyte
 
 def test_keys_that_are_not_accepted(there: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = make_key(tmp_path / "wrong key")
-    said = fails(replace(there, identity=str(wrong), patience=20))
-    assert f"does not let you in with the key {wrong}" in said
-    assert f"there is no file {wrong}x" in fails(replace(there, identity=f"{wrong}x"))
+    with sentences.raises("ssh.key-refused", wrong):
+        openssh.run(replace(there, identity=str(wrong), patience=20), "true", seconds=90)
+    with sentences.raises("ssh.no-identity", f"{wrong}x"):
+        openssh.run(replace(there, identity=f"{wrong}x"), "true", seconds=90)
     monkeypatch.delenv("SSH_AUTH_SOCK")
-    said = fails(replace(there, user=there.user))
-    assert f"{there.user}@127.0.0.1 accepts no key of yours" in said
-    assert "ssh-add" in said
+    with sentences.raises("ssh.no-key-accepted", f"{there.user}@127.0.0.1", "`ssh-add`"):
+        openssh.run(replace(there, user=there.user), "true", seconds=90)
 
 
 def test_a_machine_that_is_not_there_is_named_with_the_way(there: Target) -> None:
     with reserved_port() as held:
         port = held.getsockname()[1]
-        said = fails(replace(there, port=port))
-    assert f"cannot reach {there.user}@127.0.0.1 port {port}" in said
-    assert "Connection refused" in said
-    said = fails(replace(there, proxy_command="echo no such instance >&2; exit 1"))
-    assert "through `echo no such instance >&2; exit 1`" in said
+        away = (f"{there.user}@127.0.0.1 port {port}", "Connection refused")
+        fails(replace(there, port=port), "ssh.unreachable", *away)
+    proxy = "echo no such instance >&2; exit 1"
+    fails(replace(there, proxy_command=proxy), "ssh.unreachable", f"`{proxy}`")
 
 
 def test_a_machine_that_is_not_there_yet_is_waited_for(
@@ -179,14 +179,13 @@ def test_nothing_that_says_nothing_is_waited_for_longer_than_allowed(
 ) -> None:
     if silent == "sshd":
         machine.sshd.freeze()
-        said = fails(replace(there, connect_seconds=2))
+        fails(replace(there, connect_seconds=2), "ssh.unreachable", there.name)
     elif silent == "proxy":
-        said = fails(replace(there, proxy_command="exec sleep 300", connect_seconds=2))
+        slow = replace(there, proxy_command="exec sleep 300", connect_seconds=2)
+        fails(slow, "ssh.unreachable", there.name)
     else:
-        said = fails(there, f": {shlex.quote(str(machine.shared))}; sleep 300; :", seconds=1.5)
-        assert "did not answer within 1.5 s" in said
-    assert "within 90 s" not in said, "that would be the whole command's time"
-    assert there.name in said
+        line = f": {shlex.quote(str(machine.shared))}; sleep 300; :"
+        fails(there, "ssh.no-answer", there.name, "1.5 s", line=line, seconds=1.5)
 
 
 def test_a_proxy_that_outlives_its_ssh_is_ended(there: Target, relay: str, tmp_path: Path) -> None:
@@ -210,7 +209,8 @@ def test_the_users_own_configuration_and_known_hosts_do_not_count(there: Target,
 
 def test_without_ssh_it_is_said(there: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "install OpenSSH's client" in fails(there)
+    with sentences.raises("ssh.no-client", "`ssh`"):
+        openssh.run(there, "true", seconds=90)
 
 
 def test_known_hosts_in_any_folder(there: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_whoever_runs_it_is_asked_for_their_name(there: Target) -> None:
     asking = replace(there, user="", ask=shlex.join(["printf", "%s", said]))
     assert clients.named(asking) == there
     assert clients.named(there) is there
-    with pytest.raises(UserError, match=r"^no credentials$"):
+    with sentences.raises("ssh.tool-failed"):
         clients.named(replace(there, ask="sh -c 'echo no credentials >&2; exit 3'"))
 
 

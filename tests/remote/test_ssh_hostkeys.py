@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.errors import UserError
 from operations import openssh
+from tests.support import sentences
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 EC = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="  # noqa: E501
@@ -30,7 +30,7 @@ def test_nothing_but_the_key_of_a_line_is_taken() -> None:
 
 def test_without_a_published_host_key_nothing_is_trusted() -> None:
     for keys in ([], ["ssh-dss AAAAB3NzaC1kc3M="]):
-        with pytest.raises(UserError, match="published no SSH host key"):
+        with sentences.raises("ssh.no-host-key"):
             openssh.known_hosts(keys)
 
 
@@ -47,6 +47,6 @@ def test_without_a_published_host_key_nothing_is_trusted() -> None:
     ],
 )
 def test_a_line_that_is_no_key_is_refused_by_name(line: str) -> None:
-    with pytest.raises(UserError, match="no public SSH host key") as raised:
+    with sentences.raises("ssh.host-key-form") as raised:
         openssh.known_hosts([ED, line])
     assert repr(line) in str(raised.value)

@@ -21,9 +21,10 @@ FILES = {
 """Stack -> its file. If both folders have one, it is the shipped one."""
 ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"
 LONGEST = "aws-gpu with the longest names"
-BAKED = "aws-gpu whose machines start from baked images"
+BAKED = "aws-gpu"
+INSTALLING = "aws-gpu whose machines install at their boot"
 BY_EVENTS = "aws-batch with a budget, manifests and a file system for each job"
-SUBJECTS = [*FILES, ANYWHERE, LONGEST, BAKED, BY_EVENTS]
+SUBJECTS = [*FILES, ANYWHERE, LONGEST, INSTALLING, BY_EVENTS]
 HOOKS = sorted((ROOT / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 
@@ -36,10 +37,9 @@ def text_of(subject: str) -> str:
             r"ssh_cidrs: \[[^]]*\]", "ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true", text
         )
         assert times == 1
-    if subject == BAKED:
-        text, times = re.subn(r"(?m)^    image: \{", "    image: {bake: true, ", text)
-        if not times:
-            text = text.replace("    name: aws-gpu\n", "    name: aws-gpu\n    image: {bake: true}\n")
+    if subject == INSTALLING:
+        text, times = re.subn(r"(?m)^    (image|slurm): .*\n", "", text)
+        assert times == 2
     if subject == BY_EVENTS:
         more = "      file_system: job\n      start_on_manifest: true\n"
         text = text.replace("      nodes: 20\n", f"      nodes: 20\n{more}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
+
+from tests.support import sentences
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
 
 EFA = {"instance_type": "m5.xlarge", "aws": {"efa": True}}
@@ -38,6 +42,22 @@ def ours(**variables: Any) -> dict[str, Any]:
         "batch.container.volumes": [{"source": "/scratch"}, {"source": "/fsx", "path": "/data"}],
         "batch.container.environment": {key: value for key, value in said.items() if value is not None},
     }
+
+
+Refused = tuple[str, dict[str, Any], str, str]
+"""A stack, changes of it, and the path and the code of the one mistake that they make."""
+
+
+def each_refusal(rows: Sequence[Refused]) -> pytest.MarkDecorator:
+    """Return the decorator that runs a test with each row."""
+    names = [f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(rows)]
+    return pytest.mark.parametrize(("stack", "changes", "path", "code"), rows, ids=names)
+
+
+def check_sentences(config: pytest.Config, module: str, rows: Iterable[Refused]) -> None:
+    """Compare the mistakes of all rows with the sentences of a test module, as `sentences.check` does."""
+    found = (str(mistake) for stack, changes, *_ in rows for mistake in mistakes(values(stack, changes)))
+    sentences.check(config, module, found)
 
 
 def check_refusal(stack: str, changes: dict[str, Any], path: str, code: str) -> None:

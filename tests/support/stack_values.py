@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from infra.config import ConfigError, Mistake, parse
+from infra.config import ConfigError, Mistake, StackConfig, parse
+from infra.config.cluster import ImageConfig, SlurmConfig
 from tests.support.checkout import ROOT
 
 CLUSTER = "slurm-stacks:cluster"
@@ -20,6 +21,12 @@ def stack_file(name: str) -> Path:
     """Return the stack file of a published system: the shipped one, or else the tests' draft."""
     shipped = ROOT / f"Pulumi.{name}.yaml"
     return shipped if shipped.exists() else STACKS / shipped.name
+
+
+def installing(config: StackConfig) -> StackConfig:
+    """Return a stack whose machines install what they need at their boot, their distribution's Slurm too."""
+    plain = config.cluster.model_copy(update={"image": ImageConfig(), "slurm": SlurmConfig()})
+    return config.model_copy(update={"cluster": plain})
 
 
 FILLED_IN = {

@@ -116,7 +116,9 @@ class SweepCluster:
         assert verb == "sweep"
         self._hook(action)
         if not self.up:
-            raise NotUpError("stack test is not up: bring it up with `./cluster up --stack test`")
+            raise NotUpError(
+                "stack test is not up: bring it up with `./cluster up --stack test`", code="cluster.not-up"
+            )
         if action == "show":
             self.looks += 1
             if not self.stuck:
@@ -127,7 +129,7 @@ class SweepCluster:
         try:
             answer = getattr(Sweep(self._settings, self.control), action)(question)
         except (SlurmError, RuntimeError) as error:
-            raise UserError(str(error)) from None
+            raise UserError(str(error), code="test.cause") from None
         self._cancelled()
         self._hook({"submit": "submitted", "show": "shown", "cancel": "cancelled"}[action])
         return json.dumps(answer)

@@ -244,7 +244,9 @@ def test_without_slurm_the_rest_still_runs(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(_say: Any, *, accounting: bool = False) -> None:
-        raise UserError(f"only root can install {'slurmdbd' if accounting else 'slurmctld'}")
+        raise UserError(
+            f"only root can install {'slurmdbd' if accounting else 'slurmctld'}", code="test.cause"
+        )
 
     monkeypatch.setattr(system_packages, "ensure", refuse)
     assert run_tests.run(ROOT, []) == 0

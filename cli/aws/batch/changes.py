@@ -42,6 +42,7 @@ def refuse_taken(client: Client, design: ClusterDesign) -> None:
             f"nothing was made: these names are taken in {design.region}\n{listed}\n"
             f"Write others into Pulumi.{design.stack}.yaml.",
             EXIT_REFUSED,
+            code="batch.names-taken",
         )
 
 
@@ -94,6 +95,7 @@ def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
             f"`{hint('up', design.stack, '--replace')}` makes the change without a question. To keep the "
             "files, put the old values back, or see docs/storage.md.",
             EXIT_REFUSED,
+            code="batch.change-ends-files",
         )
 
 
@@ -119,6 +121,7 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, there: Cluste
             "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
             f"{SHARED.format(*found)}",
             EXIT_REFUSED,
+            code="batch.network-shared",
         )
 
 

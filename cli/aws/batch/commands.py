@@ -110,7 +110,11 @@ class BatchCommands:
         """
         wanted, _, number = (what or "").partition("#")
         if number and not number.isdigit():
-            raise UserError(f"{what}: not a node; allowed: a job's id, or ID#3 for its node 3", EXIT_USAGE)
+            raise UserError(
+                f"{what}: not a node; allowed: a job's id, or ID#3 for its node 3",
+                EXIT_USAGE,
+                code="batch.not-a-node",
+            )
         job = self._find(wanted)
         node = int(number) if number else None
         printed = 0
@@ -181,6 +185,7 @@ class BatchCommands:
                 f"not waiting any longer: the job goes on. `{hint('status', stack)}` looks, "
                 f"`{hint('run', stack, '--cancel')}` ends it.",
                 EXIT_INTERRUPTED,
+                code="batch.interrupted",
             ) from None
         console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
         return record
@@ -190,7 +195,8 @@ class BatchCommands:
         if not found:
             where = f"no job {wanted}" if wanted else "no job yet"
             raise UserError(
-                f"{where} in {self._service.own.queue}: `{hint('status', self._stack.name)}` lists them"
+                f"{where} in {self._service.own.queue}: `{hint('status', self._stack.name)}` lists them",
+                code="batch.no-job",
             )
         return found[-1]
 
@@ -222,7 +228,9 @@ def parse_nodes(text: str | None, most: int) -> list[int]:
         return list(dict.fromkeys([*counts, most]))
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) for part in parts):
-        raise UserError(f"--nodes: {text}; allowed: numbers of nodes, like 2,4", EXIT_USAGE)
+        raise UserError(
+            f"--nodes: {text}; allowed: numbers of nodes, like 2,4", EXIT_USAGE, code="batch.nodes-form"
+        )
     return list(dict.fromkeys(map(int, parts)))
 
 
@@ -234,6 +242,7 @@ def refuse_login(stack: str) -> UserError:
         f"`{hint('run', stack, '--nodes 2')}` runs the job; to run another program, set "
         f"batch.container.command in Pulumi.{stack}.yaml; copy files through S3",
         EXIT_REFUSED,
+        code="batch.no-login-machine",
     )
 
 

@@ -195,6 +195,7 @@ def _covered(service: BatchService, nodes: int) -> None:
         f"on {plurals.count(nodes, 'node')} takes {needed}. Raise cluster.budget in "
         f"Pulumi.{design.stack}.yaml and run `./cluster up --stack {design.stack}`",
         EXIT_REFUSED,
+        code="batch.budget-spent",
     )
 
 
@@ -299,6 +300,7 @@ def check_nodes(service: BatchService, nodes: int) -> None:
         raise UserError(
             f"--nodes: {nodes}; allowed: 1 to {queue.max}, for which batch.vcpus.max ({vcpus}) has room",
             EXIT_USAGE,
+            code="batch.nodes-range",
         )
 
 
@@ -323,7 +325,7 @@ def follow(
         pause(POLL_SECONDS)
         found = list(service.described([job.id]))
         if not found:
-            raise UserError(f"Batch knows no job {job.id} any more")
+            raise UserError(f"Batch knows no job {job.id} any more", code="batch.job-unknown")
         (job,) = found
     lines = list(service.log(job))
     result = result_in(lines)
@@ -333,7 +335,8 @@ def follow(
         stack = service.design.stack
         raise UserError(
             f"job {job.id} {why}\nThe end of its main node's log:\n{tail}\n"
-            f"The stack is up. Fix the cause and run `./cluster up --stack {stack}` again: it submits anew."
+            f"The stack is up. Fix the cause and run `./cluster up --stack {stack}` again: it submits anew.",
+            code="batch.job-failed",
         )
     return record(service, job, result)
 
@@ -392,7 +395,10 @@ def _start(
             found = states.describe_execution(executionArn=run)
         if found["status"] != "RUNNING":
             why = " ".join(filter(None, [found.get("error"), found.get("cause")])) or "it does not say why"
-            raise UserError(f"no job was submitted: the state machine ended as {found['status']}: {why}")
+            raise UserError(
+                f"no job was submitted: the state machine ended as {found['status']}: {why}",
+                code="batch.not-submitted",
+            )
         now("its file system is being made")
         pause(POLL_SECONDS)
 
@@ -422,7 +428,9 @@ def keep_record(stack: str, record: dict[str, Any]) -> Path:
         UserError: The folder cannot be written, or the id is none: a file is named after it.
     """
     if not _JOB_ID.fullmatch(str(record["job_id"])):
-        raise UserError(f"{record['job_id']!r} is no id of a Batch job, so its result is not kept")
+        raise UserError(
+            f"{record['job_id']!r} is no id of a Batch job, so its result is not kept", code="batch.job-id"
+        )
     path = records_folder(stack) / f"{record['job_id']}.json"
     results.write_whole(path, json.dumps(record, indent=1))
     return path

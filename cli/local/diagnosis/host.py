@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.doctor.finding import Finding, Severity, fine, from_error, from_message, stops, warns
 from infra.errors import UserError
 from localcloud.addresses import first_node_address, planned_block
 from node import plurals, ports
@@ -307,15 +307,18 @@ def names(host: Host, name: str | None = None) -> Iterable[Finding]:
 def node_names(
     run: RunDirectory, problem: Callable[[str], str | None] = names_of_nodes.unsupported_reason
 ) -> Iterable[Finding]:
-    """Check whether nodes will know each other by name.
+    """Check whether nodes will know each other by name, and have a /tmp of their own.
 
     Args:
         problem: Returns the reason why they will not, for a block of addresses.
     """
     first = planned_block(run.path)
     if (sentence := problem(first)) is None:
-        found = f"nodes know each other by name, with addresses from {first_node_address(first)} on"
-        yield fine("network.node_names", found)
+        yield fine(
+            "network.node_names",
+            f"nodes know each other by name, with addresses from {first_node_address(first)} on, and each "
+            "has a /tmp of its own",
+        )
         return
     yield from_message("network.node_names", Severity.WARNS, sentence)
 
@@ -336,7 +339,7 @@ def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable
         try:
             base = run.free_ports(count)
         except UserError as error:
-            yield from_message("ports.free", Severity.STOPS, str(error))
+            yield from_error("ports.free", error)
             return
         yield fine("ports.free", f"{count} in a row are free, from {base} on")
     span = (host.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()

@@ -78,7 +78,7 @@ class BatchCluster(pulumi.ComponentResource):
 
     @property
     def shell(self) -> Shell:
-        raise UserError("AWS Batch has no login machine", EXIT_REFUSED)
+        raise UserError("AWS Batch has no login machine", EXIT_REFUSED, code="batch.no-login-machine")
 
     def _image(
         self,

@@ -244,7 +244,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         design, batch = self._design, access.of(self._design)
         own_tags = tags(design, f"{design.name}-{batch.queue}", role="compute", partition=batch.queue)
         text = pulumi.Output.all(**sources).apply(lambda known: user_data(design, known))
-        group = network.groups["compute"]
+        groups: list[pulumi.Input[str]] = [network.groups["compute"], *design.partitions[0].security_groups]
         return aws.ec2.LaunchTemplate(
             f"{self._name}-launch-template",
             name=f"{design.name}-{batch.queue}",
@@ -267,7 +267,7 @@ class BatchEnvironment(pulumi.ComponentResource):
                 )
             ],
             network_interfaces=[
-                aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=[group])
+                aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=groups)
                 for interface in interfaces(batch.efa, public=not design.network.nat)
             ],
             tag_specifications=[

@@ -25,6 +25,7 @@ from infra.config.rules.partitions import (
     check_partitions,
     check_topology,
 )
+from infra.config.rules.platform import check_platform
 from infra.config.rules.slurm_origin import check_slurm_origin
 from infra.config.rules.software import check_containers, check_health, check_hooks
 from infra.config.rules.storage import check_storage, check_writable_sources
@@ -84,6 +85,7 @@ def check(
         check_health(context)
         check_amazon(context)
         check_google(context)
+        check_platform(context)
         check_topology(context)
         check_distribution(context)
     return context.mistakes

@@ -56,9 +56,12 @@ def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project
 def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
     dockerfile = project / access.CONTAINER
     if not dockerfile.is_file():
-        raise UserError(f"{dockerfile} is missing: name an image that exists (batch.container.image)")
+        raise UserError(
+            f"{dockerfile} is missing: name an image that exists (batch.container.image)",
+            code="docker.no-dockerfile",
+        )
     if shutil.which("docker") is None:
-        raise UserError(NO_DOCKER, EXIT_REFUSED)
+        raise UserError(NO_DOCKER, EXIT_REFUSED, code="docker.missing")
     address = f"{request.repository}:{request.tag}"
     say(f"building {address}: the first time takes minutes")
     # The Dockerfile notes its own name in the image, for the result's record.
@@ -73,7 +76,9 @@ def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project:
         _docker("--config", folder, "push", address)
     pushed = _digest(ecr, request, request.tag)
     if pushed is None:
-        raise UserError(f"{address} was pushed, and the repository does not have it")
+        raise UserError(
+            f"{address} was pushed, and the repository does not have it", code="docker.not-pushed"
+        )
     return pushed
 
 
@@ -119,7 +124,9 @@ def _docker(*arguments: str, text: str = "") -> None:
     if done.failed:
         tail = "\n".join(f"  {line}" for line in (done.out or done.err).splitlines()[-15:])
         verb = next(word for word in arguments if word in ("build", "login", "push"))
-        raise UserError(f"`docker {verb}` failed with exit status {done.status}:\n{tail}")
+        raise UserError(
+            f"`docker {verb}` failed with exit status {done.status}:\n{tail}", code="docker.failed"
+        )
 
 
 def image(_options: argparse.Namespace) -> dict[str, Any]:

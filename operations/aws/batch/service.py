@@ -45,7 +45,9 @@ def gone(look: Look, pause: Pause) -> None:
 
 def _until(true: Callable[[], bool], pause: Pause) -> None:
     if not wait_until(true, PATIENCE_SECONDS, POLL_SECONDS, pause):
-        raise UserError("AWS Batch does not finish a change: run the command again")
+        raise UserError(
+            "AWS Batch does not finish a change: run the command again", code="batch.change-unfinished"
+        )
 
 
 Client = Callable[[str], Any]
@@ -143,7 +145,8 @@ class BatchService:
             raise NotUpError(
                 f"stack {self.design.stack} is not up: there is no job definition "
                 f"{self.own.job_definition} in {self.design.region}. "
-                f"`./cluster up --stack {self.design.stack}` makes it"
+                f"`./cluster up --stack {self.design.stack}` makes it",
+                code="batch.no-definition",
             )
         return dict(max(found, key=lambda one: int(one["revision"])))
 
@@ -154,7 +157,10 @@ class BatchService:
             NotUpError: There is no such queue.
         """
         if self.queue() is None:
-            raise NotUpError(f"stack {self.design.stack} is not up: there is no queue {self.own.queue}")
+            raise NotUpError(
+                f"stack {self.design.stack} is not up: there is no queue {self.own.queue}",
+                code="batch.no-queue",
+            )
         with explained():
             pages = (
                 self.batch.get_paginator("list_jobs").paginate(jobQueue=self.own.queue, jobStatus=state)

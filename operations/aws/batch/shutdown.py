@@ -59,7 +59,10 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
         left = unfinished_jobs(batch, queue)
         if not left:
             return len(jobs)
-    raise UserError(f"these jobs of {queue} do not end: {', '.join(str(job['jobId']) for job in left)}")
+    raise UserError(
+        f"these jobs of {queue} do not end: {', '.join(str(job['jobId']) for job in left)}",
+        code="batch.jobs-left",
+    )
 
 
 def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> None:
@@ -115,7 +118,8 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
         most = max(most, running)
     raise UserError(
         f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted: "
-        "run the command again"
+        "run the command again",
+        code="batch.state-machine-left",
     )
 
 
@@ -144,14 +148,16 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
         else:
             raise UserError(
                 f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted: run the "
-                "command again"
+                "command again",
+                code="batch.export-unfinished",
             )
         if task["Lifecycle"] != "SUCCEEDED":
             why = (task.get("FailureDetails") or {}).get("Message", "FSx does not say why")
             raise UserError(
                 f"{name}: the export to S3 ended as {task['Lifecycle']}: {why}. Nothing was deleted. Repair "
                 "what it names and run `down` again. Or give its new files up: "
-                f"`aws fsx delete-file-system --file-system-id {name}`, then `down`"
+                f"`aws fsx delete-file-system --file-system-id {name}`, then `down`",
+                code="batch.export-failed",
             )
         done.append(name)
     return done

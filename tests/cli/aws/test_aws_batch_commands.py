@@ -24,10 +24,11 @@ from cli.console.progress import Console
 from cli.doctor.finding import Severity
 from cli.sweep import command as sweep
 from infra.config import load_file
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from node.model import Budget
 from operations.access import StackUp
 from operations.aws.batch.service import BatchService
+from tests.support import sentences
 from tests.support.batch_account import (
     DESIGN,
     RESULT,
@@ -81,9 +82,9 @@ def test_status_and_logs_and_run(
     assert "98000.5" in capsys.readouterr().out
     (record,) = jobs.load_records("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
-    with pytest.raises(UserError, match="one queue"):
+    with sentences.raises("sweep.batch-options"):
         sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
-    with pytest.raises(UserError, match="no job nowhere"):
+    with sentences.raises("batch.no-job", "nowhere"):
         logs.show(known, "nowhere", lines=3, follow=False)
 
 
@@ -129,7 +130,7 @@ def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
     said: list[str] = []
     # Twenty machines for five minutes are 52 USD.
     spend(38 * 10 - 5)
-    with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
+    with sentences.raises("batch.budget-spent", 47, "20 nodes", 100) as caught:
         jobs.submit(service, before=lambda nodes: jobs.prepare(service, nodes, said.append))
     assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
     spend(38 * 9)
@@ -149,7 +150,7 @@ def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
 def test_numbers_of_nodes() -> None:
     assert parse_nodes(None, 20) == [1, 2, 4, 8, 16, 20]
     assert parse_nodes("2, 4,2", 20) == [2, 4]
-    with pytest.raises(UserError, match="like 2,4"):
+    with sentences.raises("batch.nodes-form"):
         parse_nodes("2,x", 20)
 
 
@@ -158,9 +159,7 @@ def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
         lambda: AwsProvider().access(STACK, {}, ["squeue"], tty=False),
         lambda: AwsProvider().ssh(STACK),
     ):
-        with pytest.raises(
-            UserError, match=r"no login machine.*`\./cluster status --stack aws-batch`"
-        ) as caught:
+        with sentences.raises("batch.no-login-machine", "`./cluster status --stack aws-batch`") as caught:
             asked()
         assert caught.value.exit_code == EXIT_REFUSED
 
@@ -168,8 +167,13 @@ def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
 def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = diagnosis.docker(DESIGN)
-    assert "not on PATH" in finding.found
-    assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
+    sentences.finding(finding, "docker", Severity.WARNS)
+    assert {check.name for check in diagnosis.checks(DESIGN)} == {
+        "credentials",
+        "quotas",
+        "docker",
+        "platform",
+    }
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
 
 
@@ -255,5 +259,5 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
     assert "<svg" in page
     assert "on 160 GPUs, in images a second: 110,000." in page
     assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
-    with pytest.raises(UserError, match="its report is of its own"):
+    with sentences.raises("report.batch"):
         reports.make(["aws-batch", "local"], tmp_path, project=ROOT)

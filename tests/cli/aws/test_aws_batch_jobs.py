@@ -14,8 +14,9 @@ import pytest
 from botocore.stub import Stubber
 
 from cli.aws.batch import jobs
-from infra.errors import EXIT_USAGE, NotUpError, UserError
+from infra.errors import EXIT_USAGE, NotUpError
 from operations.aws.batch.service import BatchService, Job
+from tests.support import sentences
 from tests.support.aws_account import Account
 from tests.support.batch_account import (
     DESIGN,
@@ -61,7 +62,7 @@ def test_another_number_of_nodes_overrides_the_range_and_the_number_of_gpus(serv
 
 @pytest.mark.parametrize("nodes", [0, 43])
 def test_a_number_of_nodes_that_never_starts_is_refused(service: BatchService, nodes: int) -> None:
-    with pytest.raises(UserError, match=r"allowed: 1 to 42") as caught:
+    with sentences.raises("batch.nodes-range", "1 to 42") as caught:
         jobs.submit(service, nodes)
     assert caught.value.exit_code == EXIT_USAGE
 
@@ -72,8 +73,8 @@ def test_without_a_stack_the_answer_is_that_it_is_not_up(account: Account) -> No
         return boto3.client(name, "eu-west-2", **keys)
 
     empty = BatchService(DESIGN, client)
-    for asked in (empty.definition, empty.jobs):
-        with pytest.raises(NotUpError, match="not up"):
+    for asked, code in ((empty.definition, "batch.no-definition"), (empty.jobs, "batch.no-queue")):
+        with sentences.raises(code, kind=NotUpError):
             asked()
 
 
@@ -100,10 +101,8 @@ def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(
     made = jobs.submit(service)
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(stream, "no such file: /fsx/resized")
-    with pytest.raises(UserError, match="succeeded without a result") as caught:
+    with sentences.raises("batch.job-failed", "/fsx/resized", "`./cluster up --stack aws-batch`"):
         jobs.follow(service, made, print)
-    assert "no such file: /fsx/resized" in str(caught.value)
-    assert "`./cluster up --stack aws-batch` again" in str(caught.value)
 
 
 def detail(status: str, **more: Any) -> dict[str, Any]:
@@ -144,12 +143,11 @@ def test_a_wait_says_why_and_a_failure_says_what_batch_said() -> None:
         stub.add_response("describe_jobs", failed, asked)
         said: list[str] = []
         service = BatchService(DESIGN, {"batch": client}.__getitem__)
-        with pytest.raises(UserError) as caught:
+        with sentences.raises("batch.job-failed", "137", "memory_mib"):
             jobs.follow(service, job(), said.append, lambda _: None)
         stub.assert_no_pending_responses()
     assert said[0] == "Batch has asked for 1920 vCPUs, and machines are on their way"
     assert said[1].startswith("runs on 20 nodes since")
-    assert "failed with exit status 137: the container used more memory than memory_mib" in str(caught.value)
 
 
 VALID = {"state": "ENABLED", "status": "VALID", "computeResources": {"maxvCpus": 96, "desiredvCpus": 0}}
@@ -220,5 +218,5 @@ def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -
             "error": "FSx.BadRequestException", "cause": "no such bucket",
         }  # fmt: skip
         states.add_response("describe_execution", failed, {"executionArn": run})
-        with pytest.raises(UserError, match=r"FAILED: FSx\.BadRequestException no such bucket"):
+        with sentences.raises("batch.not-submitted", "FAILED: FSx.BadRequestException no such bucket"):
             jobs.submit(service, 2)

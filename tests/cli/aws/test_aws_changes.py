@@ -120,6 +120,8 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",
         "partitions.open_metadata",
+        "tags", "aws.role_path", "partitions.aws.security_groups",
+        "partitions.aws.launch_template_overrides",
     }  # fmt: skip
 
 
@@ -175,9 +177,11 @@ def test_a_group_of_reservations_may_change_its_members_under_nodes_that_are_up(
 
 def test_a_line_reads_as_the_stack_file_does() -> None:
     (change,) = compare(aws_design(), aws_design(**cpu(max=2)))
-    assert change.line() == "partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed"
+    assert (
+        change.line() == "partition cpu: nodes.max 10 → 2: removes nodes, and ends the jobs that run on them"
+    )
     (change,) = compare(aws_design(), aws_design(partitions=(CPU,)))
-    assert change.line() == "partition gpu is removed: ends the jobs on nodes that are removed"
+    assert change.line() == "partition gpu is removed: removes nodes, and ends the jobs that run on them"
     (change,) = compare(aws_design(partitions=(CPU,)), aws_design())
     assert change.line() == "partition gpu is new: applied to the running cluster"
     (change,) = compare(aws_design(), aws_design(trains=not aws_design().trains))

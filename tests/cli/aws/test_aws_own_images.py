@@ -10,6 +10,7 @@ import pytest
 from cli.aws import diagnosis
 from cli.doctor.finding import Finding, Severity
 from node.model import ClusterDesign, Image
+from tests.support import sentences
 from tests.support.aws_account import IMAGE, REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design
 
@@ -35,12 +36,12 @@ def test_an_image_that_is_not_there_stops(account: Account) -> None:
     gone = dataclasses.replace(NAMED, image=Image(id="ami-0123456789abcdef0"))
     (told,) = found(gone)
     assert (told.severity, told.check) == (Severity.STOPS, "image")
-    assert told.found.startswith(f"ami-0123456789abcdef0 (image.id): there is no such image in {REGION}")
+    sentences.finding(told, "image", Severity.STOPS, REGION, "ami-0123456789abcdef0", "image.id")
     there = account.ec2.register_image(
         Name="lab-ubuntu-24.04", RootDeviceName="/dev/sda1", Architecture="x86_64", VirtualizationType="hvm"
     )["ImageId"]
     (told,) = found(dataclasses.replace(NAMED, image=Image(id=there)))
-    assert (told.severity, told.found) == (Severity.FINE, f"{there} (image.id) is there, and fits")
+    sentences.finding(told, "image", Severity.FINE, there, "image.id")
 
 
 @pytest.mark.usefixtures("account")
@@ -80,10 +81,7 @@ def test_a_root_disk_that_is_too_small_names_every_machine() -> None:
         _Ec2(UBUNTU), dataclasses.replace(design, partitions=(*design.partitions, own))
     )
     assert told.severity is Severity.STOPS
-    assert told.found == (
-        f"{IMAGE} (image.id, partitions.{GPU.name}.image) needs a root disk of 50 GiB, and machines that "
-        f"start from it have 40 GiB (image.id), 45 GiB (partitions.{GPU.name}.image)"
-    )
+    sentences.finding(told, "image", Severity.STOPS, IMAGE, GPU.name, "image.id")
 
 
 class _Ec2:

@@ -18,6 +18,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign, Mount, Network
 from operations.aws import account as aws_account
+from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
@@ -92,7 +93,7 @@ def test_a_free_volume_is_described(lab: Lab) -> None:
 def test_a_volume_without_encryption_is_a_warning(lab: Lab) -> None:
     first, second = lab.found(home("nfs", lab.volume(encrypted=False)))
     assert (first.severity, second.severity) == (Severity.WARNS, Severity.FINE)
-    assert "not encrypted" in first.found
+    sentences.finding(first, "storage", Severity.WARNS)
 
 
 def test_a_volume_of_somebody_elses_machine_stops_up_and_the_controllers_own_does_not(lab: Lab) -> None:
@@ -101,7 +102,7 @@ def test_a_volume_of_somebody_elses_machine_stops_up_and_the_controllers_own_doe
     lab.ec2.attach_volume(VolumeId=made, InstanceId=theirs, Device="/dev/sdf")
     (only,) = lab.found(home("nfs", made))
     assert only.severity is Severity.STOPS
-    assert f"{made} is attached to {theirs}" in only.found
+    sentences.finding(only, "storage", Severity.STOPS, made, theirs)
     lab.ec2.detach_volume(VolumeId=made, InstanceId=theirs)
     lab.ec2.attach_volume(VolumeId=made, InstanceId=lab.account.head(), Device="/dev/sdf")
     assert [one.severity for one in lab.found(home("nfs", made))] == [Severity.FINE]
@@ -119,7 +120,7 @@ MISSING: list[tuple[Mount, str]] = [
 def test_what_does_not_exist_is_one_message(lab: Lab, mount: Mount, what: str) -> None:
     (only,) = lab.found(mount)
     assert only.severity is Severity.STOPS
-    assert f"there is no {what}" in only.found
+    sentences.finding(only, "storage", Severity.STOPS, what)
 
 
 # --- EFS ----------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(lab: Lab) ->
     snapshot = lab.ec2.create_snapshot(VolumeId=lab.volume())["SnapshotId"]
     small = dataclasses.replace(NFS[0], restore=snapshot, name="home")
     (only,) = lab.found(small)
-    assert (only.severity, only.cure) == (Severity.STOPS, "Write size_gib: 70, or more.")
+    sentences.finding(only, "storage", Severity.STOPS, "size_gib")
     (only,) = lab.found(dataclasses.replace(small, size_gib=70))
     assert only.severity is Severity.FINE
     tags = [OURS, {"Key": "Name", "Value": "c-home"}]
@@ -247,23 +248,22 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(lab: Lab) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "region", "severity", "words"),
+    ("name", "region", "severity", "named"),
     [
-        ("data-1", REGION, Severity.FINE, "data-1 is mounted at /data, read-only"),
-        ("data-2", "eu-central-1", Severity.WARNS, "data-2 is in eu-central-1, not in eu-west-1"),
-        ("data-3", None, Severity.STOPS, "there is no bucket data-3"),
+        ("data-1", REGION, Severity.FINE, ["data-1", "/data"]),
+        ("data-2", "eu-central-1", Severity.WARNS, ["data-2", "eu-central-1"]),
+        ("data-3", None, Severity.STOPS, ["data-3"]),
     ],
 )
 def test_a_bucket_is_there_and_near(
-    lab: Lab, name: str, region: str | None, severity: Severity, words: str
+    lab: Lab, name: str, region: str | None, severity: Severity, named: list[str]
 ) -> None:
     if region is not None:
         s3 = boto3.client("s3", region, endpoint_url=lab.account.url, **KEYS)
         s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
     mount = Mount("/data", "s3", existing=f"s3://{name}/train", options="ro", name="buckets[0]")
     (only,) = lab.found(mount)
-    assert only.severity is severity
-    assert f"storage.buckets[0].bucket: {words}" in only.found
+    sentences.finding(only, "storage", severity, "storage.buckets[0].bucket", *named)
 
 
 # --- where they are asked -----------------------------------------------------------------------------------
@@ -276,17 +276,16 @@ def test_up_says_it_before_anything_is_made(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     design = aws_design(mounts=(home("efs", lab.efs(lab.group)),), trains=False)
-    with pytest.raises(UserError, match="nothing was changed") as refused:
+    with sentences.raises("change.not-checked", "storage.home.existing") as refused:
         AwsProvider().check_changes(Stack(tmp_path, "t"), design, dict, print, replace=False)
     assert refused.value.exit_code == EXIT_REFUSED
-    assert "storage.home.existing: fs-" in str(refused.value)
 
 
 def test_without_credentials_or_without_existing_storage_there_is_nothing_to_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> None:
-        raise UserError("no credentials")
+        raise UserError("no credentials", code="aws.no-credentials")
 
     monkeypatch.setattr(aws_account, "session", refuse)
     with_one: ClusterDesign = aws_design(mounts=(home("efs", "fs-01234567"),))

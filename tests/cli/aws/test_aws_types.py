@@ -11,6 +11,7 @@ import yaml
 
 from cli import instance_type_lookup
 from cli.aws.types import ask
+from cli.doctor.finding import Severity
 from cli.doctor.general import machine_types
 from infra.config import ConfigError, load_file
 from infra.config.advice import warnings
@@ -20,6 +21,7 @@ from infra.instance_types import cache
 from infra.instance_types import catalog as catalog_module
 from infra.instance_types.catalog import InstanceType, Table, catalog, tables
 from infra.program.stack import Stack
+from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 
 __all__ = ["account", "moto", "nobody"]
@@ -131,7 +133,7 @@ def test_what_cannot_be_used_is_refused_with_its_reason_and_asked_once(tmp_path:
 def test_a_type_that_ec2_does_not_have(tmp_path: Path) -> None:
     stack(tmp_path, "m5.lagre")
     (finding,) = machine_types(Stack(tmp_path, "t"))
-    assert finding.found == f"AWS has no instance type m5.lagre in {REGION}"
+    sentences.finding(finding, "machines.types", Severity.WARNS, REGION, "m5.lagre")
     assert not cache.path().exists() or cache.read() == {"machines": {}, "unusable": {}}
 
 
@@ -144,7 +146,7 @@ def test_doctor_asks_again_and_replaces_what_is_kept(tmp_path: Path) -> None:
     cache.path().write_text(json.dumps(content))
     assert catalog().machines["c7i.8xlarge"].vcpus == 8
     (finding,) = machine_types(Stack(tmp_path, "t"))
-    assert "32 vCPUs" in finding.found
+    sentences.finding(finding, "machines.types", Severity.FINE)
     assert catalog().machines["c7i.8xlarge"].vcpus == 32
 
 

@@ -11,6 +11,7 @@ from cli.doctor.finding import Check, Finding, fine, stops, warns
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from node.model import ClusterDesign
 from operations.openssh import SshError
+from tests.support import sentences
 from tests.support.cloud_up import (
     CPU,
     GPU,
@@ -132,7 +133,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     assert str(caught.value).splitlines() == [
         "nothing was changed: this would end jobs that run or wait. Let them end first, or use "
         "`./cluster up --stack test --replace`:",
-        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed",
+        "  partition cpu: nodes.max 10 → 2: removes nodes, and ends the jobs that run on them",
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
     hold, release = head.lines
@@ -203,7 +204,7 @@ def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
     head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
     said: list[str] = []
     provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True).end_jobs()
-    assert said[0] == "partition gpu is removed: ends the jobs on nodes that are removed"
+    assert said[0] == "partition gpu is removed: removes nodes, and ends the jobs that run on them"
     assert said[1].splitlines() == [
         "these jobs wait, and are cancelled:",
         "  job 9 later (bob, PENDING on gpu)",
@@ -215,8 +216,8 @@ def test_a_head_that_does_not_answer_is_no_head_without_jobs(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(made())
-    head.answer = SshError("timed out")
-    with pytest.raises(UserError, match="whether there are any is not known"):
+    head.answer = SshError("timed out", code="ssh.no-answer")
+    with sentences.raises("change.jobs-unknown"):
         check_changes(provider, fewer())
     check_changes(provider, fewer(), replace=True)
 
@@ -232,25 +233,25 @@ def test_files_are_refused_without_jobs_and_what_is_not_possible_always(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(made())
-    with pytest.raises(UserError, match="this deletes files"):
+    with sentences.raises("change.deletes-files"):
         check_changes(provider, made(mounts=()))
     check_changes(provider, made(mounts=()), replace=True)
     smaller = made(mounts=(dataclasses.replace(HOME, size_gib=10),))
     for replace in (False, True):
-        with pytest.raises(UserError, match="this is not possible"):
+        with sentences.raises("change.impossible"):
             check_changes(provider, smaller, replace=replace)
 
 
 def test_changes_that_cost_nothing_ask_nobody(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = SshError("timed out")
+    head.answer = SshError("timed out", code="ssh.no-answer")
     assert len(check_changes(provider, made(dataclasses.replace(CPU, max=20), GPU))) == 1
     assert head.lines == []
 
 
 def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provider: FakeProvider) -> None:
-    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
-    with pytest.raises(UserError, match="there are no credentials"):
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
+    with sentences.raises("aws.no-credentials"):
         check_changes(provider, made())
-    cloud.refuses = UserError("the cloud does not answer")
+    cloud.refuses = UserError("the cloud does not answer", code="cluster.no-answer")
     assert check_changes(provider, made()) == ["what this changes cannot be told: the cloud does not answer"]

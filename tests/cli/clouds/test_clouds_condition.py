@@ -18,6 +18,7 @@ from infra.program.stack import Stack
 from infra.ssh import Target
 from operations.clouds.ssh_access import Login
 from operations.openssh import SshError
+from tests.support import sentences
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeProvider, Head, head
 from tests.support.stack_values import stack_file
@@ -64,19 +65,21 @@ def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakePro
     head.answer = json.dumps(STATUS)
     found = {one.check: one for one in look(provider)}
     assert head.lines == ["slurm-stacks status"]
-    assert found["cluster.health"].found == "out of service: gpu-[0-1]: GPU 1: too hot"
-    assert "./cluster logs gpu-0 --stack test" in str(found["cluster.health"].cure)
-    assert found["cluster.service"].found == "partition gpu is down, by hand or while `up` changes it"
-    assert found["cluster.budget"].found == "90% of the budget is used"
-    assert found["cluster.state"].found == "is up, 3 nodes running"
+    sentences.finding(found["cluster.health"], "cluster.health", Severity.WARNS, "0-1", "gpu-0")
+    sentences.finding(found["cluster.service"], "cluster.service", Severity.WARNS, "`up`")
+    sentences.finding(found["cluster.budget"], "cluster.budget", Severity.WARNS)
+    sentences.finding(found["cluster.state"], "cluster.state", Severity.FINE)
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (SshError("the login machine does not answer\nmore"), "the login machine does not answer"),
-        (NotUpError("stack test is not up"), None),
-        (UserError("no credentials", EXIT_REFUSED), None),
+        (
+            SshError("the login machine does not answer\nmore", code="ssh.no-answer"),
+            "the login machine does not answer",
+        ),
+        (NotUpError("stack test is not up", code="cluster.not-up"), None),
+        (UserError("no credentials", EXIT_REFUSED, code="aws.no-credentials"), None),
     ],
 )
 def test_a_cluster_that_does_not_answer(

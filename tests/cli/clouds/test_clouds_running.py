@@ -20,6 +20,7 @@ from infra.program.stack import Stack
 from node.model import Mount
 from operations.clouds.cloud import KeptStorage
 from operations.openssh import SshError
+from tests.support import sentences
 from tests.support.cloud_up import (
     ANSWERS,
     FILE,
@@ -59,7 +60,7 @@ def test_another_releases_settings_are_said_to_be_unreadable(
     cloud.run("controller")
     cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v2"}')
     cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
-    with pytest.raises(UserError, match=r"of cluster c cannot be read: settings of .*/v2"):
+    with sentences.raises("cluster.settings-unreadable", "/v2"):
         running.published(cloud)
     said: list[str] = []
     provider.check_changes(NOWHERE, made(), outputs, said.append, replace=False)
@@ -113,7 +114,7 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
         decision.SECONDS + decision.END_SECONDS,
     ]
     assert said[0] == (
-        "no further job starts (should you keep the cluster: `./cluster exec --stack test -- sh -c "
+        "no further job starts (if you keep the cluster, `./cluster exec --stack test -- sh -c "
         "'sudo scontrol update PartitionName=cpu State=UP; "
         "sudo scontrol update PartitionName=gpu State=UP'` lets them start again)"
     )
@@ -128,11 +129,11 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     def no(jobs: Sequence[Job]) -> None:
-        raise UserError("nothing was changed", EXIT_REFUSED)
+        raise UserError("nothing was changed", EXIT_REFUSED, code="change.preview-failed")
 
     cloud.up(made())
     head.answer = "held=gpu\n" + JOBS
-    with pytest.raises(UserError, match="nothing was changed"):
+    with sentences.raises("change.preview-failed"):
         drain(provider, agree=no)
     # The partition cpu was out of service before and stays so.
     assert head.lines[1:] == [RELEASE.format("gpu")]
@@ -186,7 +187,7 @@ def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
     def run(line: str, _seconds: float) -> str:
         asked.append(line)
         if len(asked) <= failures:
-            raise UserError("slurmctld does not answer")
+            raise UserError("slurmctld does not answer", code="cluster.no-answer")
         return ""
 
     assert decision.ClusterControl(run).release(["a"]) == released
@@ -204,7 +205,7 @@ def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, 
 
 def test_a_head_that_is_dead_is_a_sentence(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = SshError("cannot reach ann@x port 22: timed out", passing=True)
+    head.answer = SshError("cannot reach ann@x port 22: timed out", passing=True, code="ssh.no-answer")
     assert drain(provider) == [
         "the cluster does not answer, so nobody knows which jobs run (cannot reach ann@x port 22: timed "
         "out); it is ended all the same"
@@ -222,7 +223,7 @@ def test_a_cluster_that_is_not_up_is_drained_without_a_word(
 
 def test_down_goes_on_without_credentials(cloud: FakeCloud, provider: FakeProvider) -> None:
     """The engine reports the problem better, and the destroy is its task."""
-    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
     (said,) = drain(provider)
     assert "(there are no credentials)" in said
     assert said.endswith("it is ended all the same")
@@ -281,7 +282,7 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
     stack.file.write_text("config: {}\n")
     assert provider.kept(stack, outputs) == lines
-    cloud.refuses = UserError("no credentials")
+    cloud.refuses = UserError("no credentials", code="aws.no-credentials")
     assert provider.kept(stack, outputs) == ["what stays on purpose could not be listed: no credentials"]
 
 
@@ -315,7 +316,7 @@ def test_a_refused_up_has_begun_nothing(
     cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack
 ) -> None:
     cloud.up(made())
-    with pytest.raises(UserError, match="deletes files"):
+    with sentences.raises("change.deletes-files"):
         provider.check_changes(stack, made(name="d", mounts=()), outputs, print, replace=False)
     assert known_clusters.known_places(stack) == []
 
@@ -345,7 +346,7 @@ def test_a_broken_stack_file_keeps_nobody_from_going_down(
     cloud.up(made())
     assert len(drain(provider, stack)) == 1
     assert provider.leftovers(stack, outputs) == ["machine controller"]
-    with pytest.raises(UserError, match=r"does not say which one to look for:\n(?s:.*)nodes\.max") as caught:
+    with sentences.raises("cluster.unknown", "nodes.max") as caught:
         provider.leftovers(new, dict)
     assert caught.value.exit_code == EXIT_USAGE
     said: list[str] = []

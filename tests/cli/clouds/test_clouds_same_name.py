@@ -14,6 +14,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign
+from tests.support import sentences
 from tests.support.cloud_up import FILE, cloud, head, made, outputs, provider, state
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head
 
@@ -61,7 +62,7 @@ def test_up_is_refused_where_another_stack_has_a_cluster_of_that_name(
     assert "Write another `name` into Pulumi.mine.yaml" in text
     assert "`./cluster down --stack mine`" in text
     assert known_clusters.known_places(stack) == [], "it is not taken for our own the next time"
-    with pytest.raises(UserError, match="is the name of a cluster"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack)
 
 
@@ -77,7 +78,7 @@ def test_a_free_name_is_used_and_is_ours_from_then_on(
 
 def test_what_the_engine_knows_is_ours(cloud: FakeCloud, provider: FakeProvider, stack: Stack) -> None:
     cloud.left = OTHERS
-    with pytest.raises(UserError, match="name of a cluster"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack, lambda: outputs(name="d"))
     assert check(provider, stack, outputs) == [], "a colleague's checkout with the same backend"
 
@@ -87,7 +88,7 @@ def test_on_google_cloud_a_name_is_one_in_the_whole_project(provider: FakeProvid
     other = FakeCloud(ClusterRef.of(moved))
     other.left = OTHERS
     provider.clouds[ClusterRef.of(moved)] = other
-    with pytest.raises(UserError, match="in project p which"):
+    with sentences.raises("cluster.name-taken"):
         check(provider, stack, lambda: outputs(project="q"), moved)
     here = lambda: outputs(zone="region-1-a", project="p")  # noqa: E731
     assert check(provider, stack, here, moved) == [], "it is this stack's own that moves"
@@ -96,7 +97,7 @@ def test_on_google_cloud_a_name_is_one_in_the_whole_project(provider: FakeProvid
 def test_a_cloud_that_does_not_say_it_stops_nobody(
     cloud: FakeCloud, provider: FakeProvider, stack: Stack
 ) -> None:
-    cloud.refuses = UserError("the cloud does not answer")
+    cloud.refuses = UserError("the cloud does not answer", code="cluster.no-answer")
     assert check(provider, stack)[0] == (
         "whether another stack has a cluster of this name cannot be told: the cloud does not answer"
     )
@@ -114,20 +115,19 @@ def test_doctor_says_it_too(
     engine = Engine()
     monkeypatch.setattr(runner, "select", lambda *_: engine)
     (finding,) = findings(provider, stack)
-    assert (finding.severity, finding.found) == (Severity.FINE, "no cluster is named c there yet")
+    sentences.finding(finding, "name", Severity.FINE)
     cloud.left = OTHERS
     (finding,) = findings(provider, stack)
     assert finding.severity is Severity.STOPS
-    assert "slurm-stacks:cluster.name: c is the name" in finding.found
-    assert str(finding.cure).startswith("Write another `name`")
-    cloud.refuses = UserError("no answer")
+    sentences.finding(finding, "name", Severity.STOPS, "slurm-stacks:cluster.name", "`name`")
+    cloud.refuses = UserError("no answer", code="cluster.no-answer")
     (finding,) = findings(provider, stack)
     assert finding.severity is Severity.WARNS
     cloud.refuses = None
     engine.known = outputs()
     assert findings(provider, stack) == []
     known_clusters.note_cluster(stack, PLACE)
-    cloud.refuses = UserError("no answer")
+    cloud.refuses = UserError("no answer", code="cluster.no-answer")
     assert findings(provider, stack) == [], "ours is not asked about"
 
 
@@ -136,11 +136,11 @@ def test_down_of_a_stack_that_has_made_nothing_ends_no_other_stacks_cluster(
 ) -> None:
     provider.clouds[OF_FILE] = cloud
     cloud.run("controller", stack="theirs")
-    with pytest.raises(UserError) as caught:
+    with sentences.raises(
+        "cluster.of-another-stack", "eu-west-1", "`./cluster down --stack theirs`"
+    ) as caught:
         provider.drain(stack, nothing, print, print)
     assert caught.value.exit_code == EXIT_REFUSED
-    assert "nothing was ended: cluster renamed in eu-west-1 is of stack theirs" in str(caught.value)
-    assert "`./cluster down --stack theirs`" in str(caught.value)
     assert known_clusters.known_places(stack) == []
     assert head.lines == [], "no partition is held"
 

@@ -90,7 +90,8 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
         "partitions.instance_type", "partitions.accelerator", "partitions.spot", "partitions.placement",
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
         "partitions.gcp.placement_policy", "partitions.gcp.disk_type", "partitions.gcp.min_cpu_platform",
-        "partitions.open_metadata",
+        "partitions.open_metadata", "tags", "partitions.gcp.network_tags",
+        "partitions.gcp.instance_template_overrides",
         "storage.local_scratch", "image.id", "image.bake", "image.revision",
         "instance_types.vcpus", "instance_types.memory_mib",
     }  # fmt: skip

@@ -16,6 +16,7 @@ from cli.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
 from node.model import Accelerator, ClusterDesign
 from operations.gcp import account
+from tests.support import sentences
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import KEY, Project, project
 from tests.support.gcp_mocks import CPU, GPU, gcp_design, gcp_ssh_design
@@ -120,15 +121,11 @@ def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> N
         ("quotas", Severity.WARNS),
         ("gpus", Severity.FINE),
     ]
-    assert said[1].found == "NVIDIA_V100_GPUS in europe-west4: 1, 0 of them used; every node up needs 8"
-    assert "8 of NVIDIA_V100_GPUS in the console under IAM & Admin, Quotas" in str(said[1].cure)
+    sentences.finding(said[1], "quotas", Severity.WARNS, "NVIDIA_V100_GPUS", "europe-west4")
     static = (CPU, dataclasses.replace(GPU, min=1))
     said = list(diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=static)))
     assert [one.severity for one in said] == [Severity.STOPS, Severity.STOPS, Severity.FINE]
-    assert (
-        said[0].found
-        == "GPUS_ALL_REGIONS for the whole project: 0, 0 of them used; the cluster has 2 all the time"
-    )
+    sentences.finding(said[0], "quotas", Severity.STOPS)
 
 
 def test_what_the_cluster_uses_already_is_not_missing(
@@ -143,7 +140,7 @@ def test_what_the_cluster_uses_already_is_not_missing(
     )
     design = gcp_design(project="p-1")
     (short,) = (one for one in diagnosis.quota_findings(there.account, design) if one.group == "quotas")
-    assert short.found == "CPUS in europe-west4: 54, 12 of them used; every node up needs 54"
+    sentences.finding(short, "quotas", Severity.WARNS, "europe-west4")
     there.head()
     there.node("cpu-0")
     there.node("gpu-3")
@@ -158,8 +155,7 @@ def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(the
         for one in diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=zones))
         if one.severity is Severity.STOPS
     )
-    assert wrong.found == "partition gpu: zone europe-west4-b has no nvidia-tesla-v100"
-    assert "gcloud compute accelerator-types list --filter=name=nvidia-tesla-v100" in str(wrong.cure)
+    sentences.finding(wrong, "gpus", Severity.STOPS, "europe-west4-b", "filter=name=nvidia-tesla-v100")
 
 
 def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there: Project) -> None:
@@ -170,7 +166,7 @@ def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there
     there.gce.faults = [Fault("regions.get", "forbidden", 403)]
     (unknown,) = diagnosis.limits(gcp_design(project="p-1"))
     assert (unknown.severity, unknown.check) == (Severity.WARNS, "quotas")
-    assert "your account may not do that in project p-1" in unknown.found
+    sentences.finding(unknown, "quotas", Severity.WARNS, "p-1")
     there.gce.faults = [Fault("acceleratorTypes.get", "x", 500), Fault("accelerator_types.get", "x", 500)]
     severities = [one.severity for one in diagnosis.limits(gcp_design(project="p-1"))]
     assert severities == [Severity.FINE, Severity.WARNS]

@@ -14,10 +14,11 @@ from pulumi_gcp.filestore import outputs
 from cli.doctor.finding import Finding, Severity, fine
 from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
 from node.model import Mount
 from operations.gcp import account, leftovers
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import EXISTING, NFS, ZONE, gcp_design
@@ -101,13 +102,13 @@ def test_an_instance_is_of_the_network(
 def test_what_does_not_exist_is_one_message(there: Project, mount: Mount, what: str) -> None:
     (only,) = found(there, mount, network=EXISTING)
     assert only.severity is Severity.STOPS
-    assert f"there is no {what}" in only.found
+    sentences.finding(only, "storage", Severity.STOPS, what)
 
 
 def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(there: Project) -> None:
     there.gce.cloud.put("global", "snapshots", gce.Snapshot(name="of-march", disk_size_gb=70, status="READY"))
     (only,) = found(there, SAVED)
-    assert (only.severity, only.cure) == (Severity.STOPS, "Write size_gib: 70, or more.")
+    sentences.finding(only, "storage", Severity.STOPS, "size_gib")
     (only,) = found(there, dataclasses.replace(SAVED, size_gib=70))
     assert only == fine("storage", "storage.home.restore: /home begins with the files of of-march (70 GiB)")
     put_disk(there, "c-home")
@@ -121,7 +122,7 @@ def test_what_an_earlier_cluster_left_is_taken_back_and_never_made_twice(there: 
     there.gce.cloud.put(f"zones/{ZONE}", "disks", gce.Disk(name="c-home", size_gb=50, labels=labels))
     (only,) = found(there, kept)
     assert only.severity is Severity.STOPS
-    assert str(only.cure).startswith("Write existing: c-home to have its files again")
+    sentences.finding(only, "storage", Severity.STOPS)
     there.bucket()
     assert found(there, kept) == [], "the cluster is up, and the disk is its own"
 
@@ -131,7 +132,7 @@ def test_an_instance_of_a_region_is_taken_back_by_its_whole_name(there: Project)
     name = f"projects/{there.account.project}/locations/europe-west4/instances/c-home"
     there.filestores.append({"name": name, "labels": {leftovers.KEPT: "home"}})
     (only,) = found(there, kept, network=EXISTING)
-    assert f"Write existing: {name} " in str(only.cure)
+    sentences.finding(only, "storage", Severity.STOPS, name)
 
 
 def test_a_bucket_is_there(there: Project) -> None:
@@ -144,7 +145,7 @@ def test_a_bucket_is_there(there: Project) -> None:
 
 def test_up_says_it_before_anything_is_made(there: Project) -> None:
     design = gcp_design(mounts=(DISK,), project=there.account.project, trains=False)
-    with pytest.raises(UserError, match=r"storage\.home\.existing: there is no disk lab-home") as refused:
+    with sentences.raises("change.not-checked", "storage.home.existing", "lab-home") as refused:
         GcpProvider().check_changes(Stack(ROOT, "t"), design, dict, print, replace=False)
     assert refused.value.exit_code == EXIT_REFUSED
     assert list(diagnosis.storage(gcp_design())) == []

@@ -24,6 +24,7 @@ from node.model import LocalCloud
 from node.processes import ProcessId
 from operations.local.agent import agent_process
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -281,11 +282,13 @@ def test_actions_say_what_they_did(run: Run, cloud: ServedCloud, monkeypatch: py
 
 
 def test_a_node_that_does_not_run_is_told_with_those_that_do(run: Run, cloud: ServedCloud) -> None:
-    assert run("kill", "debug-0") == (1, "", "no machine of stack test runs as debug-0; nothing runs now\n")
+    code, out, err = run("kill", "debug-0")
+    assert (code, out) == (1, "")
+    sentences.printed(err, "chaos.no-machine", "debug-0")
     running(cloud, 3)
     code, out, err = run("freeze", "dbug-1")
     assert (code, out) == (1, "")
-    assert err == "no machine of stack test runs as dbug-1; running now: debug-[0-2]; did you mean debug-1?\n"
+    sentences.printed(err, "chaos.no-machine", "dbug-1", "debug-[0-2]", "debug-1?")
     run("kill", "debug-1")
     assert "running now: debug-[0,2];" in run("thaw", "debug-1")[2]
 
@@ -295,7 +298,7 @@ def test_what_the_cloud_refuses_is_one_sentence(run: Run, cloud: ServedCloud) ->
     cloud.launch(1)
     code, out, err = run("freeze", "debug-0")
     assert (code, out) == (1, "")
-    assert err == "the local cloud of stack test refuses: debug-0 has not booted yet: it is pending\n"
+    sentences.printed(err, "chaos.refused", "debug-0", "pending")
 
 
 @pytest.mark.parametrize("notice", ["-1", "1e9", "soon"])
@@ -322,7 +325,7 @@ def test_a_stack_of_a_real_cloud_is_exit_3(run: Run, command: tuple[str, ...]) -
 def test_a_stack_that_is_not_up_is_exit_1(run: Run, command: tuple[str, ...]) -> None:
     code, out, err = run(*command)
     assert (code, out) == (1, "")
-    assert err == "stack test is not up: bring it up with `./cluster up --stack test`\n"
+    sentences.printed(err, "cluster.not-up", "`./cluster up --stack test`")
 
 
 def test_a_cloud_that_does_not_answer_is_exit_1(run: Run, cloud: ServedCloud) -> None:
@@ -330,8 +333,8 @@ def test_a_cloud_that_does_not_answer_is_exit_1(run: Run, cloud: ServedCloud) ->
     cloud.server.close()
     code, out, err = run("show")
     assert (code, out) == (1, "")
-    assert "the local cloud of stack test does not answer" in err
-    assert "`./cluster up --stack test` starts it again" in err
+    assert "[chaos.no-answer]" in err
+    assert "`./cluster up --stack test`" in err
 
 
 # --- the agent as a process ------------------------------------------------------------------------------

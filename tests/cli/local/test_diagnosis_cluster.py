@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.finding import Finding
+from cli.doctor.finding import Finding, Severity
 from cli.local.diagnosis import cluster
 from cli.runner import embedded
 from infra.program import folders, locations, owner
@@ -21,6 +21,7 @@ from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
 from operations.local import agent, machine_access
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.fake_host import seen
 
@@ -84,15 +85,15 @@ def test_nothing_is_there(project: Path) -> None:
 def test_a_restart_has_taken_the_run_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "outputs", lambda *_: {"cluster": {}})
     assert seen([the(project)]) == {"cluster.state": "warns"}
-    assert "was up, and" in the(project).found
+    sentences.finding(the(project), "cluster.state", Severity.WARNS)
 
 
 def test_processes_without_a_run_directory(project: Path) -> None:
     with process_of(locations.run_dir(Stack(project, "test"))) as pid:
         found = the(project)
         assert seen([found]) == {"cluster.leftovers": "warns"}
-        assert str(pid) in found.found
-        assert found.cure == "`./cluster down --stack test` ends them."
+        line = "`./cluster down --stack test`"
+        sentences.finding(found, "cluster.leftovers", Severity.WARNS, line, varies=[pid])
     assert seen([the(project)]) == {"cluster.state": "fine"}
 
 
@@ -100,10 +101,10 @@ def test_a_run_directory_without_an_owner(project: Path) -> None:
     run = folders.make_run_dir(Stack(project, "test"))
     found = the(project)
     assert seen([found]) == {"cluster.leftovers": "warns"}
-    assert "nobody owns it" in found.found
+    sentences.finding(found, "cluster.leftovers", Severity.WARNS)
     assert "processes" not in found.found
     with process_of(run) as pid:
-        assert f"processes in it: {pid}" in the(project).found
+        sentences.finding(the(project), "cluster.leftovers", Severity.WARNS, varies=[pid])
 
 
 def test_long_lists_are_cut() -> None:
@@ -122,7 +123,7 @@ def test_a_cluster_without_a_controller(project: Path, run: RunDirectory) -> Non
     with serving(run.agent_socket, {"list": {"machines": left}}):
         found = the(project)
     assert seen([found]) == {"cluster.controller": "warns"}
-    assert "./cluster up --stack test" in (found.cure or "")
+    sentences.finding(found, "cluster.controller", Severity.WARNS)
 
 
 def test_a_cluster_whose_daemon_is_dead(project: Path, run: RunDirectory) -> None:
@@ -143,7 +144,7 @@ def test_a_cluster_that_is_up(project: Path, run: RunDirectory) -> None:
     ):
         found = the(project)
     assert seen([found]) == {"cluster.state": "fine"}
-    assert found.found == "is up, 2 nodes running"
+    sentences.finding(found, "cluster.state", Severity.FINE)
 
 
 QUIET: dict[str, Any] = {"partitions": [], "nodes": [], "reservations": [], "cost": {}}
@@ -169,7 +170,7 @@ def test_a_budget_that_is_nearly_used(
         (told,) = found.values()
         assert (told.check, told.severity.value) == ("cluster.budget", "warns")
         assert words in told.found
-        assert "Pulumi.test.yaml" in str(told.cure)
+        sentences.finding(told, "cluster.budget", Severity.WARNS, "Pulumi.test.yaml")
 
 
 def test_nodes_whose_devices_failed(project: Path, run: RunDirectory) -> None:
@@ -184,8 +185,7 @@ def test_nodes_whose_devices_failed(project: Path, run: RunDirectory) -> None:
         serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {**QUIET, "nodes": nodes}}),
     ):
         told, _ = cluster.present(Stack(project, "test"))
-    assert (told.check, told.found) == ("cluster.health", "out of service: gpu-[0-1]: GPU 1: too hot")
-    assert "./cluster logs gpu-0 --stack test" in str(told.cure)
+    sentences.finding(told, "cluster.health", Severity.WARNS, "0-1", "gpu-0")
 
 
 def test_what_somebody_took_out_of_service(project: Path, run: RunDirectory) -> None:
@@ -195,7 +195,7 @@ def test_what_somebody_took_out_of_service(project: Path, run: RunDirectory) -> 
         serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {**QUIET, "nodes": nodes}}),
     ):
         told, _ = cluster.present(Stack(project, "test"))
-    assert (told.check, told.found) == ("cluster.service", "out of service, by hand: debug-0: fan")
+    sentences.finding(told, "cluster.service", Severity.WARNS, "debug-0")
 
 
 def test_the_budget_where_machines_have_a_run_folder_of_their_own(
@@ -223,8 +223,7 @@ def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(agent, "controller_is_dead", lambda _: False)
     (found,) = cluster.others(Stack(project, "test"))
     assert seen([found]) == {"others.clusters": "fine"}
-    assert f"test of {tmp_path / 'b'}" in found.found
-    assert f"test of {tmp_path / 'c'}" in found.found
+    sentences.finding(found, "others.clusters", Severity.FINE, tmp_path / "b", tmp_path / "c")
     assert str(project) not in found.found
 
     shutil.rmtree(tmp_path / "c")
@@ -232,5 +231,5 @@ def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.Monke
         told = {f.check: f for f in cluster.others(Stack(project, "test"))}
     assert seen(told.values()) == {"others.abandoned": "warns", "others.clusters": "fine"}
     assert str(tmp_path / "c") in told["others.abandoned"].found
-    assert "./cluster down" in (told["others.abandoned"].cure or "")
+    sentences.finding(told["others.abandoned"], "others.abandoned", Severity.WARNS)
     assert str(tmp_path / "c") not in told["others.clusters"].found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.finding import examine
+from cli.doctor.finding import Severity, examine
 from cli.local import diagnosis, host_checks
 from cli.local.diagnosis import cluster
 from infra import os_errors
@@ -18,6 +18,7 @@ from infra.program.stack import Stack
 from node.bootstrap.vm.training import COMPLETE
 from node.model import BenchmarkDesign, Partition
 from operations.local import benchmark
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.fake_host import seen
@@ -66,8 +67,7 @@ def test_a_run_directory_that_is_a_link(project: Path, tmp_path: Path) -> None:
     ]
     (found,) = examine(checks)
     assert seen([found]) == {"run": "stops"}
-    assert "is a symbolic link" in found.found
-    assert "Remove it" in (found.cure or "")
+    sentences.finding(found, "run", Severity.STOPS)
 
 
 def test_a_run_directory_where_nothing_can_be_executed(
@@ -76,8 +76,7 @@ def test_a_run_directory_where_nothing_can_be_executed(
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
     (found,) = cluster.run_folder(Stack(project, "test"), DESIGN)
     assert seen([found]) == {"run.folder": "stops"}
-    assert "noexec" in found.found
-    assert "remount,exec" in (found.cure or "")
+    sentences.finding(found, "run.folder", Severity.STOPS)
 
 
 def test_a_run_directory_that_cannot_be_made(project: Path, tmp_path: Path) -> None:
@@ -140,16 +139,16 @@ def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: py
     assert seen(cluster.training_environment(project, None)) == {"training.environment": "fine"}
     (found,) = cluster.training_environment(project, TRAINED)
     assert seen([found]) == {"training.environment": "fine"}
-    assert "`up` downloads" in found.found
+    sentences.finding(found, "training.environment", Severity.FINE, "`up`")
 
     target = locations.cache_root() / "apps" / "envs" / lock_digest(project, "cpu")
     (target / "bin").mkdir(parents=True)
     (target / COMPLETE).touch()
     (found,) = cluster.training_environment(project, TRAINED)
-    assert "`up` downloads" in found.found, "its interpreter is gone"
+    sentences.finding(found, "training.environment", Severity.FINE, "`up`")
     (target / "bin" / "python").touch()
     (found,) = cluster.training_environment(project, TRAINED)
-    assert found.found == f"built, in {target}"
+    sentences.finding(found, "training.environment", Severity.FINE, target)
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 1)
     assert seen(cluster.training_environment(project, TRAINED)) == {"training.environment": "fine"}
 
@@ -164,7 +163,7 @@ def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "cache").touch()
     (found,) = cluster.training_environment(project, TRAINED)
     assert seen([found]) == {"training.cache": "stops"}
-    assert "XDG_CACHE_HOME" in (found.cure or "")
+    sentences.finding(found, "training.cache", Severity.STOPS)
 
 
 def test_a_program_of_the_users_is_asked_for_its_own_environment(project: Path) -> None:
@@ -172,10 +171,10 @@ def test_a_program_of_the_users_is_asked_for_its_own_environment(project: Path) 
     program = dataclasses.replace(TRAINED, script="train.py", requirements="requirements.txt")
     (found,) = cluster.training_environment(project, program)
     assert seen([found]) == {"training.environment": "fine"}
-    assert found.found == "not built yet: `up` makes it once from requirements.txt"
+    sentences.finding(found, "training.environment", Severity.FINE, "`up`", "requirements.txt")
     target = locations.cache_root() / "apps" / "envs" / digest("cpu", "requirements.txt", project)
     (target / "bin").mkdir(parents=True)
     (target / "bin" / "python").touch()
     (target / COMPLETE).touch()
     (found,) = cluster.training_environment(project, program)
-    assert found.found == f"built, in {target}"
+    sentences.finding(found, "training.environment", Severity.FINE, target)

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from cli.doctor.finding import Severity
 from cli.local.diagnosis import host as network
 from node import ports
 from node.model import Partition
 from node.slurm.addressing import ports_needed
 from operations.local import run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
+from tests.support import sentences
 from tests.support.doubles import design
 from tests.support.fake_host import host, seen
 
@@ -34,7 +36,7 @@ def test_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "create_connection", unreachable)
     (found,) = network.answers(boots=False)
     assert seen([found]) == {"network.loopback": "stops"}
-    assert "Network is unreachable" in found.found
+    sentences.finding(found, "network.loopback", Severity.STOPS)
 
 
 def test_names(tmp_path: Path) -> None:
@@ -54,12 +56,12 @@ def test_ports_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     run = RunDirectory(tmp_path / "0123456789")
     (found,) = network.free_ports(host(tmp_path), run, DESIGN)
     assert seen([found]) == {"ports.free": "fine"}
-    assert found.found.startswith(f"{1 + ports_needed(DESIGN)} in a row are free, from ")
+    sentences.finding(found, "ports.free", Severity.FINE, 1 + ports_needed(DESIGN))
 
     monkeypatch.setattr(ports, "free", lambda _: False)
     (found,) = network.free_ports(host(tmp_path), run, DESIGN)
     assert seen([found]) == {"ports.free": "stops"}
-    assert "end what listens there" in (found.cure or "")
+    sentences.finding(found, "ports.free", Severity.STOPS)
     huge = design(Partition("debug", "local.small", 1, 100, 0, LAST_PORT))
     (found,) = network.free_ports(host(tmp_path), run, huge)
     assert "lower nodes.max" in found.found + (found.cure or "")
@@ -88,11 +90,11 @@ def test_a_cluster_that_is_up_has_its_ports(tmp_path: Path) -> None:
         base = mine.getsockname()[1]
         (run.path / "ports.json").write_text(json.dumps({"base": base, "count": 200}))
         (found,) = network.free_ports(host(tmp_path), run, DESIGN)
-        assert found.found == f"this cluster has those from {base} to {base + 199}"
+        sentences.finding(found, "ports.free", Severity.FINE, base, base + 199)
     for text in ("{", '{"base": "x", "count": 1}', '{"base": 1}'):
         (run.path / "ports.json").write_text(text)
         (found,) = network.free_ports(host(tmp_path), run, DESIGN)
-        assert "in a row are free" in found.found, text
+        sentences.finding(found, "ports.free", Severity.FINE)
 
 
 def test_ports_for_outgoing_connections(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_the_clock(tmp_path: Path) -> None:
     )
     (found,) = network.clock(tmp_path, 0.0)
     assert seen([found]) == {"clock.time": "warns"}
-    assert found.found.startswith("it says 1970-01-01 00:00 UTC")
+    sentences.finding(found, "clock.time", Severity.WARNS, "1970-01-01", "00:00")
 
 
 def test_whether_nodes_know_each_other_by_name(tmp_path: Path) -> None:
@@ -124,9 +126,8 @@ def test_whether_nodes_know_each_other_by_name(tmp_path: Path) -> None:
     run.path.mkdir()
     (found,) = network.node_names(run, lambda _first: None)
     assert (found.check, found.severity.name) == ("network.node_names", "FINE")
-    assert re.fullmatch(r"nodes know each other by name, with addresses from 127\.[\d.]+ on", found.found), (
-        found.found
-    )
+    says = r"nodes know .* by name, with addresses from 127\.[\d.]+ on, and each has a /tmp of its own"
+    assert re.fullmatch(says, found.found), found.found
     assert list(run.path.iterdir()) == [], "doctor changes nothing"
 
     sentence = (

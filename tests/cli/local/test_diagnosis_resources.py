@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from cli.doctor.finding import Severity
 from cli.local.diagnosis import host as resources
 from node.model import BenchmarkDesign, Partition, SlurmSettings
+from tests.support import sentences
 from tests.support.doubles import design
 from tests.support.fake_host import host, process, seen
 
@@ -39,9 +41,8 @@ def meminfo(available: int, swap: int = 0) -> dict[str, str]:
 )
 def test_memory_for_the_training(tmp_path: Path, free: int, swap: int, severity: str) -> None:
     found = list(resources.memory(host(tmp_path, meminfo(free, swap)), DESIGN, TRAINED))
-    assert seen(found) == {"memory.free": severity}
-    assert f"{free + swap} MiB are free" in found[0].found
-    assert str(NEEDED_MIB) in found[0].found
+    (only,) = found
+    sentences.finding(only, "memory.free", Severity(severity), f"{free + swap} MiB", NEEDED_MIB)
 
 
 def test_without_a_training_a_cluster_takes_little(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_memory_that_is_not_told(tmp_path: Path) -> None:
 def test_a_containers_memory_counts(tmp_path: Path, files: dict[str, str]) -> None:
     (found,) = resources.memory(host(tmp_path, {**meminfo(50_000), **files}), DESIGN, TRAINED)
     assert seen([found]) == {"memory.free": "stops"}
-    assert "400 MiB are free in this container" in found.found
+    sentences.finding(found, "memory.free", Severity.STOPS, "400")
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_the_kernels_limits_count_everybody(tmp_path: Path, file: str) -> None:
     few = host(tmp_path, {path: f"{NEEDED + 199}\n"})
     (found,) = resources.processes(few, DESIGN, TRAINED)
     assert seen([found]) == {"processes.free": "stops"}
-    assert f"sysctl -w kernel.{file}=" in (found.cure or "")
+    sentences.finding(found, "processes.free", Severity.STOPS, file)
 
 
 def test_a_containers_limit_on_processes(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_containers_limit_on_processes(tmp_path: Path) -> None:
     }
     (found,) = resources.processes(host(tmp_path, files), DESIGN, TRAINED)
     assert seen([found]) == {"processes.free": "stops"}
-    assert "pids.max (300) leaves 200" in found.found
+    sentences.finding(found, "processes.free", Severity.STOPS, "pids.max", "300", "200")
     files["/sys/fs/cgroup/x/pids.max"] = "max\n"
     assert seen(resources.processes(host(tmp_path, files), DESIGN, TRAINED)) == {"processes.free": "fine"}
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.finding import Finding
+from cli.doctor.finding import Finding, Severity
 from cli.local.diagnosis import software
 from cli.local.diagnosis.host import Host
 from operations.local import system_packages
+from tests.support import sentences
 from tests.support.fake_host import ANSWERS, host, seen
 
 STAT = {"/proc/self/stat": "1 (x) S 0"}
@@ -38,7 +39,7 @@ def test_linux_with_proc(tmp_path: Path) -> None:
         "/proc/sys/kernel/osrelease": "6.1\n",
     }
     found = the(software.system(host(tmp_path, files), "linux"))
-    assert found.found == "Some Linux 9, kernel 6.1"
+    sentences.finding(found, "system.linux", Severity.FINE, "6.1")
 
 
 @pytest.mark.parametrize(
@@ -60,29 +61,29 @@ def test_pmix_is_no_obstacle(
 
 
 @pytest.mark.parametrize(
-    ("facts", "severity", "words"),
+    ("facts", "severity", "named"),
     [
-        ({"uid": 0}, "stops", "there is no apt-get here"),
-        ({"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}}, "fine", "`up` does it by apt-get"),
-        ({"uid": 1, "found": {"apt-get": "/usr/bin/apt-get"}}, "stops", "only root can do it"),
+        ({"uid": 0}, "stops", "apt-get"),
+        ({"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}}, "fine", "`up`"),
+        (
+            {"uid": 1, "found": {"apt-get": "/usr/bin/apt-get"}},
+            "stops",
+            "apt-get install --no-install-recommends --no-remove slurmd munge",
+        ),
         (
             {"uid": 1, "found": {"apt-get": "/usr/bin/apt-get"}, "answers": {"sudo": (0, "")}},
             "fine",
-            "`up` does it by apt-get",
+            "`up`",
         ),
     ],
     ids=["no apt-get", "root", "nobody", "by sudo"],
 )
 def test_packages_that_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], severity: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], severity: str, named: str
 ) -> None:
     monkeypatch.setattr(system_packages, "missing", lambda: ["slurmd", "munge"])
     found = the(software.installed(host(tmp_path, **facts)))
-    assert seen([found]) == {"packages.missing": severity}
-    assert found.found.startswith("slurmd, munge: not installed")
-    assert words in found.found
-    if "only root" in words:
-        assert "apt-get install --no-install-recommends --no-remove slurmd munge" in (found.cure or "")
+    sentences.finding(found, "packages.missing", Severity(severity), "slurmd, munge", named)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_what_accounting_needs(
 
 def test_packages_that_work(tmp_path: Path, complete: None) -> None:
     found = the(software.installed(host(tmp_path)))
-    assert (found.check, found.found) == ("packages.installed", "Slurm 22.05 and munge-0.5.15")
+    sentences.finding(found, "packages.installed", Severity.FINE, "22.05", "munge-0.5.15")
 
 
 def test_a_slurm_that_runs_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: None) -> None:
@@ -129,7 +130,7 @@ def test_a_slurm_that_runs_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(system_packages, "unsuitable", lambda: sentence)
     found = the(software.installed(host(tmp_path)))
     assert seen([found]) == {"packages.slurm": "stops"}
-    assert found.cure == "Have it removed."
+    sentences.finding(found, "packages.slurm", Severity.STOPS)
 
 
 @pytest.mark.parametrize("program", sorted(ANSWERS))
@@ -138,7 +139,7 @@ def test_a_program_that_does_not_run(tmp_path: Path, complete: None, program: st
     found = the(software.installed(host(tmp_path, answers=answers)))
     assert seen([found]) == {"packages.broken": "stops"}
     assert program in found.found
-    assert "libx.so" in found.found
+    sentences.finding(found, "packages.broken", Severity.STOPS, "libx.so")
     if not program.endswith("munged"):
         answers = {**ANSWERS, program: (0, "hello")}
         assert seen(software.installed(host(tmp_path, answers=answers))) == {"packages.broken": "stops"}
@@ -149,7 +150,15 @@ def test_releases_that_do_not_fit(tmp_path: Path, complete: None) -> None:
     mixed = {**ANSWERS, "/usr/sbin/slurmd": newer}
     found = the(software.installed(host(tmp_path, answers=mixed)))
     assert seen([found]) == {"packages.releases": "stops"}
-    assert "/usr/sbin/slurmctld 22.05, /usr/sbin/slurmd 24.11" in found.found
+    sentences.finding(
+        found,
+        "packages.releases",
+        Severity.STOPS,
+        "/usr/sbin/slurmctld",
+        "22.05",
+        "/usr/sbin/slurmd",
+        "24.11",
+    )
     both = {**mixed, "/usr/sbin/slurmctld": newer}
     assert seen(software.installed(host(tmp_path, answers=both))) == {"packages.installed": "fine"}
     newest = dict.fromkeys(("/usr/sbin/slurmctld", "/usr/sbin/slurmd"), (0, "slurm 26.11.0"))
@@ -186,7 +195,7 @@ def test_a_systems_own_daemons_do_not_matter(tmp_path: Path) -> None:
     }  # fmt: skip
     found = the(software.services(host(tmp_path, files), run))
     assert seen([found]) == {"services.others": "fine"}
-    assert "another slurmctld runs here" in found.found
+    sentences.finding(found, "services.others", Severity.FINE)
 
 
 def test_commands_that_cannot_be_run_are_an_answer(tmp_path: Path) -> None:

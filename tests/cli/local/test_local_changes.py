@@ -28,6 +28,7 @@ from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.model import Accelerator, ClusterDesign, Host
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.changes_table import check_fields, check_keys
 from tests.support.checkout import ROOT
 
@@ -112,7 +113,7 @@ def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_kno
 
     def silent(_run: RunDirectory, _stack: str) -> Any:
         def ask(_line: str, _seconds: float) -> str:
-            raise UserError("Unable to contact slurm controller")
+            raise UserError("Unable to contact slurm controller", code="test.cause")
 
         return ClusterControl(ask)
 
@@ -178,14 +179,13 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
 
     (finding,) = told((found, [runs]))
     assert finding.severity is Severity.STOPS
-    assert finding.found == "this would end jobs that run or wait."
-    assert "up --replace" in str(finding.cure)
-    assert "job 7 train (ann, RUNNING" in str(finding.cure)
+    sentences.finding(finding, "cluster.changes", Severity.STOPS)
     assert told((found, [])) == told(None) == []
 
     job = {"id": 9, "state": "RUNNING", "nodes": "debug-0"}
     monkeypatch.setattr(benchmark_runs, "planned", lambda *_stack: benchmark_runs.FormerRun("a/b", None, job))
     (finding,) = told(([], []))
     assert (finding.check, finding.severity) == ("cluster.benchmark", Severity.STOPS)
-    assert "job 9 (RUNNING on debug-0) would be cancelled" in finding.found
-    assert "`./cluster up --no-benchmark`" in str(finding.cure)
+    sentences.finding(
+        finding, "cluster.benchmark", Severity.STOPS, "debug-0", "`./cluster up --no-benchmark`"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from node.model import Access, ClusterDesign, Settings
 from node.published import parse_settings
 from node.sites import AwsSite
 from operations.aws import __main__
+from tests.support import whole_cluster
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import (
     CONTROLLER,
@@ -35,9 +35,8 @@ from tests.support.aws_mocks import (
     declare,
     ssh_design,
 )
-from tests.support.recorder import Recorder, counts, custom, needs
+from tests.support.recorder import Recorder, counts, needs
 
-COMMAND = "command:local:Command"
 PARTS = {
     "network",
     "bucket",
@@ -58,17 +57,6 @@ VARIANTS = {
 }
 
 
-_made: dict[tuple[str, bool], tuple[Recorder, list[Any]]] = {}
-
-
-def told(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
-    """The cluster's resources and its outputs, declared once for all tests."""
-    key = repr(design), preview
-    if key not in _made:
-        _made[key] = declared(design, preview)
-    return _made[key]
-
-
 def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
     seen: list[Any] = []
 
@@ -79,19 +67,13 @@ def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, li
     return declare(program, preview=preview, aws=Machines(preview=preview)), seen
 
 
-def cluster(design: ClusterDesign, *, preview: bool = False) -> Recorder:
-    return told(design, preview)[0]
+cluster = whole_cluster.Clusters(declared)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_cluster_is_its_parts_the_termination_the_head_and_the_wait(variant: str) -> None:
-    made = cluster(VARIANTS[variant])
-    children = {name for name, parent in made.parents().items() if parent == "c"}
-    assert children == {f"c-{part}" for part in (*PARTS, "head", "disks", "termination", "ready")}
-    assert {name for name, kind in made.types().items() if kind == COMMAND} == {"c-termination", "c-ready"}
-    assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
-    components = [name for name, asked in made.asked.items() if not asked.custom]
-    assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
+    parts = (*PARTS, "head", "disks", "termination", "ready")
+    whole_cluster.check_parts(cluster(VARIANTS[variant]), parts)
 
 
 def test_a_cluster_without_login_machines_has_one_instance_and_no_public_address() -> None:
@@ -107,21 +89,11 @@ def test_a_cluster_without_login_machines_has_one_instance_and_no_public_address
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_head_goes_then_the_termination_then_all_that_nodes_stand_on(variant: str) -> None:
-    """Every custom resource is deleted either before or after the termination of nodes."""
-    made = cluster(VARIANTS[variant])
-    needed = needs(made)
-    on_the_head = {name for name in custom(made) if "c-termination" in needed[name]}
-    hosts = [host.name for host in VARIANTS[variant].hosts]
-    attached = {f"c-disks-{m.path.strip('/')}" for m in VARIANTS[variant].mounts if m.kind == "nfs"}
-    assert on_the_head == {*(f"c-head-{host}" for host in hosts), "c-ready", *attached}
-    below = custom(made) - on_the_head - {"c-termination"}
-    assert below == {name for name in needed["c-termination"] if made.asked[name].custom}
-    assert below > {
-        "c-launch-templates-cpu",
-        "c-launch-templates-gpu",
-        "c-identity-compute-policy",
-        "c-addresses-controller",
-    }
+    hosts = [f"c-head-{host.name}" for host in VARIANTS[variant].hosts]
+    attached = [f"c-disks-{m.path.strip('/')}" for m in VARIANTS[variant].mounts if m.kind == "nfs"]
+    last = ["launch-templates-cpu", "launch-templates-gpu", "identity-compute-policy", "addresses-controller"]
+    first = [*hosts, "c-ready", *attached]
+    whole_cluster.check_destruction(cluster(VARIANTS[variant]), first, [f"c-{name}" for name in last])
 
 
 def test_public_addresses_go_before_the_gateway() -> None:
@@ -131,29 +103,21 @@ def test_public_addresses_go_before_the_gateway() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_login_machines_go_before_the_controller(variant: str) -> None:
-    made = cluster(VARIANTS[variant])
-    for name in made.types():
-        if name.startswith("c-head-login"):
-            assert "c-head-controller" in made.after(name)
+    whole_cluster.check_login_machines_go_first(cluster(VARIANTS[variant]))
 
 
 def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
-    made = cluster(aws_design()).inputs("c-termination")
-    assert made["create"] == "true"
-    assert "update" not in made
-    *place, vpc, subnet = made["triggers"]
+    made = cluster(aws_design())
+    *place, vpc, subnet = made.inputs("c-termination")["triggers"]
     assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one terminates its nodes"
     assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
-    python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
-    options = __main__.parse(words)
-    assert (options.verb, options.region, options.cluster) == ("terminate-nodes", "eu-west-1", "c")
-    assert options.seconds <= 1800, "bounded in time"
+    options = whole_cluster.terminates(made, __main__)
+    assert (options.region, options.cluster) == ("eu-west-1", "c")
 
 
 def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
     needed = needs(cluster(ssh_design()))["c-head-controller"]
-    assert needed >= {"c-bundle-current", "c-bundle-code", "c-bundle-settings", "c-bundle-loader"}
+    assert needed >= whole_cluster.CODE
     assert needed >= {"c-identity-controller-policy", "c-network-private-route", "c-secrets-munge"}
 
 
@@ -205,19 +169,15 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
 
 
 def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
-    twice = [declared(aws_design())[0] for _ in range(2)]
-    texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
-    assert texts[0] == texts[1]
-    assert str(__main__.__file__).removesuffix("/operations/aws/__main__.py") not in texts[0]
+    one, same = (declared(aws_design())[0] for _ in range(2))
+    whole_cluster.check_commands(one, same, __main__)
 
 
 # --- the inventory ----------------------------------------------------------------------------------------
 
 
 def inventory(design: ClusterDesign) -> dict[str, Any]:
-    (found,) = told(design)[1]
-    assert set(found) == {*Inventory.__annotations__, "host"}
-    return dict(found)
+    return cluster.inventory(design, keys=Inventory.__annotations__, also=("host",))
 
 
 def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
@@ -256,7 +216,7 @@ def test_the_command_to_log_in_works_in_a_shell_wherever_the_checkout_is(
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:
-    assert told(aws_design(), preview=True)[1] == []
+    assert cluster.told(aws_design(), preview=True)[1] == []
 
 
 def test_a_wait_that_prints_no_json_is_an_error() -> None:

@@ -446,6 +446,26 @@ def test_a_customers_key_is_for_the_disks_of_nodes_alone() -> None:
     assert {name for name in named if not name.startswith("ReEncrypt")} <= set(known)
 
 
+LICENSE = f"arn:aws:license-manager:eu-west-1:{ACCOUNT}:license-configuration:lic-{'0' * 32}"
+HOSTS = f"arn:aws:resource-groups:eu-west-1:{ACCOUNT}:group/hosts"
+
+
+def test_what_overrides_of_a_launch_template_use_may_be_used_and_nothing_more() -> None:
+    overrides = {
+        "license_specifications": [{"license_configuration_arn": LICENSE}],
+        "placement": {"host_resource_group_arn": HOSTS},
+        "block_device_mappings": [{"device_name": "/dev/sdb", "ebs": {"kms_key_id": KMS}}],
+    }
+    design = aws_design(partitions=(dataclasses.replace(CPU, template_overrides=json.dumps(overrides)),))
+    by_ec2 = {"kms:ViaService": "ec2.eu-west-1.amazonaws.com"}
+    assert may("kms:Decrypt", KMS, design=design, context=by_ec2)
+    assert not may("kms:Decrypt", KMS.replace("1234-1234", "9999-1234"), design=design, context=by_ec2)
+    for arn in (LICENSE, HOSTS):
+        assert may("ec2:RunInstances", arn, design=design)
+        assert not may("ec2:RunInstances", f"{arn}-another", design=design)
+        assert not may("ec2:RunInstances", arn)
+
+
 def test_a_group_by_name_may_be_launched_into_whatever_its_tags() -> None:
     named = dataclasses.replace(GPU, placement_group="lab p4d")
     design = aws_design(partitions=(CPU, named))

@@ -11,9 +11,9 @@ from pulumi.runtime import mocks
 from infra.aws.cluster import AwsCluster
 from infra.aws.network import AwsNetwork, Zones, find_zones, security_rules
 from infra.aws.storage import AwsDisks, AwsStorage
-from infra.errors import UserError
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
+from tests.support import sentences
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import EXISTING, LUSTRE, NFS, ZONES, Aws, aws_design, declare
 from tests.support.recorder import Recorder
@@ -143,18 +143,17 @@ def test_the_head_is_in_the_zone_of_its_existing_volume() -> None:
 
 
 @pytest.mark.parametrize(
-    ("aws", "changes", "words"),
+    ("aws", "changes", "named"),
     [
         (Account("eu-west-1c", kept=["subnet-p"]), {}, "controller in eu-west-1a"),
-        (Account("eu-west-1c"), {"network": EXISTING}, "give network.aws subnets there"),
+        (Account("eu-west-1c"), {"network": EXISTING}, "network.aws"),
     ],
 )
 def test_a_volume_of_another_zone_than_the_heads_is_one_message(
-    aws: Account, changes: dict[str, Any], words: str
+    aws: Account, changes: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(UserError, match=r"storage\.home\.existing: vol-01234567 is in eu-west-1c") as refused:
+    with sentences.raises("volume.other-zone", "storage.home.existing", "vol-01234567", "eu-west-1c", named):
         found(aws, **changes)
-    assert words in str(refused.value)
 
 
 # --- what a destroy leaves ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import string
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ import botocore.session
 import pytest
 
 from infra.config.fields import CLUSTER_NAME_LENGTH
+from infra.config.rules import platform
 from infra.config.rules.network import REGION
 from infra.config.rules.partitions import RESERVATION_GROUP
 from infra.instance_types.catalog import catalog
@@ -278,3 +280,31 @@ def test_every_region_of_ec2_may_be_named_in_a_stack_file() -> None:
     ]
     assert len(names) > 30
     assert [name for name in names if not re.fullmatch(REGION, name)] == []
+
+
+TAG_SHAPES = {
+    "batch": ("TagKey", "TagValue"), "budgets": ("ResourceTagKey", "ResourceTagValue"),
+    "logs": ("TagKey", "TagValue"), "dynamodb": ("TagKeyString", "TagValueString"),
+    "ec2": ("TagKey", "String"), "ecr": ("TagKey", "TagValue"), "efs": ("TagKey", "TagValue"),
+    "events": ("TagKey", "TagValue"), "fsx": ("TagKey", "TagValue"), "iam": ("tagKeyType", "tagValueType"),
+    "imagebuilder": ("TagKey", "TagValue"), "resource-groups": ("TagKey", "TagValue"),
+    "secretsmanager": ("TagKeyType", "TagValueType"), "stepfunctions": ("TagKey", "TagValue"),
+}  # fmt: skip
+"""Service -> the shapes of a tag's key and value."""
+
+
+@pytest.mark.parametrize("service", TAG_SHAPES)
+def test_a_tag_that_the_rule_accepts_is_accepted_by_every_service(service: str) -> None:
+    """Each character is tried, and the longest key and value."""
+    for name, rule in zip(TAG_SHAPES[service], (platform.AWS_KEY, platform.AWS_VALUE), strict=True):
+        tried = [character for character in string.printable if rule.fullmatch(character)]
+        assert len(tried) > len(string.ascii_letters + string.digits)
+        longest = max(length for length in (128, 256) if rule.fullmatch("a" * length))
+        empty = [""] if rule.fullmatch("") else []
+        tried += ["a" * longest, *empty]
+        assert [why for text in tried if (why := refused(service, name, text))] == []
+
+
+def test_image_builders_machines_have_room_for_all_tags() -> None:
+    most = model("imagebuilder").shape_for("ResourceTagMap").metadata["max"]
+    assert most >= platform.MOST_TAGS + 3

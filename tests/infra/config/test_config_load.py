@@ -15,8 +15,7 @@ import pytest
 from infra.config import ConfigError, load_file, parse
 from infra.config.load import engine_values
 from infra.errors import EXIT_USAGE
-from tests.support import sentences
-from tests.support.stack_parts import check_refusal
+from tests.support.stack_parts import Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +24,7 @@ FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), ROOT / "Pulumi.local.yaml"]
 VPC = {"public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
 
 # stack, changes, path and code of the one mistake
-SHAPES: list[tuple[str, dict[str, Any], str, str]] = [
+SHAPES: list[Refused] = [
     ("local", {"partitons": []}, "partitons", "key.unknown"),
     ("local", {"partitions[0].nodes.maximum": 3}, "partitions[0].nodes.maximum", "key.unknown"),
     ("local", {"partitions[0].Machine": "x"}, "partitions[0].Machine", "key.unknown"),
@@ -167,7 +166,7 @@ SHAPES: list[tuple[str, dict[str, Any], str, str]] = [
     ("local", {CLUSTER: "{not json"}, CLUSTER, "value.type"),
 ]
 
-TIME_LIMITS: list[tuple[str, dict[str, Any], str, str]] = [
+TIME_LIMITS: list[Refused] = [
     ("local", {"partitions[0].time_limit": limit}, "partitions[0].time_limit", f"time-limit.{rule}")
     for limit, rule in (
         (86400, "number"), (5400, "number"), (90, "number"), ("4000-00:00:00", "too-long"),
@@ -177,19 +176,13 @@ TIME_LIMITS: list[tuple[str, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"), SHAPES, ids=[f"{c[2]}-{i}" for i, c in enumerate(SHAPES)]
-)
+@each_refusal(SHAPES)
 def test_shape(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in [*SHAPES, *TIME_LIMITS] for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, [*SHAPES, *TIME_LIMITS])
 
 
 @pytest.mark.parametrize(

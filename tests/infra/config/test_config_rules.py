@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import sentences
 from tests.support.stack_parts import (
     BLOCK,
     CLOSE,
@@ -14,12 +13,14 @@ from tests.support.stack_parts import (
     KEY,
     SHARED_CR,
     VPC,
+    Refused,
     check_refusal,
+    check_sentences,
+    each_refusal,
 )
-from tests.support.stack_values import mistakes, values
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSED: list[Refused] = [
     # partitions
     ("local", {"partitions": []}, "partitions", "partition.none"),
     (
@@ -471,18 +472,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"),
-    REFUSED,
-    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
-)
+@each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)

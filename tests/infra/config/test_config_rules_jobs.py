@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.support import sentences
 from tests.support.stack_parts import (
     ENROOT_DEB,
     UNMAINTAINED,
+    Refused,
     check_refusal,
+    check_sentences,
+    each_refusal,
     ours,
     pyxis,
 )
-from tests.support.stack_values import CLUSTER, REMOVE, mistakes, values
+from tests.support.stack_values import CLUSTER, REMOVE, values
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSED: list[Refused] = [
     # hooks, local, login
     (
         "aws",
@@ -380,18 +382,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"),
-    REFUSED,
-    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
-)
+@each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import sentences
-from tests.support.stack_parts import (
-    VPC,
-    check_refusal,
-)
-from tests.support.stack_values import REMOVE, mistakes, values
+from tests.support.stack_parts import VPC, Refused, check_refusal, check_sentences, each_refusal
+from tests.support.stack_values import REMOVE
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSED: list[Refused] = [
     # images
     (
         "aws",
@@ -386,18 +382,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "changes", "path", "code"),
-    REFUSED,
-    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
-)
+@each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)

@@ -14,7 +14,7 @@ from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.model import Gp3, Mount
-from tests.support import sentences
+from tests.support.stack_parts import Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import mistakes, values
 
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
@@ -27,56 +27,71 @@ P2: dict[str, Any] = {"kind": "fsx_lustre", "size_gib": 1200, "deployment": "PER
 STORE: dict[str, Any] = {"kind": "filestore", "existing": "lab-store"}
 
 # stack, changes, path and code of the one mistake
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
-    ("aws", {"storage.home": {"existing": "fs-01234567"}}, "home.existing", "existing.form"),
-    ("aws", {"storage.home": {**EFS, "existing": "vol-01234567"}}, "home.existing", "existing.form"),
-    ("gcp", {"storage.home": {"existing": "vol-01234567/x"}}, "home.existing", "existing.form"),
-    ("aws", {"storage.home": {**EXPORT, "size_gib": 9}}, "home.size_gib", "existing.other-keys"),
-    ("aws", {"storage.home": {**EXPORT, "keep": True}}, "home.keep", "existing.other-keys"),
-    ("aws", {"storage.home": {**EXPORT, **GROUP}}, "home.security_group", "security-group.kind"),
-    ("aws", {"storage.home": {**EFS, **GROUP}}, "home.security_group", "security-group.network"),
+REFUSED: list[Refused] = [
+    ("aws", {"storage.home": {"existing": "fs-01234567"}}, "storage.home.existing", "existing.form"),
+    ("aws", {"storage.home": {**EFS, "existing": "vol-01234567"}}, "storage.home.existing", "existing.form"),
+    ("gcp", {"storage.home": {"existing": "vol-01234567/x"}}, "storage.home.existing", "existing.form"),
+    ("aws", {"storage.home": {**EXPORT, "size_gib": 9}}, "storage.home.size_gib", "existing.other-keys"),
+    ("aws", {"storage.home": {**EXPORT, "keep": True}}, "storage.home.keep", "existing.other-keys"),
+    ("aws", {"storage.home": {**EXPORT, **GROUP}}, "storage.home.security_group", "security-group.kind"),
+    ("aws", {"storage.home": {**EFS, **GROUP}}, "storage.home.security_group", "security-group.network"),
     (
         "aws",
         {"storage.home": {"kind": "efs", **GROUP}},
-        "home.security_group",
+        "storage.home.security_group",
         "security-group.needs-existing",
     ),
-    ("aws", {"storage.scratch": FSX, **IN_VPC}, "scratch.security_group", "security-group.missing"),
-    ("aws", {"storage.scratch": {**FSX, **GROUP}}, "scratch.security_group", "security-group.network"),
+    ("aws", {"storage.scratch": FSX, **IN_VPC}, "storage.scratch.security_group", "security-group.missing"),
+    (
+        "aws",
+        {"storage.scratch": {**FSX, **GROUP}},
+        "storage.scratch.security_group",
+        "security-group.network",
+    ),
     (
         "aws",
         {"storage.home": EFS, "storage.scratch": {**EFS, "path": "/data"}},
-        "scratch.existing",
+        "storage.scratch.existing",
         "existing.twice",
     ),
-    ("gcp", {"storage.home": STORE}, "home.existing", "existing.filestore-network"),
-    ("aws", {"storage.scratch": {**P2, "keep": True}}, "scratch.keep", "keep.needs-network"),
+    ("gcp", {"storage.home": STORE}, "storage.home.existing", "existing.filestore-network"),
+    ("aws", {"storage.scratch": {**P2, "keep": True}}, "storage.scratch.keep", "keep.needs-network"),
     (
         "gcp",
         {"storage.home": {"kind": "filestore", "size_gib": 1024, "keep": True}},
-        "home.keep",
+        "storage.home.keep",
         "keep.needs-network",
     ),
-    ("aws", {"storage.home": {"keep": True, "snapshot": True}}, "home.snapshot", "snapshot.with-keep"),
-    ("aws", {"storage.home": {"kind": "efs", "snapshot": True}}, "home.snapshot", "snapshot.kind"),
+    (
+        "aws",
+        {"storage.home": {"keep": True, "snapshot": True}},
+        "storage.home.snapshot",
+        "snapshot.with-keep",
+    ),
+    ("aws", {"storage.home": {"kind": "efs", "snapshot": True}}, "storage.home.snapshot", "snapshot.kind"),
     (
         "gcp",
         {"storage.home": {"kind": "filestore", "size_gib": 1024, "snapshot": True}},
-        "home.snapshot",
+        "storage.home.snapshot",
         "snapshot.kind",
     ),
-    ("aws", {"storage.scratch.snapshot": True}, "scratch.snapshot", "backup.not-persistent"),
+    ("aws", {"storage.scratch.snapshot": True}, "storage.scratch.snapshot", "backup.not-persistent"),
     (
         "aws",
         {"storage.scratch": {**P2, "snapshot": True, "s3_import": "s3://data"}},
-        "scratch.snapshot",
+        "storage.scratch.snapshot",
         "backup.linked",
     ),
-    ("aws", {"storage.home": {"restore": "vol-01234567"}}, "home.restore", "restore.form"),
-    ("aws", {"storage.home": {"kind": "efs", "restore": "x"}}, "home.restore", "restore.kind"),
-    ("aws", {"storage.scratch": {**P2, "restore": "snap-01234567"}}, "scratch.restore", "restore.form"),
-    ("gcp", {"storage.home": {"gp3": {"iops": 4000}}}, "home.gp3", "gp3.not-aws"),
-    ("aws", {"storage.home": {"kind": "efs", "gp3": {}}}, "home.gp3", "storage.other-kind"),
+    ("aws", {"storage.home": {"restore": "vol-01234567"}}, "storage.home.restore", "restore.form"),
+    ("aws", {"storage.home": {"kind": "efs", "restore": "x"}}, "storage.home.restore", "restore.kind"),
+    (
+        "aws",
+        {"storage.scratch": {**P2, "restore": "snap-01234567"}},
+        "storage.scratch.restore",
+        "restore.form",
+    ),
+    ("gcp", {"storage.home": {"gp3": {"iops": 4000}}}, "storage.home.gp3", "gp3.not-aws"),
+    ("aws", {"storage.home": {"kind": "efs", "gp3": {}}}, "storage.home.gp3", "storage.other-kind"),
     ("aws", {"controller": {"gp3": {"iops": 2000}}}, "controller.gp3.iops", "value.range"),
     (
         "aws",
@@ -90,23 +105,48 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "partitions[0].aws.gp3.throughput_mibs",
         "gp3.throughput",
     ),
-    ("aws", {"storage.buckets": [{"bucket": "gs://d-1", "path": "/d"}]}, "[0].bucket", "bucket.scheme"),
-    ("gcp", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "[0].bucket", "bucket.scheme"),
-    ("gcp", {"storage.buckets": [{"bucket": "gs://goog-1", "path": "/d"}]}, "[0].bucket", "bucket.name"),
-    ("aws", {"storage.buckets": [{"bucket": "d-1", "path": "/d"}]}, "[0].bucket", "value.form"),
+    (
+        "aws",
+        {"storage.buckets": [{"bucket": "gs://d-1", "path": "/d"}]},
+        "storage.buckets[0].bucket",
+        "bucket.scheme",
+    ),
+    (
+        "gcp",
+        {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]},
+        "storage.buckets[0].bucket",
+        "bucket.scheme",
+    ),
+    (
+        "gcp",
+        {"storage.buckets": [{"bucket": "gs://goog-1", "path": "/d"}]},
+        "storage.buckets[0].bucket",
+        "bucket.name",
+    ),
+    (
+        "aws",
+        {"storage.buckets": [{"bucket": "d-1", "path": "/d"}]},
+        "storage.buckets[0].bucket",
+        "value.form",
+    ),
     (
         "aws",
         {"storage.buckets": [{"bucket": "s3://d-1", "path": "/home/d"}]},
-        "[0].path",
+        "storage.buckets[0].path",
         "mount.inside-other",
     ),
     (
         "aws",
         {"storage.home.path": "/data/home", "storage.buckets": [{"bucket": "s3://d-1", "path": "/data"}]},
-        "[0].path",
+        "storage.buckets[0].path",
         "mount.inside-other",
     ),
-    ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/usr"}]}, "[0].path", "mount.system-path"),
+    (
+        "aws",
+        {"storage.buckets": [{"bucket": "s3://d-1", "path": "/usr"}]},
+        "storage.buckets[0].path",
+        "mount.system-path",
+    ),
     (
         "local",
         {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]},
@@ -160,19 +200,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stack", "changes", "path", "code"), REFUSED)
+@each_refusal(REFUSED)
 def test_what_cannot_be_is_one_mistake(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
-    (mistake,) = mistakes(values(stack, changes))
-    assert mistake.path.endswith(path)
-    assert mistake.code == code
+    check_refusal(stack, changes, path, code)
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
-    sentences.check(
-        pytestconfig,
-        __file__,
-        (str(m) for stack, changes, *_ in REFUSED for m in mistakes(values(stack, changes))),
-    )
+    check_sentences(pytestconfig, __file__, REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import ConfigError, StackConfig, load_file, stack_file
-from infra.errors import EXIT_USAGE
+from infra.config import ConfigError, StackConfig, load_file, placeholders, stack_file
+from infra.errors import EXIT_USAGE, UserError
 from tests.support import sentences
 from tests.support.stack_values import CLUSTER
 
@@ -265,6 +265,9 @@ def test_the_sentences(file: Path, pytestconfig: pytest.Config) -> None:
         errors.append(caught.value)
     file.write_text(GOOD + "    image: {id: PLACEHOLDER_IMAGE}\n    budget: {max_usd: 0}\n")
     errors.append(refused(file))
+    unfilled = [mistake for mistake in errors[-1].mistakes if mistake.unfilled]
+    with pytest.raises(UserError) as to_fill_in:
+        placeholders.refuse(file.name, unfilled)
     file.unlink()
     file.mkdir()
     errors.append(refused(file))
@@ -275,7 +278,8 @@ def test_the_sentences(file: Path, pytestconfig: pytest.Config) -> None:
         with pytest.raises(ConfigError) as caught:
             stack_file.check_stack_name(name, file.parent / "empty")
         errors.append(caught.value)
-    sentences.check(pytestconfig, __file__, (text for e in errors for text in map(str, e.mistakes or [e])))
+    texts = [text for e in errors for text in ([*map(str, e.mistakes)] or [e.printed])]
+    sentences.check(pytestconfig, __file__, [*texts, to_fill_in.value.printed])
 
 
 def test_mistakes_of_the_text_stand_with_all_others(file: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import ROOT
+from tests.support.sentences import HEAD as HEAD_OF_TEST
 
 PAGE = ROOT / "docs" / "mistakes.md"
 SENTENCES = Path(__file__).with_name("sentences")
@@ -45,10 +46,13 @@ def _codes(file: Path) -> Iterator[str]:
 def examples() -> dict[str, str]:
     """Return the first message of each code."""
     found: dict[str, str] = {}
-    for file in sorted(SENTENCES.glob("config_*.txt")):
-        for message in file.read_text(encoding="utf-8").strip().split("\n\n"):
-            line, _, _ = message.partition("\n")
-            found.setdefault(line.rpartition("[")[2].rstrip("]"), message)
+    texts = [file.read_text(encoding="utf-8").strip() for file in sorted(SENTENCES.glob("config_*.txt"))]
+    # Warnings, which have no codes, stand with the names of their tests.
+    for text in (text for text in texts if not text.startswith(HEAD_OF_TEST)):
+        for message in text.split("\n\n"):
+            code = re.search(rf"\[({CODE.pattern})\]$", message, re.M)
+            assert code is not None, message
+            found.setdefault(code[1], message)
     return found
 
 
@@ -57,8 +61,8 @@ def rows() -> Iterator[str]:
     yield from ("| code | allowed |", "|---|---|")
     for code, message in sorted(examples().items()):
         allowed = re.search(r"^    allowed +(.*)$", message, re.M)
-        whole = re.sub(r"^Pulumi\.\w+\.yaml[,:]? ", "", message.rpartition(" [")[0])
-        yield f"| `{code}` | {_cell(allowed[1] if allowed else whole)} |"
+        whole = re.sub(r"^Pulumi\.\w+\.yaml[,:]? ", "", message.rpartition("[")[0])
+        yield f"| `{code}` | {_cell(allowed[1] if allowed else ' '.join(whole.split()))} |"
 
 
 def _cell(text: str) -> str:

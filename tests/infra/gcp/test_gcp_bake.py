@@ -11,11 +11,11 @@ import pulumi_command as command
 import pytest
 
 from infra.clouds import recipes
-from infra.errors import UserError
 from infra.gcp.bake import GcpImages, image_name
 from node.model import ClusterDesign, Image
 from operations.clouds.cloud import Machine
 from operations.gcp import __main__
+from tests.support import sentences
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, CPU, GPU, LOGIN, declare, gcp_design
 from tests.support.gcp_rules import weaknesses
@@ -178,21 +178,21 @@ def test_it_waits_until_the_machine_is_done_and_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "seconds", "message"),
+    ("look", "seconds", "code", "named"),
     [
-        (("running", report("failed")), 60.0, r"failed to boot at step packages: no network\n  E: cannot"),
-        (("stopped", report("failed")), 60.0, r"failed to boot at step packages: no network\n  E: cannot"),
-        (("stopped", None), 60.0, "has stopped and has not reported .* console c-compute-1"),
-        (("stopped", report("ready", started=5.0)), 60.0, "has stopped and has not reported"),
-        (("stopped", report("booting")), 60.0, "was stopped at step packages.*start c-compute-1"),
-        (("gone", None), 60.0, "no machine c-compute-1: somebody has ended it"),
-        (("running", report("booting")), -1.0, "has not become an image within"),
+        (("running", report("failed")), 60.0, "boot.step-failed", ["packages", "no network\n  E: cannot"]),
+        (("stopped", report("failed")), 60.0, "boot.step-failed", ["packages", "no network\n  E: cannot"]),
+        (("stopped", None), 60.0, "image.not-reported", ["console c-compute-1"]),
+        (("stopped", report("ready", started=5.0)), 60.0, "image.not-reported", ["console c-compute-1"]),
+        (("stopped", report("booting")), 60.0, "image.machine-stopped", ["packages", "start c-compute-1"]),
+        (("gone", None), 60.0, "image.machine-gone", ["c-compute-1"]),
+        (("running", report("booting")), -1.0, "image.late", ["console c-compute-1"]),
     ],
 )
 def test_what_goes_wrong_is_one_message(
-    look: tuple[str, dict[str, Any] | None], seconds: float, message: str
+    look: tuple[str, dict[str, Any] | None], seconds: float, code: str, named: list[str]
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with sentences.raises(code, *named):
         wait(("running", None), look, seconds=seconds)
 
 

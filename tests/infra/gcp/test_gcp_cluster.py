@@ -3,7 +3,6 @@ provider."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from node.model import ClusterDesign, Image, Settings
 from node.published import parse_settings
 from node.sites import GcpSite
 from operations.gcp import __main__
+from tests.support import whole_cluster
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import (
     CONTROLLER,
@@ -34,9 +34,8 @@ from tests.support.gcp_mocks import (
     gcp_ssh_design,
 )
 from tests.support.gcp_rules import weaknesses
-from tests.support.recorder import Recorder, counts, custom, needs
+from tests.support.recorder import Recorder, counts, needs
 
-COMMAND = "command:local:Command"
 INSTANCE = "gcp:compute/instance:Instance"
 TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 PARTS = {
@@ -61,17 +60,6 @@ VARIANTS = {
 }
 
 
-_made: dict[tuple[str, bool], tuple[Recorder, list[Any]]] = {}
-
-
-def told(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
-    """The cluster's resources and its outputs, declared once for all tests."""
-    key = repr(design), preview
-    if key not in _made:
-        _made[key] = declared(design, preview)
-    return _made[key]
-
-
 def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
     seen: list[Any] = []
 
@@ -83,8 +71,7 @@ def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, li
     return declare(program, preview=preview, gcp=Machines(preview=preview)), seen
 
 
-def cluster(design: ClusterDesign, *, preview: bool = False) -> Recorder:
-    return told(design, preview)[0]
+cluster = whole_cluster.Clusters(declared)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -102,15 +89,9 @@ def test_a_preview_names_what_will_be_made(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_cluster_is_its_parts_the_termination_the_head_and_the_wait(variant: str) -> None:
-    made = cluster(VARIANTS[variant])
-    children = {name for name, parent in made.parents().items() if parent == "c"}
     baked = ("images",) if variant == "baked" else ()
-    assert children == {f"c-{part}" for part in (*PARTS, *baked, "head", "termination", "ready")}
-    commands = {name for name, kind in made.types().items() if kind == COMMAND}
-    assert {name for name in commands if not name.startswith("c-images-")} == {"c-termination", "c-ready"}
-    assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
-    components = [name for name, asked in made.asked.items() if not asked.custom]
-    assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
+    parts = (*PARTS, *baked, "head", "termination", "ready")
+    whole_cluster.check_parts(cluster(VARIANTS[variant]), parts)
 
 
 def test_machines_are_those_of_the_design_and_no_node() -> None:
@@ -123,44 +104,26 @@ def test_machines_are_those_of_the_design_and_no_node() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_head_goes_then_the_termination_then_all_that_nodes_stand_on(variant: str) -> None:
-    """Every custom resource is deleted either before or after the termination of nodes."""
-    made = cluster(VARIANTS[variant])
-    needed = needs(made)
-    on_the_head = {name for name in custom(made) if "c-termination" in needed[name]}
-    hosts = [host.name for host in VARIANTS[variant].hosts]
-    assert on_the_head == {"c-ready", *(f"c-head-{host}{part}" for host in hosts for part in ("", "-disk"))}
-    below = custom(made) - on_the_head - {"c-termination"}
-    assert below == {name for name in needed["c-termination"] if made.asked[name].custom}
-    assert below > {
-        "c-instance-templates-cpu",
-        "c-instance-templates-gpu",
-        "c-addresses-controller",
-        "c-accounts-controller",
-    }
+    hosts = [f"c-head-{host.name}{part}" for host in VARIANTS[variant].hosts for part in ("", "-disk")]
+    last = ["instance-templates-cpu", "instance-templates-gpu", "addresses-controller", "accounts-controller"]
+    first = [*hosts, "c-ready"]
+    whole_cluster.check_destruction(cluster(VARIANTS[variant]), first, [f"c-{name}" for name in last])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_login_machines_go_before_the_controller(variant: str) -> None:
-    made = cluster(VARIANTS[variant])
-    for name in (f"c-head-{host.name}" for host in VARIANTS[variant].hosts if host.role == "login"):
-        assert "c-head-controller" in made.after(name)
+    whole_cluster.check_login_machines_go_first(cluster(VARIANTS[variant]))
 
 
 def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
-    made = cluster(gcp_design()).inputs("c-termination")
-    assert made["create"] == "true"
-    assert "update" not in made
-    python, flag, module, *words = made["delete"].split()
-    assert (python, flag, module) == (".venv/bin/python", "-m", __main__.__package__)
-    options = __main__.parse(words)
-    assert (options.verb, options.project, options.cluster) == ("terminate-nodes", "acme-ml", "c")
+    options = whole_cluster.terminates(cluster(gcp_design()), __main__)
+    assert (options.project, options.cluster) == ("acme-ml", "c")
     assert (options.region, options.zone) == ("europe-west4", "europe-west4-a")
-    assert options.seconds <= 1800, "bounded in time"
 
 
 def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
     needed = needs(cluster(gcp_ssh_design()))["c-head-controller"]
-    assert needed >= {"c-bundle-current", "c-bundle-code", "c-bundle-settings", "c-bundle-loader"}
+    assert needed >= whole_cluster.CODE
     assert needed >= {"c-network-nat", "c-secrets-munge", "c-storage-home", "c-identity-controller-launcher"}
 
 
@@ -224,19 +187,15 @@ def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
 
 
 def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
-    twice = [declared(gcp_design())[0] for _ in range(2)]
-    texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in twice]
-    assert texts[0] == texts[1]
-    assert str(__main__.__file__).removesuffix("/operations/gcp/__main__.py") not in texts[0]
+    one, same = (declared(gcp_design())[0] for _ in range(2))
+    whole_cluster.check_commands(one, same, __main__)
 
 
 # --- the inventory ----------------------------------------------------------------------------------------
 
 
 def inventory(design: ClusterDesign) -> dict[str, Any]:
-    (found,) = told(design)[1]
-    assert set(found) == {*Inventory.__annotations__, "host", "user"}
-    return dict(found)
+    return cluster.inventory(design, keys=Inventory.__annotations__, also=("host", "user"))
 
 
 def test_the_inventory_of_a_cluster_with_a_public_login_machine() -> None:
@@ -276,7 +235,7 @@ def test_only_the_proxy_needs_a_proxy_command() -> None:
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:
-    assert told(gcp_design(), preview=True)[1] == []
+    assert cluster.told(gcp_design(), preview=True)[1] == []
 
 
 # --- baked images -----------------------------------------------------------------------------------------

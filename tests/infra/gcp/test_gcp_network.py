@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from infra.clouds import firewall
-from infra.errors import UserError
 from infra.gcp import names
 from infra.gcp.names import labels, value
 from infra.gcp.network import IAP, GcpNetwork, check_zones, ingress_rules, subnetwork_cidr, with_zones
 from node.model import Access, ClusterDesign, Network
+from tests.support import sentences
 from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import (
     CPU,
@@ -295,18 +295,16 @@ def test_each_zone_is_asked_once() -> None:
 def test_a_machine_that_a_zone_does_not_offer_is_named_with_it() -> None:
     both = {"n1-standard-2": 2, "n1-standard-8": 8}
     design = gcp_design(partitions=(CPU, replace(GPU, zones=(B,))))
-    with pytest.raises(UserError, match=rf"partition gpu: .* does not offer n1-standard-8 in {B}"):
+    with sentences.raises("zones.no-machine", B, "n1-standard-8"):
         compared(design, europe_west4_a=both, europe_west4_b={"n1-standard-2": 2})
-    with pytest.raises(UserError, match=rf"controller: .* does not offer n1-standard-2 in {A}"):
+    with sentences.raises("zones.no-machine", A, "n1-standard-2"):
         compared(design, europe_west4_a={"n1-standard-8": 8}, europe_west4_b=both)
 
 
 def test_a_machine_that_is_not_what_the_snapshot_says_is_named() -> None:
     """Otherwise Slurm would drain the nodes one after another."""
     offered = {"n1-standard-2": 2, "n1-standard-8": 6}
-    with pytest.raises(
-        UserError, match=r"n1-standard-8 has 6 vCPUs .* and the snapshot says 8.*\.instance_types\."
-    ):
+    with sentences.raises("machine.vcpus", "n1-standard-8", "instance_types"):
         compared(gcp_design(), europe_west4_a=offered)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from infra.aws.tags import CLUSTER, store
 from infra.clouds.commands import PYTHON, ClusterRef, WaitRequest
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from node.model import Access
 from operations.aws import account as access
 from operations.aws import machines
@@ -18,6 +18,7 @@ from operations.aws.cloud import AwsCloud
 from operations.clouds import commands
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
 from operations.clouds.commands import Waiter
+from tests.support import sentences
 from tests.support.aws_account import BUCKET_NAME, KEY, REGION, Account, account, moto, nobody
 
 __all__ = ["account", "moto", "nobody"]
@@ -106,7 +107,7 @@ def test_ssh_access_follows_the_access_mode() -> None:
 def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
     cloud = AwsCloud(ClusterRef("c", REGION))
     assert cloud.user(Access("ssh", user="admin")) == "admin"
-    with pytest.raises(UserError, match="there are no credentials") as caught:
+    with sentences.raises("aws.no-credentials") as caught:
         cloud.machines()
     assert caught.value.exit_code == EXIT_REFUSED
 
@@ -154,6 +155,6 @@ def test_a_machine_says_of_which_stack_it_is(account: Account) -> None:
 
 def test_without_the_library_its_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(UserError, match=r"pyproject\.toml has it in the group aws") as caught:
+    with sentences.raises("aws.no-client", "pyproject.toml") as caught:
         access.require()
     assert caught.value.exit_code == EXIT_REFUSED

@@ -14,10 +14,10 @@ from botocore.awsrequest import AWSResponse
 
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, RECIPE, ROLE
-from infra.errors import UserError
 from infra.program.stack import Stack
 from operations.aws import __main__, images, machines
 from operations.aws import account as access
+from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.checkout import ROOT
 
@@ -215,7 +215,7 @@ def test_a_build_that_does_not_end_is_named(
     account.run(1, "c", role="image")
     busy = builder.build("c-compute-1", "TESTING")
     builder.lag = 10**6
-    with pytest.raises(UserError, match=rf"1 image builds of cluster c have not ended .*{busy}\. Run the"):
+    with sentences.raises("aws.builds-left", busy):
         remove_all(account, builder)
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, log_group, store
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
 from operations.aws import leftovers
+from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.checkout import ROOT
 
@@ -123,7 +124,7 @@ def test_a_service_that_may_not_be_asked_is_said_in_one_line_and_another_failure
         "not looked for, because your user or role on AWS may not: Lustre file systems (Describe), EFS file "
         "systems (Describe), buckets (Describe), secrets (Describe), log groups (Describe)"
     ]
-    with pytest.raises(UserError, match="have expired") as caught:
+    with sentences.raises("aws.credentials-expired") as caught:
         leftovers.leftovers(Refusing("ExpiredTokenException"), "c", silent)
     assert caught.value.exit_code == EXIT_REFUSED
 

@@ -12,10 +12,10 @@ from botocore.awsrequest import AWSResponse
 
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, ROLE
-from infra.errors import UserError
 from infra.program.stack import Stack
 from operations.aws import machines
 from operations.clouds import commands
+from tests.support import sentences
 from tests.support.aws_account import Account, account, moto, nobody
 from tests.support.checkout import ROOT
 
@@ -55,7 +55,7 @@ def test_many_are_ended_in_few_calls(account: Account, monkeypatch: pytest.Monke
 def test_what_aws_refuses_is_said_in_its_words(account: Account) -> None:
     (node,) = account.nodes("cpu-0", 1)
     account.ec2.modify_instance_attribute(InstanceId=node, DisableApiTermination={"Value": True})
-    with pytest.raises(UserError, match=r"AWS refused TerminateInstances: OperationNotPermitted: .*" + node):
+    with sentences.raises("aws.refused", "TerminateInstances", "OperationNotPermitted", varies=[node]):
         terminate(account)
 
 
@@ -66,7 +66,7 @@ def test_one_that_aws_refuses_keeps_no_other_from_its_end(
     monkeypatch.setattr(machines, "BATCH", 2)
     nodes = account.nodes("cpu-[0-4]", 5)
     account.ec2.modify_instance_attribute(InstanceId=nodes[0], DisableApiTermination={"Value": True})
-    with pytest.raises(UserError, match=r"AWS refused TerminateInstances: OperationNotPermitted: .*"):
+    with sentences.raises("aws.refused", "TerminateInstances", varies=[nodes[0]]):
         terminate(account)
     states = account.states()
     assert [states[node] for node in nodes] == ["running", *["terminated"] * 4]
@@ -87,7 +87,7 @@ def test_what_is_loose_and_cannot_go_keeps_nothing_else_here(account: Account) -
         return code and (AWSResponse("", status, {}, None), {"Error": {"Code": code, "Message": "its words"}})
 
     account.ec2.meta.events.register("before-call.ec2.DeleteVolume", refuse)
-    with pytest.raises(UserError, match="AWS refused DeleteVolume: VolumeInUse"):
+    with sentences.raises("aws.refused", "DeleteVolume", "VolumeInUse"):
         terminate(account)
     assert len(account.ec2.describe_volumes()["Volumes"]) == 2
     account.ec2.meta.events.unregister("before-call.ec2.DeleteVolume", refuse)

@@ -8,10 +8,11 @@ import pytest
 
 from infra.clouds import shell
 from infra.clouds.cluster import parse_boot_facts
-from infra.errors import NotUpError, UserError
+from infra.errors import NotUpError
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign
 from operations.clouds import ssh_access
+from tests.support import sentences
 from tests.support.doubles import design
 from tests.support.fake_cloud import KEY, FakeCloud, FakeProvider
 
@@ -46,13 +47,13 @@ def test_one_behind_a_proxy_is_reached_from_any_folder(cloud: FakeCloud) -> None
 
 
 def test_what_is_not_up_is_told_from_what_is_half_up_and_from_what_was_stopped(cloud: FakeCloud) -> None:
-    with pytest.raises(NotUpError, match=r"^stack test is not up: bring it up with"):
+    with sentences.raises("cluster.not-up", kind=NotUpError):
         find(FakeCloud())
     cloud.report("controller", "booting", host_keys=[])
-    with pytest.raises(NotUpError, match="id-controller, is booting and has not published its SSH host keys"):
+    with sentences.raises("ssh.booting", kind=NotUpError):
         find(cloud)
     cloud.set_state("controller", "stopped")
-    with pytest.raises(UserError, match="is stopped: start it with `cloud start id-controller`") as caught:
+    with sentences.raises("ssh.machine-stopped", "`cloud start id-controller`") as caught:
         find(cloud)
     assert not isinstance(caught.value, NotUpError)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.errors import UserError
 from operations.clouds import commands
+from tests.support import sentences
 from tests.support.fake_cloud import FakeCloud, Pauses
 
 
@@ -62,6 +62,6 @@ def test_what_is_ending_is_waited_for_and_not_asked_again(cloud: FakeCloud) -> N
 def test_what_does_not_end_is_named_after_the_time_is_up(cloud: FakeCloud) -> None:
     cloud.run("cpu-5", "compute")
     cloud.obeys = False
-    with pytest.raises(UserError, match=r"1 machine .* has not ended within 0 s: cpu-5 \(id-cpu-5\)"):
+    with sentences.raises("cloud.machines-left", "id-cpu-5"):
         terminate(cloud, seconds=0)
     assert "remove loose" not in cloud.did

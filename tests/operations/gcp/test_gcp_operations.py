@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from infra.clouds.commands import WaitRequest
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_REFUSED
 from infra.gcp import access
 from operations.clouds import commands
 from operations.clouds import commands as shared_operations
 from operations.gcp import __main__, account, cloud
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
 from tests.support.gcp_mocks import gcp_design
@@ -82,7 +83,7 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "execvp", missing)
-    with pytest.raises(UserError, match="`gcloud` is not on PATH") as caught:
+    with sentences.raises("cloud.tool-missing", "`gcloud`") as caught:
         __main__.proxy(options)
     assert caught.value.exit_code == EXIT_REFUSED
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from infra.clouds.commands import ClusterRef, WaitRequest
-from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.errors import EXIT_REFUSED, NotUpError
 from infra.gcp import access
 from infra.program.stack import Stack
 from node.model import ClusterDesign
 from operations.clouds import commands, ssh_access
 from operations.gcp.cloud import KEY_SECONDS, GcpCloud, bring_key
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
 from tests.support.gcp_mocks import gcp_design, gcp_ssh_design
@@ -120,14 +121,14 @@ def test_a_user_without_a_name_on_machines_gets_one(there: Project, home: Path) 
 
 def test_an_organisation_that_takes_no_keys_is_said(there: Project, home: Path) -> None:
     there.managed = False
-    with pytest.raises(UserError, match=r"OS Login does not take a key for ada@example\.com") as caught:
+    with sentences.raises("gcp.os-login", "ada@example.com") as caught:
         bring_key(there.account, home / ".ssh", NOW)
     assert caught.value.exit_code == EXIT_REFUSED
 
 
 def test_without_a_key_of_ones_own_nothing_is_asked(there: Project, home: Path) -> None:
     (home / ".ssh" / "id_ed25519.pub").unlink()
-    with pytest.raises(UserError, match="you have no SSH key"):
+    with sentences.raises("ssh.no-key"):
         bring_key(there.account, home / ".ssh", NOW)
     assert there.calls == []
 
@@ -156,18 +157,18 @@ def test_a_machine_with_a_public_address_needs_no_proxy(there: Project) -> None:
 
 
 def test_no_machine_is_not_up_and_a_booting_one_half(there: Project) -> None:
-    with pytest.raises(NotUpError, match=r"^stack test is not up: bring it up"):
+    with sentences.raises("cluster.not-up", kind=NotUpError):
         find(there, gcp_design())
     there.bucket()
     there.head()
-    with pytest.raises(NotUpError, match="is booting and has not published its SSH host keys"):
+    with sentences.raises("ssh.booting", kind=NotUpError):
         find(there, gcp_design())
 
 
 def test_a_machine_that_somebody_stopped_is_told_how_to_start(there: Project) -> None:
     there.head(status="TERMINATED")
     line = f"gcloud compute instances start c-controller --project p-1 --zone {ZONE}"
-    with pytest.raises(UserError, match=line):
+    with sentences.raises("ssh.machine-stopped", line):
         find(there, gcp_design())
 
 
@@ -211,5 +212,5 @@ def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(there: Project)
     there.head()
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
     line = f"gcloud compute instances get-serial-port-output c-controller --project p-1 --zone {ZONE}"
-    with pytest.raises(UserError, match=rf"has not reported within 0 s.*{line}"):
+    with sentences.raises("boot.late", line):
         commands.Waiter(wish, cloud(there), print, seconds=0).facts()

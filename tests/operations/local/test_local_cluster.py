@@ -21,6 +21,7 @@ from node.model import SlurmSettings
 from node.processes import ProcessId
 from operations.local import __main__ as entry
 from operations.local import benchmark, cluster, system_packages
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -182,19 +183,24 @@ def test_a_failed_boot_is_told_with_its_step_and_made_anew(published: FakeMachin
 
 
 @pytest.mark.parametrize(
-    ("outcome", "seconds", "words"),
+    ("outcome", "seconds", "code", "named"),
     [
         # Long before its time is up: nobody is there any more who could boot.
-        ("mute", 60.0, "ended during its boot(.|\n)*the loader cannot start"),
-        ("booting", 0.7, "waited 0.7 s for the contr"),
+        ("mute", 60.0, "boot.ended", "the loader cannot start"),
+        ("booting", 0.7, "boot.late", "0.7 s"),
     ],
 )
 def test_a_boot_that_does_not_end_is_told(
-    published: FakeMachines, monkeypatch: pytest.MonkeyPatch, outcome: str, seconds: float, words: str
+    published: FakeMachines,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    seconds: float,
+    code: str,
+    named: str,
 ) -> None:
     monkeypatch.setattr(cluster, "HEAD_START_SECONDS", seconds)
     published.outcome(outcome)
-    with pytest.raises(UserError, match=words):
+    with sentences.raises(code, named):
         published.do("head-up")
 
 
@@ -240,7 +246,7 @@ def test_down_works_with_the_agent_dead(published: FakeMachines, capsys: pytest.
 def test_an_agent_that_cannot_start_says_why(local: FakeMachines, monkeypatch: pytest.MonkeyPatch) -> None:
     agent_file = local.project / "localcloud" / "agent.py"
     agent_file.write_text("raise SystemExit('no agent today')\n")
-    with pytest.raises(UserError, match=r"agent did not start(.|\n)*no agent today"):
+    with sentences.raises("agent.not-started", "no agent today"):
         local.do("cloud-up")
 
 

@@ -12,13 +12,13 @@ import pytest
 from cli.doctor.finding import Severity
 from cli.local.diagnosis.cluster import containers
 from cli.local.diagnosis.cluster import images as cached_images
-from infra.errors import UserError
 from localcloud import cgroups, images, layers
 from localcloud.containers import read_isolation
 from node.model import CONTAINER, PROCESS, ClusterDesign
 from operations.local import containers as container_machines
 from operations.local import system_packages
 from operations.local.agent import end_cluster
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.containers import need_containers
 from tests.support.doubles import design
@@ -98,7 +98,7 @@ def test_what_is_not_possible_stops_only_those_who_want_it() -> None:
 def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = FakeMachines(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UserError, match="machines are processes then") as raised:
+    with sentences.raises("containers.not-possible") as raised:
         machines.do("cloud-up", "{}", kind=CONTAINER)
     assert raised.value.exit_code == 3
     assert not machines.run.path.exists()
@@ -126,7 +126,7 @@ def test_a_cluster_that_is_up_keeps_its_kind_of_machines(
         assert read_isolation(machines.run.path) == PROCESS
         (machines.run.bucket / "loader.py").write_text("import time; time.sleep(300)")
         machines.launch("controller", role="controller")
-        with pytest.raises(UserError, match="down --stack test"):
+        with sentences.raises("cluster.other-kind", "`./cluster down --stack test`"):
             machines.do("cloud-up", "{}", kind=CONTAINER)
     finally:
         end_cluster(machines.run)

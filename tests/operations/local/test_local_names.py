@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import addresses, network
 from node.sites import LocalSite
@@ -122,9 +125,7 @@ def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     monkeypatch.setattr(names, "_probe", lambda _address: "unshare: Operation not permitted")
     local.do("cloud-up")
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "by name" in line]
-    assert sentence.startswith(
-        "nodes do not know each other by name here, nor do programs without SLURM_CONF"
-    )
+    assert sentence.startswith("nodes do not know each other by name here, they share this host's /tmp")
     assert "(unshare: Operation not permitted)" in sentence
     local.publish(DESIGN)
     local.do("head-up")
@@ -175,3 +176,96 @@ def _stub_tool(local: FakeMachines) -> None:
     local.run.tool.touch()
     (local.run.path / "etc").mkdir(exist_ok=True)
     (local.run.path / "etc" / "slurm.conf").touch()
+
+
+# --- /tmp ------------------------------------------------------------------------------------------------
+
+STACK_FILE = """
+config:
+  slurm-stacks:cluster:
+    provider: local
+    hooks: [{{role: compute, source: {tmp}/hook.sh}}]
+  slurm-stacks:benchmark:
+    script: train.py
+    container: {tmp}/bundle
+    arguments: [--data={tmp}/data, --out, {tmp}/none, /tmp, "text /tmp", 7]
+"""
+
+
+@pytest.fixture
+def in_tmp() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="local-names-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+def test_what_machines_see_in_tmp_besides_their_own_files(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    project, home, cache = in_tmp / "a checkout", in_tmp / "home", in_tmp / "cache"
+    for folder in (project, home, in_tmp / "elsewhere"):
+        folder.mkdir()
+    (project / "Pulumi.test.yaml").write_text(STACK_FILE.format(tmp=in_tmp))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    wanted = [locations.run_root(), project, home, cache / "slurm-stacks"]
+    wanted += [in_tmp / name for name in ("bundle", "data", "hook.sh", "none")]
+    stack = Stack(project, "test")
+    assert names.shared_in_tmp(stack) == sorted(map(str, wanted))
+
+    (project / "Pulumi.test.yaml").write_text("config: [\n")
+    (tmp_path / "home").symlink_to(in_tmp / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wanted = [locations.run_root(), project, home / "state" / "slurm-stacks", in_tmp / "elsewhere"]
+    assert names.shared_in_tmp(stack) == sorted(map(str, wanted)), "where a link leads"
+
+
+@needs_views
+def test_a_nodes_tmp_begins_empty_and_ends_with_it(local: FakeMachines) -> None:
+    local.do("cloud-up")
+    local.publish(DESIGN)
+    folder = local.run.path / "tmp" / "debug-0"
+    folder.mkdir(parents=True)
+    (folder / "former").touch()
+    pid = launch(local, "debug-0")
+    seen = Path(f"/proc/{pid}/root/tmp")
+    assert seen.samefile(folder)
+    assert not (folder / "former").exists()
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    (seen / "own" / "closed").mkdir(parents=True)
+    (seen / "own" / "closed").chmod(0)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: list(folder.parent.iterdir()) == [], 60, "the end of a dead machine's files")
+
+    launch(local, "debug-1")
+    local.call("terminate", ids=[local.machines()["debug-1"]])
+    assert list(folder.parent.iterdir()) == []
+
+
+@needs_views
+def test_a_killed_agents_machines_keep_their_tmp_until_they_end(local: FakeMachines) -> None:
+    local.do("cloud-up")
+    local.publish(DESIGN)
+    local.do("head-up")
+    _stub_tool(local)
+    pid = launch(local, "debug-0")
+    os.kill(local.agent().pid, signal.SIGKILL)
+    (Path(f"/proc/{pid}/root/tmp") / "file").touch()
+    cluster.repair(Stack(local.project, "test"), lambda _text: None)
+    folder = local.run.path / "tmp" / "debug-0"
+    assert (folder / "file").exists()
+    local.call("terminate", ids=[local.machines()["debug-0"]])
+    assert not folder.exists()
+
+
+@needs_views
+def test_the_head_has_this_hosts_tmp(local: FakeMachines) -> None:
+    local.do("cloud-up")
+    local.publish(DESIGN)
+    for role in ("controller", "login"):
+        local.launch(role, role=role)
+        until(lambda role=role: local.booted(role), 60, role)  # type: ignore[misc]
+        assert Path(f"/proc/{local.process(role).pid}/root/tmp").samefile("/tmp")
+    assert not (local.run.path / "tmp").exists()

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
-from infra.errors import UserError
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
 from node import rpc
 from node.processes import ProcessId, caller, with_environment
+from operations import waiting
 from operations.local import agent, cluster
 from operations.local.run_directory import RunDirectory
+from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
@@ -134,6 +135,7 @@ def test_an_agent_that_another_command_has_just_started_has_its_own_time(
     clock, hung, starts = Clock(), ProcessId(11, 1), ProcessId(12, 2)
     ended: list[ProcessId] = []
     monkeypatch.setattr(agent, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(agent, "_kill", ended.append)
     monkeypatch.setattr(agent, "agent_process", lambda _run: starts if ended else hung)
     monkeypatch.setattr(agent, "agent_answers", lambda _run: clock.now > 1.8 * agent.HUNG_SECONDS)
@@ -158,6 +160,7 @@ def test_an_agent_that_gave_way_to_one_that_ended_is_followed_by_another(
         return other if 0 < clock.now < 3 else None
 
     monkeypatch.setattr(agent, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(agent, "_spawn", spawn)
     monkeypatch.setattr(agent, "agent_process", looked)
     monkeypatch.setattr(agent, "agent_answers", lambda _run: len(spawned) == 2)
@@ -285,7 +288,7 @@ def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> Non
     ]
     assert local.process("controller").alive()
     (local.run.bucket / "loader.py").unlink()
-    with pytest.raises(UserError, match=r"bucket/loader\.py(.|\n)*down --stack test"):
+    with sentences.raises("cluster.part-gone", "bucket/loader.py", "`./cluster down --stack test`"):
         cluster.repair(Stack(local.project, "test"), said.append)
 
 

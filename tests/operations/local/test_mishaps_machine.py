@@ -15,6 +15,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from operations.local import run_directory
+from tests.support import sentences
 
 
 @pytest.fixture
@@ -59,7 +60,9 @@ def test_the_user_is_whom_the_system_knows(home: Path, monkeypatch: pytest.Monke
 
 def test_a_user_without_a_name_is_told_how_to_get_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nameless(monkeypatch)
-    with pytest.raises(UserError, match=r"has no name on this machine(.|\n)*/etc/passwd") as caught:
+    with sentences.raises(
+        "host.not-ready", varies=[f"user {os.getuid()}", f"me:x:{os.getuid()}:{os.getgid()}"]
+    ) as caught:
         host_checks.check()
     assert caught.value.exit_code == EXIT_REFUSED
 
@@ -77,7 +80,7 @@ def test_without_a_home_the_database_is_asked(
     assert locations.state_root() == known / ".local" / "state" / "slurm-stacks"
     assert locations.cache_root() == known / ".cache" / "slurm-stacks"
     nameless(monkeypatch)
-    with pytest.raises(UserError, match=r"has no home folder: .* Set HOME to a folder") as caught:
+    with sentences.raises("user.no-home", varies=[f"user {os.getuid()}"]) as caught:
         locations.state_root()
     assert caught.value.exit_code == EXIT_REFUSED
     assert len(host_checks.problems()) == 1, "one thing is missing, whatever needs it"
@@ -122,15 +125,13 @@ def test_what_sudo_has_left_is_taken_back(
     folders.make_state_dir(Stack(tmp_path, "local"))
     owner = os_errors.user_name(somebody_else(monkeypatch))
     root = tmp_path / locations.STATE_FOLDER
-    with pytest.raises(UserError) as caught:
+    take_back = f"sudo chown -R 12345 '{root}'"
+    with sentences.raises("folder.foreign", "user 12345", take_back, varies=[owner]) as caught:
         folders.make_state_dir(Stack(tmp_path, "local"))
-    assert str(caught.value) == (
-        f"{root} belongs to {owner}, and you are user 12345. Take it back (sudo chown -R 12345 '{root}')."
-    )
     assert caught.value.exit_code == EXIT_REFUSED
     monkeypatch.setattr(os, "getuid", lambda: 0)
     if owner != "root":
-        with pytest.raises(UserError, match=r"you are root\. Run \./cluster without sudo\.$"):
+        with sentences.raises("folder.foreign", "you are root", "without sudo", varies=[owner]):
             folders.make_state_dir(Stack(tmp_path, "local"))
 
 
@@ -144,24 +145,24 @@ def test_nobody_is_told_to_take_a_folder_of_the_systems(home: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "words"),
+    ("number", "status", "code"),
     [
-        (errno.ENOSPC, 1, r"no space left for {path}: \d+ MiB are free there. Make room and run the command"),
-        (errno.EDQUOT, 1, r"no space left for {path}"),
-        (errno.EROFS, 3, "{path}: Read-only file system. Use a folder that you can write."),
-        (errno.EIO, 1, "{path}: Input/output error"),
-        (errno.EACCES, 3, "{path}: permission denied; .* has the mode"),
+        (errno.ENOSPC, 1, "system.no-space"),
+        (errno.EDQUOT, 1, "system.no-space"),
+        (errno.EROFS, 3, "system.unusable"),
+        (errno.EIO, 1, "system.error"),
+        (errno.EACCES, 3, "system.denied"),
     ],
     ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else "",
 )
 def test_an_error_is_one_sentence_with_its_path(
-    home: Path, tmp_path: Path, number: int, code: int, words: str
+    home: Path, tmp_path: Path, number: int, status: int, code: str
 ) -> None:
     path = tmp_path / "folder" / "file"
     explained = os_errors.explain(OSError(number, os.strerror(number), str(path)))
-    with pytest.raises(UserError, match=words.replace("{path}", str(path))):
+    with sentences.raises(code, path):
         raise explained
-    assert explained.exit_code == code
+    assert explained.exit_code == status
     assert str(os_errors.explain(OSError(number, os.strerror(number)), path)) == str(explained)
 
 

@@ -201,6 +201,7 @@ class Ec2Launches:
         partition, identity = self._design.partition(group.partition), self._templates[group.partition]
         template = self._template_of(group, identity)
         tags = {
+            **self._design.tags,
             "Name": f"{self._cluster}-{partition.name}",
             ec2_names.CLUSTER: self._cluster,
             ec2_names.STACK: self._design.stack,

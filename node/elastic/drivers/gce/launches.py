@@ -362,6 +362,7 @@ class GceLaunches:
     def _request(self, group: LaunchGroup, nodes: Sequence[str], zone: str, least: int) -> dict[str, Any]:
         template = self._templates[group.partition]
         labels = {
+            **self._design.tags,
             gce_names.CLUSTER: self._cluster,
             gce_names.STACK: gce_names.value(self._design.stack),
             gce_names.ROLE: gce_names.COMPUTE,
