@@ -1,9 +1,10 @@
-"""Has Slurm read its configuration again, at a moment at which slurmctld survives it.
+"""Has Slurm read its configuration again, at a moment at which slurmctld and jobs survive it.
 
 From 23.11 on `scontrol reconfigure` replaces slurmctld's process. It kills the scripts that run (prologs and
-epilogs of slurmctld), which the new process repeats. Before 23.11.8 slurmctld goes on while their ends still
-come in, and may crash (SchedMD's commit a914847a5b). Our prolog runs while a job's nodes boot, so this is no
-rare case: on those releases the configuration is read again only while no such script runs.
+epilogs of slurmctld), which the new process repeats. Many releases handle the ends of these scripts too late
+(`version.reconfigure_survives_scripts`): slurmctld may crash, and a job may begin twice. Our prolog runs
+while a job's nodes boot, so this is no rare case: on those releases the configuration is read again only
+while no such script runs.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Reconfiguration:
             return ""
         return (
             "nodes that are up read the new configuration as soon as no job starts or ends, because "
-            f"slurmctld {version.short(self._release())} may crash if it is reconfigured meanwhile"
+            f"slurmctld {version.short(self._release())} may crash, or begin a job twice, if it is "
+            "reconfigured meanwhile"
         )
 
     def once(self) -> bool:

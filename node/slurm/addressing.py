@@ -141,15 +141,17 @@ def span(first: int, last: int) -> str:
     return str(first) if first == last else f"[{first}-{last}]"
 
 
-def communication(cloud: object, on_loopback: str) -> list[tuple[str, str]]:
+def communication(cloud: object, on_loopback: str, *more: str) -> list[tuple[str, str]]:
     """Return the option with which a daemon of Slurm listens, and all programs look addresses up.
 
     Args:
         cloud: What is known of the provider. Slurm's defaults are right on all but the local cloud.
         on_loopback: The daemon's word for its host's own address. Without it, it listens on every address.
+        more: Further words of the option for the local cloud.
     """
     if not isinstance(cloud, LocalSite):
         return []
     # With IPv4 alone getaddrinfo (AI_ADDRCONFIG) finds nothing while a host has no address but 127.0.0.1.
     parameters = [*(["EnableIPv6"] if cloud.ipv6 else []), *([on_loopback] if cloud.loopback_only else [])]
+    parameters += more
     return [("CommunicationParameters", ",".join(parameters))] if parameters else []

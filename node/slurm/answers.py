@@ -1,4 +1,4 @@
-"""Pure parsers of the output of Slurm 22.05, 23.11 and 24.11.
+"""Pure parsers of the output of Slurm, from 22.05 to 26.05.
 
 Users choose texts such as a job's name, and Slurm takes any byte but NUL in them. So no text shares a reading
 with what decides, or its separators cannot be known.

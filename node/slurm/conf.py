@@ -1,4 +1,4 @@
-"""Renders slurm.conf and the files beside it from the settings, for Slurm 22.05, 23.11 and 24.11.
+"""Renders slurm.conf and the files beside it from the settings, for each release of Slurm from 22.05 on.
 
 The code is pure. There are two kinds of sites. In *process mode* all nodes are daemons of one user on one
 machine; they differ by name, by port and, if the loopback has enough, by address. On *whole machines* (`vm`,
@@ -55,7 +55,7 @@ def render(
     check_paths(settings)
     header = HEADER.format(version=spell(version))
     sections: list[Options] = [
-        _daemons(settings),
+        _daemons(settings, version),
         _security(settings),
         _scheduling(settings),
         _tasks(settings),
@@ -125,7 +125,7 @@ def _line(options: Options) -> str:
     return " ".join(f"{key}={_value(key, value)}" for key, value in options)
 
 
-def _daemons(settings: Settings) -> Options:
+def _daemons(settings: Settings, version: Version) -> Options:
     """Return the options for the daemons: their hosts, ports, users and files."""
     site, folders = settings.site, Folders(settings)
     # %n is the node's name. It is needed in process mode, where all nodes share one file system.
@@ -140,7 +140,7 @@ def _daemons(settings: Settings) -> Options:
         ("SlurmUser", user),
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
         *([("SlurmdUser", user)] if folders.process else []),
-        *communication(site.cloud, "NoCtldInAddrAny"),
+        *communication(site.cloud, "NoCtldInAddrAny", *_no_http(folders, version)),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
         # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes. Without namespaces they
@@ -162,6 +162,11 @@ def _daemons(settings: Settings) -> Options:
         # node's boot.
         ("ReturnToService", 2),
     ]
+
+
+def _no_http(folders: Folders, version: Version) -> tuple[str, ...]:
+    """Return the word that turns HTTP off where users of this host would reach it, who have no munge key."""
+    return ("disable_http",) if folders.process and traits(version).http else ()
 
 
 def _security(settings: Settings) -> Options:
@@ -311,6 +316,9 @@ def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
     if has.private_data_cloud:
         # The name is misleading: with this option, nodes that are powered down are shown too.
         options.append(("PrivateData", "cloud"))
+    if has.http and not folders.process:
+        # Slurm asks nobody who he is there: PrivateData, which would close it, is not set on these releases.
+        options.append(("MetricsType", "metrics/openmetrics"))
     if kinds := gres.kinds(settings.design, lines):
         options.append(("GresTypes", ",".join(kinds)))
     return options

@@ -1,7 +1,7 @@
 """The only client of Slurm's commands: requests to slurmctld as methods, and its answers as types.
 
 The client uses the text output of `scontrol`, `squeue` and `scancel`. The text is stable over releases, but
-the JSON is not: 22.05, 23.11 and 24.11 each have a different schema.
+the JSON is not: every release has a different schema.
 """
 
 from __future__ import annotations

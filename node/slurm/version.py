@@ -1,7 +1,7 @@
 """Slurm's release, and the differences between the releases of the supported distributions.
 
-Debian 12 has 22.05, Ubuntu 24.04 has 23.11, and Debian 13 has 24.11. Every difference that matters here is a
-field of `Traits`. Other code checks a trait, never a version.
+Debian 12 has 22.05, Ubuntu 24.04 has 23.11, Debian 13 has 24.11, and Debian testing has 26.05. Every
+difference that matters here is a field of `Traits`. Other code checks a trait, never a version.
 """
 
 from __future__ import annotations
@@ -39,11 +39,17 @@ def short(text: str) -> str:
     return match[0] if match else text.strip()
 
 
-def reconfigure_survives_scripts(text: str) -> bool:
-    """Return whether slurmctld survives `scontrol reconfigure` while its prolog or epilog runs.
+_SCRIPTS_KILLED: Version = (23, 11)
+_SCRIPTS_AWAITED: Mapping[Version, int] = {(25, 5): 7, (25, 11): 4}
+"""Release -> its first patch with SchedMD's commit 34776eeb61. Later releases have it from the start."""
 
-    From 23.11.0 on a reconfigure kills these scripts, and before 23.11.8 it does not wait for the messages of
-    their end (SchedMD's commit a914847a5b). Earlier releases reconfigure in place and kill no script.
+
+def reconfigure_survives_scripts(text: str) -> bool:
+    """Return whether `scontrol reconfigure` does no harm while slurmctld's prolog or epilog runs.
+
+    From 23.11 on a reconfigure kills these scripts. Before the patches of `_SCRIPTS_AWAITED` slurmctld
+    handles their ends after it has saved its jobs and unloaded plugins, so it may crash, and what such an end
+    changes in a job is lost. Earlier releases reconfigure in place and kill no script.
 
     Args:
         text: The release, as Slurm's programs print it. If it names none, the answer is no.
@@ -51,7 +57,10 @@ def reconfigure_survives_scripts(text: str) -> bool:
     match = _PATCH.search(text)
     if match is None:
         return False
-    return not (23, 11, 0) <= (int(match[1]), int(match[2]), int(match[3] or 0)) < (23, 11, 8)
+    release, patch = (int(match[1]), int(match[2])), int(match[3] or 0)
+    if release < _SCRIPTS_KILLED or release > max(_SCRIPTS_AWAITED):
+        return True
+    return release in _SCRIPTS_AWAITED and patch >= _SCRIPTS_AWAITED[release]
 
 
 def cleans_up_requeued_jobs(text: str) -> bool:
@@ -104,26 +113,49 @@ class Traits:
         boot_time_in_uptime: Whether `slurmd -b` counts the time since its start in whole seconds of the
             kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.02 on it
             uses the clock.
+        http: Whether slurmctld answers HTTP on its port, and has a plugin for metrics (25.11).
     """
 
     private_data_cloud: bool
     cloud_reg_addrs: bool
     cgroup_off: str
     boot_time_in_uptime: bool
+    http: bool
 
 
 TRAITS: Mapping[Version, Traits] = {
     (22, 5): Traits(
-        private_data_cloud=True, cloud_reg_addrs=True, cgroup_off="cgroup/v1", boot_time_in_uptime=True
+        private_data_cloud=True,
+        cloud_reg_addrs=True,
+        cgroup_off="cgroup/v1",
+        boot_time_in_uptime=True,
+        http=False,
     ),
     (23, 11): Traits(
-        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="cgroup/v1", boot_time_in_uptime=False
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="cgroup/v1",
+        boot_time_in_uptime=False,
+        http=False,
     ),
     (24, 11): Traits(
-        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="disabled", boot_time_in_uptime=False
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="disabled",
+        boot_time_in_uptime=False,
+        http=False,
+    ),
+    (25, 11): Traits(
+        private_data_cloud=False,
+        cloud_reg_addrs=False,
+        cgroup_off="disabled",
+        boot_time_in_uptime=False,
+        http=True,
     ),
 }
 """The traits of each release, valid until the next row's. Sources: Slurm's RELEASE_NOTES and source code."""
+NEWEST_TESTED: Version = (26, 5)
+"""The newest release that tests/cluster/test_releases.py runs."""
 
 
 def traits(version: Version) -> Traits:

@@ -1,9 +1,11 @@
 """From `sbatch` to the script on a node that boots, and where that time goes:
 
     .venv/bin/python -m tests.bench.node_boot --boots 4 --against ../other --units
+    .venv/bin/python -m tests.bench.node_boot --releases bookworm bookworm-source trixie forky
 
 It needs root. It brings up the stack of container machines from this checkout, and with `--against` a second
-one from another checkout, boots a node of each in turn, so that both meet the same load, and removes them. It
+one from another checkout, boots a node of each in turn, so that both meet the same load, and removes them.
+With `--releases` there is a stack of this checkout for each of tests/cluster/test_releases.py's names. It
 prints a line for each boot: the moments in seconds after `sbatch`, the CPU seconds that the node's processes
 have taken by the script's start, and the machine's load. `--units` adds the slowest parts of each boot, as
 systemd and cloud-init report them.
@@ -30,16 +32,18 @@ from tests.support.checkout import Checkout, until
 
 MOST = 16
 PRINTS = r"^this, median of \d+: .*script \d+\.\d\d.*(?s:.)*^left behind: nothing$"
-STACK = f"""
+STACK = """
 config:
   slurm-stacks:cluster:
     provider: local
-    local: {{isolation: container}}
+    local: {{isolation: container{suite}}}
     partitions:
-      - {{name: debug, instance_type: local.small, nodes: {{max: {MOST}}}, default: true}}
-    slurm: {{suspend_time: 600}}
+      - {{name: debug, instance_type: local.small, nodes: {{max: {most}}}, default: true}}
+    slurm: {{suspend_time: 600{source}}}
   slurm-stacks:benchmark: {{enabled: false}}
 """
+SOURCE = "-source"
+"""The end of a release's name whose Slurm is built from Debian 13's source package."""
 SCRIPT = "#!/bin/sh\ndate +%s.%N >$SLURM_SUBMIT_DIR/start-$SLURM_JOB_ID\nwhile :; do sleep 1; done\n"
 TICKS = os.sysconf("SC_CLK_TCK")
 NOTICED_SECONDS = 0.05
@@ -49,20 +53,23 @@ def options() -> argparse.ArgumentParser:
     arguments = parser(__doc__, boots=1)
     arguments.add_argument("--boots", type=int, default=4, choices=range(1, MOST + 1), metavar="N")
     arguments.add_argument("--against", type=Path, help="another checkout")
+    arguments.add_argument("--releases", nargs="+", metavar="SUITE", help=f"suites, also SUITE{SOURCE}")
     arguments.add_argument("--units", action="store_true", help="the slowest parts too")
     return arguments
 
 
 def main() -> int:
     chosen = options().parse_args()
-    sources = {"this": ROOT} | ({"other": chosen.against.resolve()} if chosen.against else {})
+    kinds = {name: (stack(name), ROOT) for name in chosen.releases or ()} or {"this": (stack(), ROOT)}
+    if chosen.against:
+        kinds["other"] = (stack(), chosen.against.resolve())
     with tempfile.TemporaryDirectory() as folder:
-        checkouts = {n: Checkout(Path(folder) / n, STACK, source=source) for n, source in sources.items()}
+        checkouts = {n: Checkout(Path(folder) / n, text, source=root) for n, (text, root) in kinds.items()}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
         try:
             for name, checkout in checkouts.items():
                 began = time.monotonic()
-                checkout.cluster("up", check=True, timeout=1500)
+                checkout.cluster("up", check=True, timeout=4800)
                 print(f"{name}: up after {time.monotonic() - began:.1f} s", flush=True)
             for number, name in in_turns(list(checkouts), chosen.boots):
                 moments = boot(checkouts[name], number, units=chosen.units)
@@ -76,6 +83,16 @@ def main() -> int:
             print(f"{name}, median of {len(boots)}: {shown(middle)}")
         print(f"left behind: {left or 'nothing'}")
     return 1 if left else 0
+
+
+def stack(release: str = "") -> str:
+    """Return the stack file of a release, or of this machine's own."""
+    suite = release.removesuffix(SOURCE)
+    return STACK.format(
+        suite=f", suite: {suite}" if suite else "",
+        source=", source: debian-13" if release.endswith(SOURCE) else "",
+        most=MOST,
+    )
 
 
 def shown(moments: dict[str, float]) -> str:

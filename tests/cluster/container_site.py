@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,47 @@ from tests.support.checkout import Checkout, until
 USER = "ana"
 NUMBER = 2001
 HOSTS = ("controller", "login-0", "debug-0", "debug-1")
+PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep", "python3")
+"""Programs of an image in which jobs of tests run."""
+_COPY = """
+for program in {programs}; do
+    path=$(command -v $program)
+    for file in $path $(ldd $path | grep -o '/[^ ]*'); do
+        mkdir -p {root}$(dirname $file)
+        cp -L $file {root}$file
+    done
+done
+[ -e {root}/bin ] || ln -s usr/bin {root}/bin
+mkdir -p {root}/etc
+"""
+_IMAGE = """
+set -e
+umoci init --layout image
+umoci new --image image:v1
+umoci unpack --rootless --image image:v1 draft
+{copy}
+{more}
+echo "root:x:0:0::/root:/bin/sh" >draft/rootfs/etc/passwd
+echo "root:x:0:" >draft/rootfs/etc/group
+echo "made by a test" >draft/rootfs/etc/image
+umoci repack --image image:v1 draft
+umoci config --image image:v1 --config.env WHERE=image --config.env COLOUR=of-the-image
+"""
+
+
+def copy_script(root: str, programs: Sequence[str]) -> str:
+    """Return a shell script that copies programs of the machine, with their libraries, to another root."""
+    return _COPY.format(root=root, programs=" ".join(programs))
+
+
+def image_script(programs: Sequence[str], more: str = "") -> str:
+    """Return a shell script that makes the image `image:v1`, as a registry's image would be unpacked.
+
+    Args:
+        programs: The programs of the machine that the image has.
+        more: Commands that put more into the folder `draft/rootfs`.
+    """
+    return _IMAGE.format(copy=copy_script("draft/rootfs", programs), more=more)
 
 
 class Site:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.container_site import NUMBER, USER, Site, container_site
+from tests.cluster.container_site import NUMBER, PROGRAMS, USER, Site, container_site, image_script
 from tests.support.checkout import ROOT, until
 from tests.support.containers import cluster_image
 
@@ -27,31 +27,12 @@ STACK = """
       slurm-stacks:benchmark: BENCHMARK
 """
 BUNDLE = f"/home/{USER}/bundle"
-PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep", "python3")
-MAKE = """
-set -e
-umoci init --layout image
-umoci new --image image:v1
-umoci unpack --rootless --image image:v1 draft
-for program in {programs}; do
-    path=$(command -v $program)
-    for file in $path $(ldd $path | grep -o '/[^ ]*'); do
-        mkdir -p draft/rootfs$(dirname $file)
-        cp -L $file draft/rootfs$file
-    done
-done
+PYTHON = """
 library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 left=$(printf -- '--exclude=%s ' test idlelib lib2to3 ensurepip __pycache__ 'config-*')
 tar -C / $left -cf - $library | tar -C draft/rootfs -xf -
-[ -e draft/rootfs/bin ] || ln -s usr/bin draft/rootfs/bin
-mkdir -p draft/rootfs/etc
-echo "root:x:0:0::/root:/bin/sh" >draft/rootfs/etc/passwd
-echo "root:x:0:" >draft/rootfs/etc/group
-echo "made by a test" >draft/rootfs/etc/image
-umoci repack --image image:v1 draft
-umoci config --image image:v1 --config.env WHERE=image --config.env COLOUR=of-the-image
 """
-"""Makes an image from programs of this machine, as a registry's image would be unpacked."""
+IMAGE = image_script(PROGRAMS, more=PYTHON)
 TRAIN = """
 import json, os, time
 from pathlib import Path
@@ -81,7 +62,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     plain = stack.replace("BENCHMARK", "{enabled: false}")
     cluster_image(plain)
     with container_site(tmp_path_factory.mktemp("oci"), plain, stack) as made:
-        made.user(MAKE.format(programs=" ".join(PROGRAMS)))
+        made.user(IMAGE)
         yield made
 
 

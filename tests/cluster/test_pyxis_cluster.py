@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.container_site import USER, Site, container_site
-from tests.cluster.test_containers_cluster import PROGRAMS
+from tests.cluster.container_site import PROGRAMS, USER, Site, container_site, copy_script
 from tests.support.containers import base_image
 
 FOLDER = os.environ.get("SLURM_STACKS_PYXIS_PACKAGES")
@@ -40,17 +39,10 @@ STACK = """
           - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
       slurm-stacks:benchmark: {enabled: false}
 """
-MAKE = """
+MAKE = f"""
 set -e
-for program in {programs}; do
-    path=$(command -v $program)
-    for file in $path $(ldd $path | grep -o '/[^ ]*'); do
-        mkdir -p image$(dirname $file)
-        cp -L $file image$file
-    done
-done
-[ -e image/bin ] || ln -s usr/bin image/bin
-mkdir -p image/etc image/tmp image/proc image/sys image/dev
+{copy_script("image", PROGRAMS)}
+mkdir -p image/tmp image/proc image/sys image/dev
 echo "made by a test" >image/etc/image
 mksquashfs image image.sqsh -quiet -no-progress
 """
@@ -67,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stack = STACK.replace("PACKAGES", ", ".join(named))
     files = {f"site/{path.name}": path for path in PACKAGES}
     with container_site(tmp_path_factory.mktemp("pyxis"), stack, files=files) as made:
-        made.user(MAKE.format(programs=" ".join(PROGRAMS)))
+        made.user(MAKE)
         yield made
 
 

@@ -9,8 +9,10 @@ that needs here.
 from __future__ import annotations
 
 import re
+import shlex
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from localcloud import images
 from localcloud.containers import leftovers
 from node.slurm import version
 from operations.local import containers, system_packages
+from tests.cluster.container_site import image_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import need_containers
 
@@ -41,16 +44,18 @@ STACK = """
         local: {{isolation: {isolation}{suite}}}
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: {nodes}}}, default: true}}
-        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}
+        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}{containers}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 RECONFIGURES = 200
 READ = "scontrol reconfigure; until scontrol ping | grep -q UP; do sleep 0.1; done"
 AWAY_SECONDS = 5.0
 """How long slurmctld may not answer while it reads its configuration."""
-
+STARVED_SECONDS = 60.0
 
 UNIT = "slurm-stacks-slurmctld.service"
+CONTAINER_USER = "games"
+"""An ordinary user that every machine has, of the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,16 @@ class Release:
         output = self.checkout.run_directory / "log" / "slurmctld.out"
         return output.read_text().count("it is started again")
 
-    def slurmctld_log(self) -> str:
+    def log(self, name: str) -> str:
         if self.container:
-            return self.run("cat", "/var/log/slurm/slurmctld.log")
-        return (self.checkout.run_directory / "log" / "slurmctld.log").read_text()
+            return self.run("cat", f"/var/log/slurm/{name}.log")
+        return (self.checkout.run_directory / "log" / f"{name}.log").read_text()
+
+    def logged(self, jobs: Sequence[str]) -> str:
+        """Return the lines with jobs and nodes from the logs of slurmctld and the elastic daemon."""
+        found = re.compile(rf"JobId=({'|'.join(jobs)})\b|debug-|reconfigur|error")
+        lines = [*self.log("slurmctld").splitlines(), *self.log("elastic").splitlines()]
+        return "\n".join([f"jobs {jobs} began again:", *(line for line in lines if found.search(line))])
 
     def nodes(self, state: str) -> list[str]:
         """Return the nodes that sinfo shows in a state."""
@@ -124,6 +135,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             nodes=nodes,
             accounting=str(accounting).lower(),
             more=f", {more}" if more else "",
+            containers="\n        containers: {runtime: oci}" if container else "",
         )
 
     if container:
@@ -187,6 +199,29 @@ def test_a_heterogeneous_job_gets_its_parts_together(release: Release) -> None:
     assert len(set(nodes)) == 2
 
 
+def test_slurmctlds_metrics_are_read_on_the_controller_and_from_a_node(release: Release) -> None:
+    """By the form that Slurm's doc/html/metrics.shtml shows. No release before 25.11 has them."""
+    text = release.run("scontrol", "--version")
+    if not release.container or not version.traits(version.parse(text)).http:
+        pytest.skip(f"{text.strip()} has no metrics here (node/slurm/conf.py)")
+    held = release.submit("--hold", script="true")
+    read = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=60).read().decode())"
+
+    def metrics(host: str, page: str, *start: str) -> dict[str, float]:
+        url = f"http://{host}:6817/metrics/{page}"
+        lines = release.run(*start, "python3", "-c", read, url).splitlines()
+        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    jobs = metrics("localhost", "jobs")
+    assert (jobs["slurm_jobs_pending"], jobs["slurm_jobs_running"]) == (1.0, 0.0)
+    job = ("srun", "-N1")
+    assert metrics("controller", "jobs", *job)["slurm_jobs_running"] == 1.0, "the reading job runs"
+    assert metrics("controller", "nodes", *job)["slurm_nodes"] == 3.0
+    assert metrics("controller", "partitions", *job)['slurm_partition_nodes{partition="debug"}'] == 3.0
+    release.run("scancel", held)
+
+
 def test_the_database_has_what_ran(release: Release) -> None:
     if not release.accounting:
         pytest.skip("packages of accounting are missing")
@@ -194,6 +229,30 @@ def test_the_database_has_what_ran(release: Release) -> None:
     release.ends(number)
     states = ("sacct", "-X", "-a", "-n", "-P", "-j", number, "--format=State")
     until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row", 0.5)
+
+
+def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
+    """On two nodes, by a batch job of an ordinary user, in an image that is unpacked as the page says."""
+    if not release.container:
+        pytest.skip("machines that are processes have no containers")
+    folder = release.shared / "box"
+    release.run("install", "-d", "-o", CONTAINER_USER, str(folder))
+
+    def user(command: str) -> str:
+        return release.run("runuser", "-u", CONTAINER_USER, "--", "sh", "-c", f"cd {folder}; {command}")
+
+    user(image_script(("sh", "cat", "id")))
+    user("umoci unpack --rootless --image image:v1 bundle")
+    inside = "cat /etc/image; id -un; echo $SLURM_PROCID in $PWD"
+    step = shlex.join(["srun", "-l", f"--container={folder}/bundle", "sh", "-c", inside])
+    number = user(f"sbatch --parsable -N2 --output=steps --wrap {shlex.quote(step)}").strip()
+    release.ends(number)
+    expected = [
+        f"{rank}: {line}"
+        for rank in "01"
+        for line in ("made by a test", CONTAINER_USER, f"{rank} in {folder}")
+    ]
+    assert sorted(user("cat steps").splitlines()) == sorted(expected)
 
 
 def test_a_live_change_adds_a_node_under_a_job(release: Release) -> None:
@@ -236,9 +295,12 @@ def test_slurmctld_reads_its_configuration_while_jobs_configure(release: Release
     print(f"{len(seconds)} times over the boots of {len(jobs)} jobs; the slowest took {max(seconds):.1f} s")
     release.checkout.chaos("clear")
     release.run("touch", str(release.shared / "read"))
-    assert [release.ends(number)["Restarts"] for number in (through, *jobs)] == ["0"] * (1 + len(jobs))
+    again = [number for number in (through, *jobs) if release.ends(number)["Restarts"] != "0"]
+    assert not again, release.logged(again)
     assert {release.job(number)["JobState"] for number in held} == {"PENDING"}
     release.run("scancel", *held)
-    assert max(seconds) < AWAY_SECONDS
+    # Without a free core a single one takes longer.
+    assert statistics.quantiles(seconds, n=20)[-1] < AWAY_SECONDS
+    assert max(seconds) < STARVED_SECONDS
     assert release.slurmctld_starts() == starts
-    assert "fatal" not in release.slurmctld_log()
+    assert "fatal" not in release.log("slurmctld")

@@ -15,7 +15,7 @@ from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.hardware import Record
 from tests.support.doubles import FakeControl, job, node
 
-CRASHES, SURVIVES = "slurm-wlm 23.11.4", "slurm-wlm 23.11.8"
+CRASHES, SURVIVES = "slurm-wlm 24.11.5", "slurm-wlm 26.05.5"
 
 
 class Control(FakeControl):
@@ -78,7 +78,7 @@ def test_it_waits_for_the_end_of_a_prolog_and_of_an_epilog(
     assert not wanted.possible()
     waits = wanted.request()
     assert "as soon as no job starts or ends" in waits
-    assert "slurmctld 23.11.4 may crash" in waits
+    assert "slurmctld 24.11.5 may crash" in waits
     assert not wanted.once()
     assert control.calls == []
     control.queue.clear()
@@ -163,15 +163,18 @@ def test_nothing_is_read_again_while_every_node_is_off(wanted: Reconfiguration, 
         ("slurm 23.02.7", True),
         ("slurm-wlm 23.11.0", False),
         ("slurm-wlm 23.11.4", False),
-        ("slurm-wlm 23.11.7", False),
-        ("slurm-wlm 23.11.8", True),
-        ("23.11.11", True),
-        ("slurm-wlm 24.11.5", True),
+        ("23.11.11", False),
+        ("slurm-wlm 24.11.5", False),
+        ("slurm 25.05.6", False),
+        ("slurm 25.05.7", True),
+        ("slurm 25.11.3", False),
+        ("slurm 25.11.4", True),
         ("slurm 26.05.0-0rc1", True),
+        ("slurm 27.05", True),
         ("slurm 23.11", False),
         ("", False),
     ],
 )
 def test_which_releases_survive_it(release: str, survives: bool) -> None:
-    """The fix is in the tags from 23.11.8 on. Before 23.11 a reconfigure kills no script (controller.c)."""
+    """By the tags with 34776eeb61. Before 23.11 a reconfigure kills no script (controller.c)."""
     assert version.reconfigure_survives_scripts(release) is survives

@@ -16,7 +16,7 @@ from node.slurm.conf import PROLOG_MARGIN, check_paths, render
 from node.slurm.hostlist import expand
 from node.slurm.version import Version
 
-VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
+VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11), (25, 11))
 ISOLATIONS = ("process", "container", "vm")
 PROGRAMS = {
     "ResumeProgram": "resume",
@@ -193,11 +193,22 @@ def test_nodes_that_are_off_are_shown() -> None:
     assert "PrivateData" not in conf((24, 11))
 
 
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_slurmctlds_metrics_are_open_where_only_machines_of_the_cluster_reach_it(isolation: str) -> None:
+    """On process machines every user of this host reaches its port, so HTTP is off there."""
+    assert render(settings(isolation), (24, 11))["slurm.conf"].count("etrics") == 0
+    found = conf((25, 11), isolation=isolation)
+    process = isolation == "process"
+    assert found.get("MetricsType") == (None if process else "metrics/openmetrics")
+    assert ("disable_http" in found.get("CommunicationParameters", "")) == process
+    assert "PrivateData" not in found, "Slurm would ask for a token then"
+
+
 def test_a_newer_release_than_any_known_is_as_the_newest() -> None:
     def body(version: Version) -> list[str]:
         return render(settings(), version)["slurm.conf"].splitlines()[1:]
 
-    assert body((26, 5)) == body((24, 11))
+    assert body((26, 5)) == body((25, 11)) != body((24, 11))
     with pytest.raises(ValueError, match="too old"):
         render(settings(), (21, 8))
 

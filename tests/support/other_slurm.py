@@ -19,7 +19,7 @@ def enter() -> None:
     """Put the folder's programs in place, if the variable names one. The first process of a run does it.
 
     Raises:
-        SystemExit: The folder has no Slurm, or this user may not mount.
+        SystemExit: The folder has no Slurm or is hidden from nodes, or this user may not mount.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -35,6 +35,11 @@ def enter() -> None:
         raise SystemExit(
             f"{VARIABLE}={folder}: must be the folder of an installation of Slurm, with bin and sbin, on a "
             f"machine that has Slurm: {', '.join(sorted(missing))} is missing in one of them"
+        )
+    hidden = sorted(str(path.resolve()) for path in found if path.resolve().is_relative_to("/tmp"))
+    if hidden:
+        raise SystemExit(
+            f"{VARIABLE}={folder}: must not lie below /tmp, because each node has its own there: {hidden[0]}"
         )
     if all(path.samefile(place) for path, place in found.items()):
         return  # a process of the run has done it

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from cli.local.diagnosis.host import ACCOUNTING_MIB, Host
-from node.slurm.version import TRAITS, Version, parse, spell
+from node.slurm.version import NEWEST_TESTED, Version, parse, spell
 from node.subprocesses import SEARCH
 from operations import pages
 from operations.local import system_packages
@@ -168,11 +168,11 @@ def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
         )
         return
     release = next(iter(versions.values()))
-    newest = max(TRAITS)
-    if release > newest:
+    if release > NEWEST_TESTED:
         yield warns(
             "packages.release",
-            f"Slurm {spell(release)} is newer than {spell(newest)}, the newest that this was tested with",
+            f"Slurm {spell(release)} is newer than {spell(NEWEST_TESTED)}, the newest that this was tested "
+            "with",
             f"It may work. If it does not, install an older release: {pages.SLURM}.",
         )
         return
