@@ -395,7 +395,8 @@ def _let_go() -> None:
 
     Python would try again as it ends, fail, and choose an exit code of its own.
     """
-    for stream in (sys.stdout, sys.stderr):
+    # A stream that was closed when Python began is None.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except OSError:

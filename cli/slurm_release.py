@@ -48,7 +48,10 @@ def running(config: StackConfig | None, status: Mapping[str, Any]) -> tuple[str,
     uses = None if config is None else _uses(config.cluster)
     if (version := there.get("version")) is None:
         return "", []
-    return _lines(config.provider if config else None, uses, version, there.get("suite"))
+    provider = config.provider if config else None
+    name, lines = _lines(provider, uses, version, there.get("suite"))
+    # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
+    return name, [] if provider == "local" else lines
 
 
 def findings(design: ClusterDesign) -> Iterator[Finding]:

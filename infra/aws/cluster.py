@@ -118,9 +118,7 @@ class AwsCluster(pulumi.ComponentResource):
             self,
         )
         login_ssh = self._login_ssh(login_address(design, addresses))
-        # The queue is on its own disk, or else on the machine's.
-        queue = storage.volumes.get(STATE, self._machine("controller").id)
-        self.inventory = inventory(design, queue, addresses, login_ssh, wait)
+        self.inventory = inventory(design, self._queue(storage), addresses, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property
@@ -149,6 +147,10 @@ class AwsCluster(pulumi.ComponentResource):
 
     def _machine(self, host: str) -> aws.ec2.Instance:
         return self._head.machines[host]
+
+    def _queue(self, storage: AwsStorage) -> pulumi.Output[str]:
+        """Return the id of what holds the queue: the disk with Slurm's state, or else the controller."""
+        return storage.volumes.get(STATE, self._machine("controller").id)
 
     def _bake(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, published: Bundle

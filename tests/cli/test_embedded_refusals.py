@@ -69,7 +69,6 @@ def test_a_refused_program_leaves_nothing(tiny: Tiny) -> None:
         ("asset_paths=['x']", "assetPaths"),
         ("archive_paths=['x']", "archivePaths"),
         ("dir='x'", "dir"),
-        ("interpreter=['python3', '-c']", "interpreter"),
         ("logging='none'", "logging"),
         ("add_previous_output_in_env=False", "addPreviousOutputInEnv"),
         ("environment={'WORD': pulumi.Output.secret('hush')}", "environment: a secret"),

@@ -73,9 +73,14 @@ def test_what_nodes_lack_on_this_machine_is_said_before_they_are_made(
 
 
 def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
-    cluster, benchmark = "slurm-stacks:index:LocalCluster", "slurm-stacks:index:Benchmark"
+    component = "slurm-stacks:index:SlurmCluster"
+    cluster, benchmark = (
+        f"{component}$slurm-stacks:index:LocalCluster",
+        f"{component}$slurm-stacks:index:Benchmark",
+    )
     assert [resource["urn"] for resource in planned["resources"]] == [
         f"{STACK}pulumi:pulumi:Stack::slurm-stacks-local",
+        f"{STACK}{component}::local",
         f"{STACK}{cluster}::local",
         f"{STACK}{cluster}${COMMAND}::local-bundle",
         f"{STACK}{cluster}${COMMAND}::local-cloud",
@@ -189,7 +194,7 @@ def test_a_machine_that_is_no_linux_has_the_clouds_and_is_told_so(
 
 def in_this_process(command: list[str], *, input: str, **_options: Any) -> subprocess.CompletedProcess[str]:
     """Run `operations.local look` in this process, where the test has replaced what is installed."""
-    assert command[:4] == [sys.executable, "-m", "operations.local", "look"]
+    assert command[:4] == [sys.executable, str(ROOT / "operations"), "operations.local", "look"]
     out, err = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -246,7 +251,7 @@ def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_
         timeout=120,
     )
     count, loaded, *modules = done.stdout.split()
-    assert count == "10"
+    assert count == "11"
     # A cold start may take 3 s, and nearly all of it is imports: there are 716.
     assert int(loaded) < 1000
     assert "pulumi_command" in modules

@@ -99,6 +99,10 @@ def test_the_status_is_about_the_package_that_the_controller_has(capsys: pytest.
     printed = " ".join(capsys.readouterr().out.split())
     assert "CVE-2026-65107" in printed
     assert "24.11.5-4 of Debian 13" in printed
+    here = load_file(ROOT / "Pulumi.local.yaml")
+    name, lines = slurm_release.running(here, late)
+    assert "published advisories open" in name
+    assert lines == [], "plan and doctor name them"
     unknown = {"slurm": {"version": None, "suite": None}}
     assert slurm_release.running(config, unknown) == ("", [])
     built = {"slurm": {"version": "25.11.8-1", "suite": "plucky"}}

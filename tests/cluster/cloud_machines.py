@@ -104,12 +104,12 @@ def says(cluster: Cluster, host: str, content: bytes) -> str:
 
 
 def nodes(cluster: Cluster) -> dict[str, list[str]]:
-    """Return what Slurm says of each node: state, reason, and when its machine booted."""
+    """Return what Slurm says of each node: state, when its slurmd started, and reason."""
     shown = cluster.sh("scontrol --oneliner show nodes").splitlines()
     found = {}
     for line in shown:
         name = line.split()[0].removeprefix("NodeName=")
-        pick = [word for word in line.split() if word.startswith(("State=", "BootTime="))]
+        pick = [word for word in line.split() if word.startswith(("State=", "SlurmdStartTime="))]
         found[name] = [*pick, line.partition(" Reason=")[2]]
     return found
 

@@ -191,7 +191,10 @@ def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: 
     assert (tmp_path / "1").is_file()
     assert (tmp_path / "name").is_symlink()
     told = cluster.cluster("cp", ":no-such", str(tmp_path))
-    assert (told.returncode, told.stderr) == (1, ":no-such: there is no such file on the login machine\n")
+    assert (told.returncode, told.stderr) == (
+        1,
+        ":no-such: there is no such file on the login machine [cp.no-remote-file]\n",
+    )
 
 
 def test_openssh_reaches_the_login_machine_by_the_stanza(cluster: Checkout, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
         pytest.param(
             ["quota_gpus=1"],
             ["-N1", "-p", "gpu", "--gres=gpu:2"],
-            ["quota", "1 GPU exceeded"],
+            ["quota", "1 GPU would be exceeded"],
             marks=pytest.mark.wide,
         ),
         (["capacity.debug=1"], ["-N2"], ["capacity", "debug"]),
