@@ -1,8 +1,9 @@
 """The base image of container machines: a distribution, made once and kept in the cache.
 
-`debootstrap` makes it from the packages of a suite: this host's own, or another suite of the same
-distribution. Like a cloud's image it has systemd, cloud-init and sshd, and nothing of Slurm. The machine's
-boot installs the rest (`node.bootstrap.vm.packages`), unless an image made from this one has it already.
+`debootstrap` makes it from the packages of a suite: this host's own, another suite of the same distribution,
+or one that apt on this host has a source of. Like a cloud's image it has systemd, cloud-init and sshd, and
+nothing of Slurm. The machine's boot installs the rest (`node.bootstrap.vm.packages`), unless an image made
+from this one has it already.
 """
 
 from __future__ import annotations
@@ -112,21 +113,24 @@ class Recipe:
 
 
 def recipe(suite: str | None = None) -> Recipe:
-    """Return the recipe of an image of this host's distribution.
+    """Return the recipe of an image.
 
     Args:
-        suite: Another suite than the host's, from the same mirror.
+        suite: Another suite than the host's. It comes from the sources that apt on this host has for it, or
+            else from the mirror of the host's own suite.
 
     Raises:
         ImageError: apt on this host has no source for it.
     """
     own = _own_suite()
     wanted = suite or own
+    lines = [line.split("|") for line in _index_targets().splitlines()]
+    known = {_suite_of(release) for _, release, _, _ in lines}
+    like = wanted if wanted in known else own
     found: dict[tuple[str, str, str], list[str]] = {}
-    for line in _index_targets().splitlines():
-        uri, release, component, key = line.split("|")
-        if release.partition("-")[0].partition("/")[0] == own:
-            entry = (uri.rstrip("/"), release.replace(own, wanted, 1), key if key.startswith("/") else "")
+    for uri, release, component, key in lines:
+        if _suite_of(release) == like:
+            entry = (uri.rstrip("/"), release.replace(like, wanted, 1), key if key.startswith("/") else "")
             found.setdefault(entry, []).append(component)
     sources = [Source(u, r, tuple(dict.fromkeys(parts)), key) for (u, r, key), parts in found.items()]
     sources.sort(key=lambda source: source.suite != wanted)
@@ -143,6 +147,11 @@ def recipe(suite: str | None = None) -> Recipe:
     if (proxy := os.environ.get("http_proxy")) and not any("http::Proxy " in line for line in settings):
         settings.append(f'Acquire::http::Proxy "{proxy}";')
     return Recipe(wanted, tuple(sources), "\n".join(settings))
+
+
+def _suite_of(release: str) -> str:
+    """Return the suite of a release's part: `trixie` of `trixie-updates` and of `trixie/updates`."""
+    return release.partition("-")[0].partition("/")[0]
 
 
 _TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)"

@@ -183,8 +183,8 @@ class LocalConfig(Section):
     suite: str | None = Field(
         None,
         pattern=r"^[a-z]+$",
-        description="container: the release of the distribution that machines run (trixie, noble); null: "
-        "this machine's own.",
+        description="container: the release that machines run: another one of this machine's distribution "
+        "(trixie), or one that apt here has a source of (noble on Debian); null: this machine's own.",
     )
     boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
     boot_spread: float = Field(

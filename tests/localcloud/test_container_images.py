@@ -21,6 +21,9 @@ http://archive.example/debian/|bookworm-updates|main|/usr/share/keyrings/a.gpg
 http://security.example/|bookworm-security|main|$(SIGNED_BY)
 http://apt.example/|cloud-sdk-bookworm|main|
 http://node.example/|nodistro|main|
+http://ubuntu.example/|noble-updates|main|/usr/share/keyrings/u.gpg
+http://ubuntu.example/|noble|main|/usr/share/keyrings/u.gpg
+http://ubuntu.example/|noble|universe|/usr/share/keyrings/u.gpg
 """
 SETTINGS = """\
 Acquire "";
@@ -59,6 +62,16 @@ def test_another_release_comes_from_the_same_archive_and_is_another_image() -> N
     assert own.name == images.recipe().name
     assert own.name != other.name
     assert other.name.startswith("trixie-")
+
+
+@pytest.mark.usefixtures("host")
+def test_a_suite_of_another_distribution_comes_from_the_sources_that_apt_has_for_it() -> None:
+    recipe = images.recipe("noble")
+    assert recipe.sources == (
+        images.Source("http://ubuntu.example", "noble", ("main", "universe"), "/usr/share/keyrings/u.gpg"),
+        images.Source("http://ubuntu.example", "noble-updates", ("main",), "/usr/share/keyrings/u.gpg"),
+    )
+    assert recipe.name.startswith("noble-")
 
 
 @pytest.mark.usefixtures("host")

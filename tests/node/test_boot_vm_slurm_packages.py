@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from node import http_client
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, hashed_packages, packages, slurm_packages, slurm_source
+from node.bootstrap.vm import apt, hashed_packages, openpgp, packages, slurm_packages, slurm_source
+from node.bootstrap.vm.openpgp import Signer
+from node.cloud_api import ServiceError
+from node.http_client import Answer
 from node.model import Package, SlurmSettings
 from node.model import Repository as AptRepository
 from tests.support.apt_world import Machine, Repository
@@ -25,6 +29,7 @@ OLD, NEW = "23.11.4-1", "24.11.5-4+deb13u1"
 OTHERS = ("munge", "chrony", "libpmix-dev", "rsync", "nfs-common", "nftables", "dpkg-dev")
 DAEMONS = ("slurmctld", "slurmd", "slurm-client")
 PLUGINS = "slurm-wlm-basic-plugins"
+UNUSED = ("slurm-wlm-doc", "libslurm-dev", "libpmi0-dev")
 
 # A source package without debhelper: each package holds nothing.
 CONTROL = """\
@@ -38,7 +43,7 @@ clean build build-arch build-indep binary-indep:
 \tfalse emulator: nobody waits for a second Slurm
 \tgrep -qx 'u slurm 64030' debian/slurmd.sysusers
 binary binary-arch:
-\tfor name in slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurm-wlm-doc; do \\
+\tfor name in $$(sed -n 's/^Package: //p' debian/control); do \\
 \t  mkdir -p debian/$$name/DEBIAN && dpkg-gencontrol -p$$name -Pdebian/$$name && \\
 \t  dpkg-deb --root-owner-group -Znone --build debian/$$name .. || exit 1; done
 """
@@ -209,7 +214,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paragraphs = [
         f"\nPackage: {name}\nArchitecture: all\nDescription: Nothing\n"
         + (f"Depends: {PLUGINS} (= ${{binary:Version}})\n" if name in DAEMONS else "")
-        for name in (*DAEMONS, PLUGINS, "slurm-wlm-doc", "slurm-wlm-emulator")
+        for name in (*DAEMONS, PLUGINS, *UNUSED, "slurm-wlm-emulator")
     ]
     upstream = NEW.partition("-")[0]
     debian = {
@@ -261,6 +266,7 @@ def test_a_source_is_built_once_and_leaves_nothing_else(tmp_path: Path, run: Mac
     assert not run.versions().keys() & set(slurm_source.TOOLS), "what the build needed is gone"
     folder = node.at(slurm_packages.FOLDER)
     assert (folder / "debian-13").read_text() == f"{NEW}\n"
+    assert [path.name.partition("_")[0] for path in folder.glob("lib*.deb")] == ["libslurm-dev"]
     assert not list(folder.glob("*doc*")), "nobody installs it"
     assert not node.at(slurm_source.WORK).exists()
 
@@ -271,13 +277,77 @@ def test_a_source_is_built_once_and_leaves_nothing_else(tmp_path: Path, run: Mac
     assert sum("dpkg-buildpackage" in call for call in run.calls) == built == 1
 
 
+class Keys:
+    """The server of Debian's keys, and the fingerprint of the only one that is Debian's."""
+
+    URL = "https://keys/13.asc"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, known: Path) -> None:
+        self.asked: list[str] = []
+        self.served = known.read_bytes()
+        (fingerprint,) = openpgp.fingerprints(self.served)
+        signers = {"debian-13": (Signer(self.URL, fingerprint),)}
+        monkeypatch.setattr(slurm_source, "SIGNERS", signers)
+        monkeypatch.setattr(http_client, "call", self._get)
+
+    def _get(self, _method: str, url: str, *_rest: object, **_options: object) -> Answer:
+        self.asked.append(url)
+        return Answer(200, self.served)
+
+
+def test_the_machines_keys_suffice_while_one_of_them_signs(
+    tmp_path: Path, run: Machine, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(monkeypatch, tmp_path / "keys/public.gpg")
+    packages.install(context_of(tmp_path, run, SOURCE))
+    assert slurm_of(run)["slurmd"] == NEW
+    assert keys.asked == []
+
+
+def test_a_key_that_the_machine_lacks_is_taken_by_its_fingerprint(
+    tmp_path: Path, run: Machine, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ubuntu 24.04 has the keys of Debian up to 12."""
+    sign(sources, key(tmp_path / "newer"))
+    keys = Keys(monkeypatch, tmp_path / "newer/public.gpg")
+    packages.install(context_of(tmp_path, run, SOURCE))
+    assert slurm_of(run)["slurmd"] == NEW
+    assert keys.asked == [Keys.URL]
+
+
 def test_a_source_that_another_key_has_signed_is_not_built(
-    tmp_path: Path, run: Machine, sources: Path
+    tmp_path: Path, run: Machine, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign(sources, key(tmp_path / "other"))
+    keys = Keys(monkeypatch, tmp_path / "keys/public.gpg")
     with pytest.raises(CommandError, match=r"(?i)not signed|NO_PUBKEY"):
         packages.install(context_of(tmp_path, run, SOURCE))
+    keys.served = (tmp_path / "other/public.gpg").read_bytes()
+    with pytest.raises(ServiceError, match=r"https://keys/13\.asc: the key is \w+, and should be"):
+        packages.install(context_of(tmp_path, run, SOURCE))
     assert not any("dpkg-buildpackage" in call for call in run.calls)
+
+
+def test_an_archive_that_does_not_answer_is_no_question_of_keys(
+    tmp_path: Path, run: Machine, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(monkeypatch, tmp_path / "keys/public.gpg")
+    (sources / "InRelease").unlink()
+    (sources / "Release").unlink()
+    with pytest.raises(CommandError, match="Release"):
+        packages.install(context_of(tmp_path, run, SOURCE))
+    assert keys.asked == []
+
+
+def test_the_fingerprints_are_those_of_debians_package() -> None:
+    """debian-archive-keyring has had Debian 13's keys since 2023.3+deb12u2."""
+    keyring = Path(slurm_source.KEYRING)
+    # The name of a key's owner is plain text in the file.
+    if not keyring.exists() or b"(13/trixie)" not in keyring.read_bytes():
+        pytest.skip("needs a machine whose package has Debian 13's keys")
+    for source, signers in slurm_source.SIGNERS.items():
+        assert {signer.fingerprint for signer in signers} <= {*openpgp.fingerprints(keyring.read_bytes())}
+        assert source in slurm_source.ARCHIVES
 
 
 def test_a_file_of_a_source_with_another_sum_is_not_built(

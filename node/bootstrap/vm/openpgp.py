@@ -109,6 +109,25 @@ class Signer:
     fingerprint: str
 
 
+def fetch_key(signer: Signer, *, attempts: int) -> bytes:
+    """Fetch a publisher's key.
+
+    Raises:
+        ServiceError: The key cannot be fetched, or is another one.
+    """
+    key = _get(signer.key_url, attempts)
+    try:
+        found = fingerprints(key)
+    except ValueError:
+        found = []
+    if found != [signer.fingerprint]:
+        raise ServiceError(
+            f"{signer.key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be "
+            f"{signer.fingerprint}: what it signs is not installed"
+        )
+    return key
+
+
 def fetch_signed(
     context: Context, url: str, signature_url: str, signer: Signer, target: Path, *, attempts: int
 ) -> None:
@@ -122,16 +141,7 @@ def fetch_signed(
         ServiceError: One of the files cannot be fetched, or the key is another one.
         CommandError: The file is not signed by that key, or there is no gpgv.
     """
-    key = _get(signer.key_url, attempts)
-    try:
-        found = fingerprints(key)
-    except ValueError:
-        found = []
-    if found != [signer.fingerprint]:
-        raise ServiceError(
-            f"{signer.key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be "
-            f"{signer.fingerprint}: {url} is not installed"
-        )
+    key = fetch_key(signer, attempts=attempts)
     signature, keyring = (target.with_name(f".{target.name}.{part}") for part in ("sig", "gpg"))
     try:
         content = _get(url, attempts)

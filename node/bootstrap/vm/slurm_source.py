@@ -2,6 +2,7 @@
 
 apt fetches the source. It takes the archive's index only with a signature of the distribution's own keys, and
 the files only with the sums of that index. What the build needs is removed again, so that no image has it.
+The keys are those of a package that the machine's archive signs, or else those with the known fingerprints.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from node import http_client
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt
+from node.bootstrap.vm import apt, openpgp
+from node.bootstrap.vm.openpgp import Signer
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-"""The keys of Debian's archives, from a package that Ubuntu has, too."""
+"""The keys of Debian's archives, from a package that Ubuntu has, too.
+
+Ubuntu 24.04's is of 2023, and its newest keys are Debian 12's. They sign Debian 13, too, but perhaps not to
+the end: since Debian 13 is out, 12's main archive is signed with the keys of 12 and 13, no more with 11's.
+"""
 ARCHIVES = {
     "debian-13": (
         "http://deb.debian.org/debian-security trixie-security main",
@@ -26,13 +33,33 @@ ARCHIVES = {
     ),
 }
 """A source of the stack file -> the archives of that distribution. apt takes the newest version in them."""
+SIGNERS = {
+    "debian-13": (
+        Signer(
+            "https://ftp-master.debian.org/keys/archive-key-13.asc",
+            "04B54C3CDCA79751B16BC6B5225629DF75B188BD",
+        ),
+        Signer(
+            "https://ftp-master.debian.org/keys/archive-key-13-security.asc",
+            "5E04A1E3223A19A20706E20F9904613D4CCE68C6",
+        ),
+    ),
+}
+"""A source -> the keys of its own release, which are fetched when no key of `KEYRING` signs any more.
+
+The sources of the fingerprints are https://ftp-master.debian.org/keys.html and Debian's package
+debian-archive-keyring, since 2023.3+deb12u2.
+"""
+UNKNOWN_KEY = "NO_PUBKEY"
+"""gpgv's status of a signature whose key it does not have. apt says it only if no other signature is good."""
 PACKAGE = "slurm-wlm"
 TOOLS = ("build-essential", "debian-archive-keyring", "xz-utils")
 WORK = "var/tmp/slurm-stacks-source"
 FETCH_SECONDS = 300.0
 BUILD_SECONDS = 3600.0
-LEFT_OUT = re.compile(r"dbgsym|-doc_|-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
-"""Packages that nothing here installs."""
+LEFT_OUT = re.compile(r"dbgsym|-doc_|(?<!libslurm)-dev_|sview|torque|rsmi|hdf5|influxdb|elasticsearch|kafka")
+"""Packages that nothing here installs. libslurm-dev has the headers of plugins such as Pyxis, which whoever
+builds one needs of this very release."""
 
 
 def build(context: Context, source: str, folder: Path) -> str:
@@ -44,6 +71,7 @@ def build(context: Context, source: str, folder: Path) -> str:
 
     Raises:
         CommandError: apt or the build failed. The error has its last lines.
+        ServiceError: The distribution's keys cannot be fetched, or are others.
     """
     stamp = folder / source
     if stamp.exists():
@@ -63,13 +91,16 @@ def build(context: Context, source: str, folder: Path) -> str:
         attempts=3,
         pause=10.0,
     )
-    options = f"nocheck nodoc noautodbgsym parallel={os.cpu_count() or 1}"
+    # Ubuntu would optimize across files, which Debian does not, and which doubles the time.
+    options = f"nocheck nodoc noautodbgsym optimize=-lto parallel={os.cpu_count() or 1}"
+    # Without packages for debuggers what is for them would be made and thrown away.
+    environment = {"LC_ALL": "C.UTF-8", "DEB_BUILD_OPTIONS": options, "DEB_CFLAGS_STRIP": "-g"}
     context.run(
         *("env", f"--chdir={tree}", "dpkg-buildpackage", "--build=binary", "--unsigned-changes"),
         # apt has just installed them.
         "--no-check-builddeps",
         timeout=BUILD_SECONDS,
-        env={**apt.ENVIRONMENT, "LC_ALL": "C.UTF-8", "DEB_BUILD_OPTIONS": options},
+        env={**apt.ENVIRONMENT, **environment},
     )
     apt.purge(context, sorted(_installed(context) - before))
     for path in work.glob("*.deb"):
@@ -89,19 +120,37 @@ def _installed(context: Context) -> set[str]:
 def _fetch(context: Context, source: str, work: Path) -> str:
     """Fetch the source's two archives of files, and return the version."""
     files.folder(work / "lists" / "partial")
-    lines = [f"deb-src [signed-by={KEYRING}] {archive}\n" for archive in ARCHIVES[source]]
+    keys = work / "keys.gpg"
+    lines = [f"deb-src [signed-by={keys}] {archive}\n" for archive in ARCHIVES[source]]
     files.write(work / "all.list", "".join(lines).encode())
     for number, line in enumerate(lines):
         files.write(work / f"{number}.list", line.encode())
     everything = tuple(_apt(work, "all.list"))
-    update = ("apt-get", *apt.OPTIONS, *everything, "--option=APT::Update::Error-Mode=any", "update")
-    context.run(*update, timeout=apt.UPDATE_SECONDS, env=apt.ENVIRONMENT, attempts=12, pause=10.0)
+    _update(context, source, keys, everything)
     found = context.run("apt-get", *everything, "--print-uris", "--download-only", "source", PACKAGE)
     version = re.findall(rf"\b{PACKAGE}_(\S+)\.dsc\b", found)[-1]
     # The index has the sums of both. The third file, .dsc, would only repeat them.
     for part in ("--tar-only", "--diff-only"):
         _fetch_part(context, part, version, [tuple(_apt(work, f"{n}.list")) for n in range(len(lines))], work)
     return str(version)
+
+
+def _update(context: Context, source: str, keys: Path, options: tuple[str, ...]) -> None:
+    """Update the lists of the archives, which one of the keys in a file must have signed."""
+    command = ("apt-get", *apt.OPTIONS, *options, "--option=APT::Update::Error-Mode=any", "update")
+
+    def update() -> None:
+        context.run(*command, timeout=apt.UPDATE_SECONDS, env=apt.ENVIRONMENT, attempts=12, pause=10.0)
+
+    files.write(keys, context.path(KEYRING).read_bytes())
+    try:
+        update()
+    except CommandError as error:
+        if UNKNOWN_KEY not in str(error):
+            raise
+        known = [openpgp.fetch_key(signer, attempts=http_client.ATTEMPTS) for signer in SIGNERS[source]]
+        files.write(keys, b"".join(map(openpgp.binary, known)))
+        update()
 
 
 def _fetch_part(
