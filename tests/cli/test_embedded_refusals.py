@@ -187,17 +187,20 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
         command("a", create=f"touch '{LOG}.started'; {wait}")
     """)
     with tiny.process("up") as running:
-        deadline = time.monotonic() + 60
-        while not tiny.log.with_name("log.started").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        for operation in (tiny.up, tiny.destroy):
-            with sentences.raises("state.busy", "`up`", varies=[f"pid {running.pid}"]) as raised:
-                operation()
-            assert raised.value.exit_code == 3
-        # Another stack of the same checkout has its own cluster.
-        Tiny(tiny.path, tiny.run_root, stack_name="u").write("command('u')").up()
-        tiny.log.with_name("log.go").touch()
+        try:
+            deadline = time.monotonic() + 60
+            while not tiny.log.with_name("log.started").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for operation in (tiny.up, tiny.destroy):
+                with sentences.raises("state.busy", "`up`", varies=[f"pid {running.pid}"]) as raised:
+                    operation()
+                assert raised.value.exit_code == 3
+            # Another stack of the same checkout has its own cluster.
+            Tiny(tiny.path, tiny.run_root, stack_name="u").write("command('u')").up()
+        finally:
+            # Its command would wait for ever.
+            tiny.log.with_name("log.go").touch()
         _, error = running.communicate(timeout=120)
         assert running.returncode == 0, error
     tiny.destroy()
