@@ -15,6 +15,7 @@ from infra.config import ConfigError, Mistake, StackConfig, fields
 from infra.config.load import BENCHMARK as BENCHMARK_KEY
 from infra.config.load import CLUSTER, parse
 from infra.config.mistakes import shown
+from infra.config.rules import platform
 from infra.program.stand_ins import MARK, StandIn, StandIns, digits
 
 _GOOGLE_NAME = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -87,6 +88,12 @@ _ROLE = Form(
     fields.IN_WORDS[fields.ROLE],
     lambda number, _region: f"arn:aws:iam::000000000000:role/n{number}",
 )
+_GROUP = _id("sg", fields.IN_WORDS[fields.SECURITY_GROUP])
+_BOUNDARY = Form(
+    fields.BOUNDARY,
+    fields.IN_WORDS[fields.BOUNDARY],
+    lambda number, _region: f"arn:aws:iam::000000000000:policy/n{number}",
+)
 _STORAGE: dict[str, Form | dict[tuple[str, str], Form]] = {
     "existing": {
         ("aws", "nfs"): _VOLUME,
@@ -102,18 +109,28 @@ _STORAGE: dict[str, Form | dict[tuple[str, str], Form]] = {
     },
     "s3_export": _address("s3"),
     "s3_import": _address("s3"),
-    "security_group": _id("sg", fields.IN_WORDS[fields.SECURITY_GROUP]),
+    "security_group": _GROUP,
 }
+_DIRECTORIES = ("storage.home.", "storage.apps.", "storage.scratch.")
 FORMS: dict[str, Form | dict[tuple[str, str], Form]] = {
     "access.key": _name(fields.KEY_PAIR, fields.IN_WORDS[fields.KEY_PAIR]),
     "aws.kms_key": _KMS,
+    "aws.permissions_boundary": _BOUNDARY,
     "batch.container.job_role": _ROLE,
+    "batch.security_groups[]": _GROUP,
+    "controller.security_groups[]": _GROUP,
+    "login.security_groups[]": _GROUP,
     "network.aws.private_subnets[]": _id("subnet", fields.IN_WORDS[fields.SUBNET]),
     "network.aws.public_subnet": _id("subnet", fields.IN_WORDS[fields.SUBNET]),
     "network.aws.vpc": _id("vpc", fields.IN_WORDS[fields.VPC]),
     "network.gcp.network": _name(_GOOGLE_NAME, "the name of a network"),
     "network.gcp.subnetwork": _name(_GOOGLE_NAME, "the name of a subnetwork"),
+    "partitions[].aws.security_groups[]": _GROUP,
     "storage.buckets[].bucket": {("aws", ""): _address("s3"), ("gcp", ""): _address("gs")},
+    "tags.*": {
+        ("aws", ""): _name(platform.AWS_VALUE.pattern, platform.AWS_VALUE_WORDS),
+        ("gcp", ""): _name(platform.GOOGLE_VALUE.pattern, platform.GOOGLE_VALUE_WORDS),
+    },
     **{
         f"storage.{part}.{key}": form
         for part in ("home", "apps", "scratch")
@@ -214,9 +231,11 @@ class _Outputs:
 
     def _stand_in(self, value: Given, path: str, owner: Mapping[str, Any]) -> Any:
         key = re.sub(r"\[\d+\]", "[]", path.removeprefix(f"{CLUSTER}."))
+        # The keys of tags are the user's.
+        key = "tags.*" if key.startswith("tags.") else key
         form = FORMS.get(key)
         if isinstance(form, dict):
-            kind = "" if key.endswith("[].bucket") else str(owner.get("kind", "nfs"))
+            kind = str(owner.get("kind", "nfs")) if key.startswith(_DIRECTORIES) else ""
             form = form.get((str(self._provider), kind))
         if form is None and value.known and not value.secret:
             return self.replaced(value.value, path, owner)

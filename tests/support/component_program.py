@@ -20,6 +20,7 @@ from tests.support.recorder import Recorder, run
 
 VPC, PUBLIC, NODES = "vpc-0123456789abcdef0", "subnet-0123456789abcdef1", "subnet-0123456789abcdef2"
 GROUP, FILES, KEY = "sg-0123456789abcdef0", "fs-0123456789abcdef0", "my-key"
+BOUNDARY = "arn:aws:iam::123456789012:policy/edge"
 KMS = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 CPU = {"name": "cpu", "instanceType": "m5.xlarge", "nodes": {"max": 4.0}, "diskGib": 60.0}
 SMALL: dict[str, Any] = {"provider": "aws", "network": {"zones": ["eu-west-1b"]}, "partitions": [CPU]}
@@ -110,12 +111,14 @@ def everything(of: Callable[[Any], Any]) -> dict[str, Any]:
     return {
         "provider": "aws",
         "access": {"mode": "ssm", "key": of(KEY)},
-        "aws": {"kmsKey": of(KMS)},
+        "aws": {"kmsKey": of(KMS), "permissionsBoundary": of(BOUNDARY)},
+        "tags": {"Team": of("vision"), "cost-center": "42"},
+        "controller": {"securityGroups": [of(GROUP)]},
         "network": {
             "zones": ["eu-west-1b"],
             "aws": {"vpc": of(VPC), "publicSubnet": of(PUBLIC), "privateSubnets": [of(NODES)]},
         },
-        "partitions": [CPU],
+        "partitions": [{**CPU, "aws": {"securityGroups": [of(GROUP)]}}],
         "storage": {
             "home": {"kind": "efs", "existing": of(FILES), "securityGroup": of(GROUP)},
             "scratch": {"kind": "fsx_lustre", "sizeGib": 1200.0, "s3Import": of("s3://my-data/sets/one")},
@@ -132,6 +135,7 @@ def google(of: Callable[[Any], Any]) -> dict[str, Any]:
         "project": "acme-ml",
         "zone": "europe-west4-a",
         "image": {"source": "ubuntu-24.04"},
+        "tags": {"team": of("vision")},
         "network": {"gcp": {"network": of("my-network"), "subnetwork": of("my-subnetwork")}},
         "partitions": [{"name": "cpu", "instanceType": "n1-standard-2", "nodes": {"max": 4.0}}],
         "storage": {

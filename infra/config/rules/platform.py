@@ -16,6 +16,7 @@ AWS_KEY = re.compile(r"[A-Za-z0-9+=._:@-]{1,128}")
 service (its user guide, "Access to tags"), and IAM allows no commas (botocore, tagKeyType)."""
 AWS_VALUE = re.compile(r"[A-Za-z0-9 +=._:/@-]{0,256}")
 """A tag's value, in the characters that all services allow (botocore: TagValue)."""
+AWS_VALUE_WORDS = "a value of at most 256 letters, digits, spaces and + - = . _ : / @"
 NOT_IN_METADATA = (".", "..", "_index")
 """Keys that the metadata service uses for itself."""
 OURS = ("Name", "slurm-stacks:cluster", "slurm-stacks:stack", "slurm-stacks:role", "slurm-stacks:partition")
@@ -27,6 +28,7 @@ OF_IMAGE_BUILDER = ("CreatedBy", "Ec2ImageBuilderArn", "Tags")
 """Keys that EC2 Image Builder sets itself and refuses (botocore, imagebuilder: resourceTags)."""
 GOOGLE_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 GOOGLE_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+GOOGLE_VALUE_WORDS = "a label's value: small letters, digits, _ and -, at most 63"
 GOOGLE_OURS = 6
 """The most labels of a resource that are not the stack file's: five of ours, one of Pulumi's provider."""
 MOST_LABELS = 64 - GOOGLE_OURS
@@ -107,8 +109,7 @@ def _characters(c: Context, tags: Mapping[str, str], at: Location) -> None:
             )
             c.add("tags.key", (*at, key), key, allowed, _renamed(key))
         if not AWS_VALUE.fullmatch(value):
-            allowed = "a value of at most 256 letters, digits, spaces and + - = . _ : / @"
-            c.add("tags.value", (*at, key), value, allowed)
+            c.add("tags.value", (*at, key), value, AWS_VALUE_WORDS)
 
 
 def _google_labels(c: Context) -> None:
@@ -122,9 +123,8 @@ def _google_labels(c: Context) -> None:
         elif key.startswith("goog"):
             c.add("tags.reserved", (*at, key), value, "keys that do not begin with goog", "rename it")
         if not GOOGLE_VALUE.fullmatch(value):
-            allowed = "a label's value: small letters, digits, _ and -, at most 63"
             meant = re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63]
-            c.add("tags.label-value", (*at, key), value, allowed, f'write "{meant}"')
+            c.add("tags.label-value", (*at, key), value, GOOGLE_VALUE_WORDS, f'write "{meant}"')
     _own(c, "slurm-stacks-", ())
     if len(tags) > MOST_LABELS:
         advice = f"Google Cloud allows 64 on a resource, of which up to {GOOGLE_OURS} are the cluster's"
