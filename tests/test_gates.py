@@ -36,3 +36,13 @@ def test_a_commit_passes_the_gates_of_the_tests() -> None:
         # A gate is `python -m TOOL …`; pre-commit adds the files.
         tool, *options = [word for word in GATES[name][2:] if word not in ("--quiet", ".")]
         assert words[3:] == [tool, *(option for option in options if not option.startswith("--cache-dir"))]
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """The folders of tests are no packages, so pytest and Python know a file by its name alone."""
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    names = [path.stem for path in files if "support" not in path.parts]
+    twice = {name for name in names if names.count(name) > 1}
+    packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert twice == set()
+    assert packages.isdisjoint(names)

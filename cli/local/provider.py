@@ -184,5 +184,5 @@ def _standing(stack: Stack) -> RunDirectory:
             code="cluster.not-up",
         )
     if agent.controller_is_dead(run):
-        raise UserError(agent.how_to_restart(stack.name), code="agent.no-answer")
+        raise UserError(agent.how_to_restart(stack.name), code="controller.not-running")
     return run

@@ -151,7 +151,7 @@ def control(run: RunDirectory, stack: str) -> ClusterControl:
         if not machine_access.is_up(run):
             raise NotUpError(f"stack {stack} is not up", code="cluster.not-up")
         if agent.controller_is_dead(run):
-            raise UserError(agent.how_to_restart(stack), code="agent.no-answer")
+            raise UserError(agent.how_to_restart(stack), code="controller.not-running")
         return _shell(run, line, seconds)
 
     return ClusterControl(ask, machine_access.slurm_conf(run))

@@ -213,6 +213,8 @@ class CloudMachines:
         program = f"/usr/bin/python3 /home/ada/intruder.py {words}"
         opened = cluster.submit(f"exec {program}", "--partition=open", "--output=open")
         cluster.land.ready("login-0")
+        # Google's users come from the metadata service, which a machine asks when somebody logs in.
+        until(lambda: cluster.sh("getent passwd ada || true", host="login-0"), 120, "ada on login-0", 0.5)
         hosts = ("compute-0", "login-0")
         of_users = {host: json.loads(cluster.sh(program, user="ada", host=host)) for host in hosts}
         assert {host: (one["role"], one["got"]) for host, one in of_users.items()} == dict.fromkeys(

@@ -91,7 +91,7 @@ def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None
     gone = checkout.cluster("exec", "--", "squeue")
     assert gone.returncode == 1
     assert gone.stderr.startswith("the controller of stack test does not run")
-    assert gone.stderr.count("\n") == 2, "the cause, and what to do"
+    assert gone.stderr.count("\n") == 3, "the cause, what to do, and the code"
     assert "./cluster up --stack test" in gone.stderr
     up = checkout.cluster("up", check=True)
     assert "the controller has ended: it is started again, with its queue" in up.stderr

@@ -1,6 +1,6 @@
 """How long the component's plugin takes to start, and a preview of two clusters beside one:
 
-    .venv/bin/python -m tests.bench.component --rounds 5
+    .venv/bin/python -m tests.bench.component_preview --rounds 5
 
 A start ends when the engine could ask for the schema. A preview declares clusters on AWS against mocks, so it
 has the program's own share alone. Both are seconds of CPU time of a process, in turns.
