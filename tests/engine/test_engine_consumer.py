@@ -38,8 +38,8 @@ def test_the_example_from_its_first_job_to_another_cluster(
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "hush")
     folder = consumer.copy(tmp_path / "my job", engine.checkout)
     # The example uses the packages of this environment instead of one of its own.
-    (folder / "pyproject.toml").unlink()
-    shutil.copy(ROOT / "uv.lock", folder)
+    for name in ("pyproject.toml", "uv.lock"):
+        shutil.copy(ROOT / name, folder)
     project = folder / "Pulumi.yaml"
     content = yaml.safe_load(project.read_text())
     assert content["runtime"]["options"]["virtualenv"] == ".venv"

@@ -95,7 +95,8 @@ def write(project: Tiny, program: str, config: str = "config: {}") -> Tiny:
     project.write(program, config)
     (project.path / "Pulumi.yaml").write_text(project_file("tiny"))
     # The CLI looks here for the versions of the SDKs.
-    shutil.copy(ROOT / "uv.lock", project.path)
+    for name in ("pyproject.toml", "uv.lock"):
+        shutil.copy(ROOT / name, project.path)
     return project
 
 

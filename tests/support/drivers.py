@@ -130,7 +130,8 @@ class Cli:
         self.project = make_project(folder / "a project")
         (self.project / "Pulumi.yaml").write_text(project_file(NAME))
         # The CLI looks here for the versions of the SDKs.
-        shutil.copy(ROOT / "uv.lock", self.project)
+        for name in ("pyproject.toml", "uv.lock"):
+            shutil.copy(ROOT / name, self.project)
 
     def up(self, spec: dict[str, Any]) -> Outcome:
         (self.project / "spec.json").write_text(json.dumps(spec))
