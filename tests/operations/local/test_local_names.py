@@ -213,7 +213,8 @@ def test_what_machines_see_in_tmp_besides_their_own_files(
     wanted = [locations.run_root(), project, home, cache / "slurm-stacks"]
     wanted += [in_tmp / name for name in ("bundle", "data", "hook.sh", "none")]
     # Python is there, too, where this checkout is in /tmp.
-    wanted += [path for path in {Path(sys.prefix), Path(sys.base_prefix)} if path.is_relative_to("/tmp")]
+    python = [path for path in {Path(sys.prefix), Path(sys.base_prefix)} if path.is_relative_to("/tmp")]
+    wanted += python
     stack = Stack(project, "test")
     assert names.shared_in_tmp(stack) == sorted(map(str, wanted))
 
@@ -221,7 +222,7 @@ def test_what_machines_see_in_tmp_besides_their_own_files(
     (tmp_path / "home").symlink_to(in_tmp / "elsewhere")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    wanted = [locations.run_root(), project, home / "state" / "slurm-stacks", in_tmp / "elsewhere"]
+    wanted = [locations.run_root(), project, home / "state" / "slurm-stacks", in_tmp / "elsewhere", *python]
     assert names.shared_in_tmp(stack) == sorted(map(str, wanted)), "where a link leads"
 
 
