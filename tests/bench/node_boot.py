@@ -46,6 +46,8 @@ SOURCE = "-source"
 """The end of a release's name whose Slurm is built from Debian 13's source package."""
 SCRIPT = "#!/bin/sh\ndate +%s.%N >$SLURM_SUBMIT_DIR/start-$SLURM_JOB_ID\nwhile :; do sleep 1; done\n"
 TICKS = os.sysconf("SC_CLK_TCK")
+CLOUD_INIT = ("cloud-init.service", "cloud-init-network.service", "cloud-init-main.service")
+"""The unit's names before and since cloud-init 24.3."""
 NOTICED_SECONDS = 0.05
 
 
@@ -116,7 +118,7 @@ def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
     moments = {
         "launched": record(run, node)["launched"],
         "systemd": time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + stat(first)[19] / TICKS,
-        "cloud-init": began(launcher, "cloud-init.service"),
+        "cloud-init": began(launcher, *CLOUD_INIT),
         "our unit": began(launcher, "slurm-stacks-boot.service"),
         "steps": report["started"],
         **{
@@ -147,11 +149,14 @@ def stat(pid: int) -> list[int]:
     return [0, *map(int, fields[1:])]
 
 
-def began(launcher: ProcessId, unit: str) -> float:
-    """Return when a unit's process was started."""
+def began(launcher: ProcessId, *units: str) -> float:
+    """Return when the process of the first of these units that has run was started."""
     words = ("show", "--value", "--timestamp=us+utc", "--property=ExecMainStartTimestamp")
-    said = nspawn.execute(launcher, "systemctl", *words, unit).output.split()
-    moment = datetime.strptime(" ".join(said[1:3]), "%Y-%m-%d %H:%M:%S.%f")
+    for unit in units:
+        shown = nspawn.execute(launcher, "systemctl", *words, unit).output.split()
+        if len(shown) > 2:
+            break
+    moment = datetime.strptime(" ".join(shown[1:3]), "%Y-%m-%d %H:%M:%S.%f")
     return moment.replace(tzinfo=UTC).timestamp()
 
 
