@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
-from infra.config.fields import duration
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Catalog, catalog
+from node import plurals
 from node.model import ClusterDesign, Mount
 
 HOURS_A_MONTH = 730.0
@@ -153,7 +153,7 @@ def reach(budget: BudgetOutlook) -> str:
     lasts, unknown = budget["lasts_hours"], ", ".join(budget["unknown"])
     end = f", price of {unknown} unknown" if unknown else ""
     if lasts is not None:
-        text = f"lasts {'at most ' * bool(unknown)}{duration(lasts)} at full size{end}"
+        text = f"lasts {'at most ' * bool(unknown)}{plurals.of_hours(lasts)} at full size{end}"
     else:
         text = f"counts no node{end}" if unknown else "is never used up: nodes cost nothing"
     after = {"keep": "no new node starts, jobs that run go on", "cancel": "running jobs are cancelled"}

@@ -16,7 +16,7 @@ from rich.tree import Tree
 from cli.console.tables import output, put
 from cli.hints import hint
 from infra import cost
-from infra.config.fields import in_words, time_limit_seconds
+from infra.config.fields import time_limit_seconds
 from node import names, plurals
 from node.bootstrap import key_server, report_server
 
@@ -135,7 +135,7 @@ def _nodes(partition: Mapping[str, Any]) -> str:
         unit = f"NeuronCores of {accelerator['type']}" if accelerator["gres"] == "neuroncore" else None
         parts.append(f"{accelerator['count']} {unit or '× ' + accelerator['type']}")
     limit = time_limit_seconds(partition["time_limit"])
-    longest = "" if limit is None else f", jobs of at most {in_words(limit)}"
+    longest = "" if limit is None else f", jobs of at most {plurals.of_seconds(limit)}"
     return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}{longest}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infra.config import placeholders
-from infra.config.fields import duration
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
@@ -148,7 +147,7 @@ def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
     """
     if hourly * SOON_HOURS <= most:
         return []
-    lasts = duration(most / hourly)
+    lasts = plurals.of_hours(most / hourly)
     return [
         f"{path}: the static nodes alone (nodes.min) use up the {most:g} {unit} in {lasts}; they are "
         "never refused, and no other node starts then"

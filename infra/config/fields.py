@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from node import plurals
+
 # A name that is valid in DNS, EC2 tags, Google's resource names and slurm.conf.
 NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 ACCELERATOR = r"^[a-z][a-z0-9_]*$"
@@ -136,21 +138,10 @@ def time_limit_advice(text: str) -> str:
         short, long = first * 60 + second, first * 3600 + second * 60
         return (
             f"Slurm reads {text} as minutes and seconds, and most people as hours and minutes: write "
-            f'"{clock(short)}" for {in_words(short)}, or "{clock(long)}" for {in_words(long)}'
+            f'"{clock(short)}" for {plurals.of_seconds(short)}, or "{clock(long)}" for '
+            f"{plurals.of_seconds(long)}"
         )
     return f'YAML reads a bare time as a number: write it in quotes, time_limit: "{text}"'
-
-
-def duration(hours: float) -> str:
-    """Return a time in words, to the minute; one below a minute to the second."""
-    seconds = round(hours * 3600)
-    return in_words(round(seconds / 60) * 60 if seconds >= 60 else seconds)
-
-
-def in_words(seconds: int) -> str:
-    """Return a duration in hours, minutes and seconds: `24 h`, `1 h 30 min`."""
-    parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
-    return " ".join(f"{number} {unit}" for number, unit in parts if number) or "nothing"
 
 
 def _time_limit(value: Any) -> Any:

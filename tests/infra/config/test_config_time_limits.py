@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.config import ConfigError, load_file
-from infra.config.fields import duration
 from infra.config.load import CLUSTER
+from node import plurals
 
 FILE = """\
 config:
@@ -53,4 +53,4 @@ def test_what_can_be_read_in_one_way_only(tmp_path: Path, limit: str) -> None:
     [(0.0714, "4 min"), (2.6042, "2 h 36 min"), (48, "48 h"), (0.005, "18 s"), (0.9999, "1 h")],
 )
 def test_hours_are_said_in_words(hours: float, words: str) -> None:
-    assert duration(hours) == words
+    assert plurals.of_hours(hours) == words
