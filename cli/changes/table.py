@@ -485,6 +485,7 @@ SHARED: dict[str, Row] = {
         (),
         "kept: slurmctld stops while its files are copied; machine: the disk and all on it are deleted",
     ),
+    "controller.backup": Row(Kind.LIVE, ("cluster.backup",), "what is in the bucket stays"),
     "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
     "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
     "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),

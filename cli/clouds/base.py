@@ -102,9 +102,19 @@ class CloudProvider(abc.ABC):
         Raises:
             UserError: There is no login machine, or the cloud refuses.
         """
+        from operations.clouds import ssh_access
+
+        cloud, design = self._found(stack)
+        return ssh_access.find(stack, design, cloud)
+
+    def _found(self, stack: Stack) -> tuple[Cloud, ClusterDesign]:
+        """Return the cloud and the design of the cluster that is up, even if the stack file has a mistake by now.
+
+        Raises:
+            UserError: The stack file has a mistake and nothing is published, or the cloud refuses.
+        """
         from cli.clouds import known_clusters, running
         from infra.config.mistakes import ConfigError
-        from operations.clouds import ssh_access
 
         try:
             design = file_design(stack)
@@ -116,8 +126,15 @@ class CloudProvider(abc.ABC):
             published = running.published(cloud)
             if published is None:
                 raise
-            return ssh_access.find(stack, published, cloud)
-        return ssh_access.find(stack, design, self.cloud(ClusterRef.of(design)))
+            return cloud, published
+        return self.cloud(ClusterRef.of(design)), design
+
+    def on_controller(self, stack: Stack, argv: Sequence[str]) -> Command:
+        from operations.clouds import ssh_access
+
+        cloud, design = self._found(stack)
+        login = ssh_access.find(stack, design, cloud)
+        return Command(ssh_access.controller_command(stack, design, cloud, login, argv), {})
 
     def ssh(self, stack: Stack) -> Target:
         return self._login(stack).target

@@ -43,6 +43,7 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     _show_reservations(reserved)
     _show_jobs(status["jobs"], stack)
     _show_spent(status)
+    _show_backup(status.get("backup"))
 
 
 def show_release(name: str, advisories: Iterable[str]) -> None:
@@ -51,6 +52,19 @@ def show_release(name: str, advisories: Iterable[str]) -> None:
         put(f"\n{cell(name)}")
     for line in advisories:
         put(f"[yellow]warning:[/yellow] {cell(line)}")
+
+
+def _show_backup(backup: Mapping[str, Any] | None) -> None:
+    if backup is None:
+        return
+    last = backup["last"]
+    when = "none yet" if last is None else time.strftime("%F %T UTC", time.gmtime(last["at"]))
+    place = "" if last is None else f", {last['bytes'] / 2**20:.1f} MiB to {cell(last['place'])}"
+    late = ", which is late" if backup["late"] else ""
+    put(f"Last backup: {when}{place}{late}")
+    if (failure := backup["failure"]) is not None:
+        at = time.strftime("%F %T UTC", time.gmtime(failure["at"]))
+        put(f"[yellow]warning:[/yellow] the backup at {at} failed: {cell(failure['message'])}")
 
 
 def _show_spent(status: Mapping[str, Any]) -> None:

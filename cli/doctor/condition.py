@@ -53,6 +53,24 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
         yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
 
 
+def backups(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    """Warn of scheduled backups that fail or are late.
+
+    Args:
+        status: The cluster's.
+    """
+    found = status.get("backup")
+    if found is None or found["bucket"] is None:
+        return
+    cure = f"`./cluster backup --bucket --stack {stack}` tries again now, and says what is wrong."
+    if found["failure"] is not None:
+        yield warns(
+            "cluster.backup", f"the last backup failed: {printable(found['failure']['message'])}", cure
+        )
+    elif found["late"]:
+        yield warns("cluster.backup", f"no backup for more than {2 * found['every_hours']} hours", cure)
+
+
 def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     """Warn of partitions and nodes that somebody has taken out of service, and of nodes that Slurm has lost.
 
