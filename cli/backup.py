@@ -48,8 +48,7 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
                 EXIT_USAGE,
                 code="backup.two-places",
             )
-        found: dict[str, Any] = json.loads(_run(up, ["backup", "--bucket"]))
-        return found
+        return _answer(up, ["backup", "--bucket"])
     folder = Path() if file is None else file.parent
     if file is not None and file.exists():
         raise UserError(f"{file} exists: name another file, or remove it", EXIT_USAGE, code="backup.exists")
@@ -59,7 +58,7 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     handle, name = tempfile.mkstemp(prefix=".slurm-stacks-", suffix=archive.SUFFIX, dir=folder)
     draft = Path(name)
     try:
-        with open(handle, "wb") as target:
+        with os.fdopen(handle, "wb") as target:
             _run(up, ["backup"], output=target)
             target.flush()
             os.fsync(target.fileno())
@@ -85,8 +84,7 @@ def list_all(up: StackUp) -> dict[str, Any]:
         UserError: There is no bucket, or it cannot be listed.
     """
     _refuse_batch(up, "backup")
-    found: dict[str, Any] = json.loads(_run(up, ["backup", "--list"]))
-    return found
+    return _answer(up, ["backup", "--list"])
 
 
 def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
@@ -103,10 +101,7 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
     _refuse_batch(up, "restore")
     options = ["--replace"] if replace else []
     if bucket:
-        found: dict[str, Any] = json.loads(
-            _run(up, ["restore", f"--bucket={source}" if source else "--bucket", *options])
-        )
-        return found
+        return _answer(up, ["restore", f"--bucket={source}" if source else "--bucket", *options])
     if source is None:
         raise UserError(
             "name the backup's file, or take the newest in the bucket with --bucket",
@@ -122,8 +117,7 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
     except FileNotFoundError:
         raise UserError(f"{source}: there is no such file here", EXIT_USAGE, code="restore.no-file") from None
     with stream:
-        found = json.loads(_run(up, ["restore", *options], text=stream))
-    return found
+        return _answer(up, ["restore", *options], stream)
 
 
 def _refuse_batch(up: StackUp, verb: str) -> None:
@@ -133,6 +127,11 @@ def _refuse_batch(up: StackUp, verb: str) -> None:
             EXIT_REFUSED,
             code="backup.batch",
         )
+
+
+def _answer(up: StackUp, words: Sequence[str], text: IO[bytes] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_run(up, words, text=text))
+    return found
 
 
 def _run(
@@ -187,15 +186,16 @@ def show(found: dict[str, Any], *, as_json: bool) -> None:
     accounting = "with" if manifest["accounting"] else "without"
     if "next_job_id" in found:
         print(
-            f"restored cluster {manifest['cluster']} as of {when}, {accounting} its accounting: {jobs} that had not "
-            f"ended; the next job is {found['next_job_id']}"
+            f"restored cluster {manifest['cluster']} as of {when}, {accounting} its accounting: {jobs} "
+            f"that had not ended; the next job is {found['next_job_id']}"
         )
         return
     if "file" in found:
-        place = f"{found['file']} (readable for you alone: it holds the jobs' scripts and environments, and host keys)"
+        place = f"{found['file']} (for you alone: it has secrets of all users' jobs)"
     else:
         place = f"{found['bucket'].rstrip('/')}/{found['name']}"
     print(
-        f"cluster {manifest['cluster']} as of {when}, {jobs} that had not ended, {accounting} its accounting, {size}:"
+        f"cluster {manifest['cluster']} as of {when}, {jobs} that had not ended, {accounting} its "
+        f"accounting, {size}:"
     )
     print(place)

@@ -431,7 +431,7 @@ class Backup:
     keep: int = 14
 
     def place(self) -> tuple[str, str]:
-        """Return the address of the bucket, and the beginning of the names in it: it ends with a slash, or is empty."""
+        """Return the bucket's address and the beginning of the names in it, which is empty or ends in /."""
         scheme, mark, rest = self.bucket.partition("://")
         if not mark:
             return self.bucket, ""

@@ -108,7 +108,7 @@ class CloudProvider(abc.ABC):
         return ssh_access.find(stack, design, cloud)
 
     def _found(self, stack: Stack) -> tuple[Cloud, ClusterDesign]:
-        """Return the cloud and the design of the cluster that is up, even if the stack file has a mistake by now.
+        """Return the cloud and the design of the cluster that is up, even if its file has mistakes.
 
         Raises:
             UserError: The stack file has a mistake and nothing is published, or the cloud refuses.

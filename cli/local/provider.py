@@ -65,9 +65,10 @@ class LocalProvider:
         run = _standing(stack)
         if not run.containers:
             raise UserError(
-                f"the machines of stack {stack.name} are processes of this machine, as Slurm's daemons and its "
-                "database are, and their files end with it: backups are for machines of their own. Write local: "
-                "{isolation: container} for such machines here",
+                f"the machines of stack {stack.name} are processes of this machine, as Slurm's daemons "
+                "and its "
+                "database are, and their files end with it: backups are for machines of their own. Write "
+                "local: {isolation: container} for such machines here",
                 EXIT_REFUSED,
                 code="backup.processes",
             )

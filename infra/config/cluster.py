@@ -321,8 +321,8 @@ class BackupConfig(Section):
 
     bucket: str = Field(
         pattern=BACKUPS,
-        description="s3://bucket/prefix on AWS, gs://bucket/folder on Google Cloud, a folder of this machine on the "
-        "local stack. It is there already, `down` leaves it, and the controller alone reads and writes there.",
+        description="s3://bucket/prefix on AWS, gs://bucket/folder on Google Cloud, a folder of this machine "
+        "on the local stack. It is there already, and `down` leaves it.",
     )
     every_hours: int = Field(24, ge=1, le=24 * 31, description="Hours between two backups.")
     keep: int = Field(14, ge=1, le=1000, description="How many stay; older ones are deleted.")

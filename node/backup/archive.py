@@ -178,8 +178,8 @@ def _manifest(path: Path, archive: tarfile.TarFile) -> Manifest:
     if version != API_VERSION:
         raise BackupError(
             "backup.version",
-            f"{path} is of version {str(version)[:80]!r}, and this program reads {API_VERSION}: use the release of "
-            "slurm-stacks that has made it",
+            f"{path} is of version {str(version)[:80]!r}, and this program reads {API_VERSION}: use the "
+            "release of slurm-stacks that has made it",
         )
     kinds = {"str": str, "float": (int, float), "bool": bool, "int": int}
     try:
@@ -222,7 +222,7 @@ def _place(packed: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> No
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     source = packed.extractfile(member)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "wb") as target:
+    with os.fdopen(handle, "wb") as target:
         while source is not None and (block := source.read(BLOCK)):
             target.write(block)
         os.fchmod(target.fileno(), stat.S_IMODE(member.mode) & 0o755)

@@ -1,7 +1,7 @@
 """The verbs `backup` and `restore` of the cluster's own command, for the controller's root.
 
-`./cluster` calls them, and the timer of scheduled backups does. A failure is one line of JSON on standard error,
-with its code; progress is lines of text there.
+`./cluster` calls them, and the timer of scheduled backups does. A failure is one line of JSON on standard
+error, with its code; progress is lines of text there.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _check_place(settings: Settings) -> None:
     if os.geteuid() != 0:
         raise BackupError(
             "backup.not-root",
-            "a backup has the secrets of all users, so it takes root of the controller: your user there needs sudo "
-            "(on Google Cloud the role roles/compute.osAdminLogin)",
+            "a backup has the secrets of all users, so it takes root of the controller: your user there "
+            "needs sudo (on Google Cloud the role roles/compute.osAdminLogin)",
         )
 
 

@@ -110,8 +110,8 @@ def stage(
                 when = time.strftime("%F %T UTC", time.gmtime(journal.created))
                 raise BackupError(
                     "restore.other-under-way",
-                    f"the restore of another backup, of {when}, is half done, and can only be continued: run this "
-                    "command with that backup first",
+                    f"the restore of another backup, of {when}, is half done, and can only be continued: "
+                    "run this command with that backup first",
                 )
             say("an earlier restore of this backup was interrupted: it is continued")
         else:
@@ -171,7 +171,8 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
     if manifest.cluster != design.name:
         raise BackupError(
             "restore.other-cluster",
-            f"the backup is of cluster {manifest.cluster}, and this cluster is {design.name}: Slurm takes a state of "
+            f"the backup is of cluster {manifest.cluster}, and this cluster is {design.name}: Slurm takes "
+            "a state of "
             f"another name for another cluster's. Write name: {manifest.cluster} in the stack file of a new "
             "cluster, and restore into that",
         )
@@ -182,8 +183,8 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
     if manifest.accounting and not design.slurm.accounting:
         raise BackupError(
             "restore.accounting",
-            "the backup has an accounting, and this cluster has none: write slurm: {accounting: true} and run "
-            "`./cluster up`, then restore",
+            "the backup has an accounting, and this cluster has none: write slurm: {accounting: true} "
+            "and run `./cluster up`, then restore",
         )
     if replace:
         return
@@ -194,7 +195,8 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
     if following > first:
         raise BackupError(
             "restore.not-empty",
-            f"this cluster has had {plurals.count(following - first, 'job')}, which it would forget: restore into a "
+            f"this cluster has had {plurals.count(following - first, 'job')}, which it would forget: "
+            "restore into a "
             "new cluster before its first job (`./cluster up --no-benchmark`), or use --replace",
         )
 
@@ -215,8 +217,8 @@ def _check_space(work: Path, manifest: Manifest) -> None:
     if (free := shutil.disk_usage(work).free // 2**20) < needed:
         raise BackupError(
             "restore.no-space",
-            f"{work.parent}: {free} MiB are free, and this restore needs {needed}: make room there, or give the "
-            "controller a larger disk",
+            f"{work.parent}: {free} MiB are free, and this restore needs {needed}: make room there, or "
+            "give the controller a larger disk",
         )
 
 
@@ -241,8 +243,8 @@ def _boot(folders: Folders, manifest: Manifest, run: Runner, say: Callable[[str]
     if pending(folders) is not None:
         raise BackupError(
             "restore.boot-failed",
-            "the controller's boot failed with the restored state, and is repeated: `./cluster logs controller` says "
-            "why. The restore is continued at each boot, and by this command",
+            "the controller's boot failed with the restored state, and is repeated: `./cluster logs "
+            "controller` says why. The restore is continued at each boot, and by this command",
         )
 
 

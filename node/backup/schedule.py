@@ -1,7 +1,7 @@
 """Backups in a bucket: when one is due, which are old, and how the last one went.
 
-A timer of systemd on the controller calls `run_due` every quarter of an hour, so a backup that failed is tried
-again soon, and a controller that was off catches up.
+A timer of systemd on the controller calls `run_due` every quarter of an hour, so a backup that failed is
+tried again soon, and a controller that was off catches up.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def back_up(settings: Settings, settings_file: Path, control: Slurm, run: Runner
             if manifest.size > MOST_MIB * 2**20:
                 raise BackupError(
                     "backup.too-large",
-                    f"the backup has {manifest.size // 2**20} MiB, and {MOST_MIB} can go to a bucket: write it to a "
-                    "file here (`./cluster backup FILE`), or remove old records of the accounting (PurgeJobAfter)",
+                    f"the backup has {manifest.size // 2**20} MiB, and {MOST_MIB} can go to a bucket: "
+                    "write it to a "
+                    "file here (`./cluster backup FILE`), or remove old records of the accounting "
+                    "(PurgeJobAfter)",
                 )
             with whole.open("xb") as output:
                 archive.write(output, manifest, content)
@@ -120,7 +122,8 @@ def fetch(settings: Settings, name: str, into: Path) -> None:
         if not found or (name and name not in found):
             raise BackupError(
                 "restore.not-there",
-                f"{wanted.bucket} has no backup {name or 'of this cluster'}; it has {', '.join(found[:5]) or 'none'}",
+                f"{wanted.bucket} has no backup {name or 'of this cluster'}; it has "
+                f"{', '.join(found[:5]) or 'none'}",
             )
         files.write(into, bucket.get(f"{prefix}{name or found[0]}"), 0o600)
     except (ServiceError, OSError) as error:

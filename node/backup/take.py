@@ -251,8 +251,8 @@ def copy_state(state: Path, target: Path, until: float) -> None:
             if time.time() > until:
                 raise BackupError(
                     "backup.too-slow",
-                    f"{state} could not be copied within {STILL_SECONDS:g} s, in which slurmctld stands still: its disk "
-                    "is slow, or has very many jobs; try again when it is less busy",
+                    f"{state} could not be copied within {STILL_SECONDS:g} s, in which slurmctld stands "
+                    "still: its disk is slow, or has very many jobs; try again when it is less busy",
                 )
 
 

@@ -119,8 +119,8 @@ def check_readable(before: str, now: str) -> None:
     if parse(before) not in readable:
         raise ValueError(
             f"Slurm {short(now)} cannot read the state of Slurm {short(before)}: it reads that of "
-            f"{', '.join(spell(release) for release in readable)}. Give the controller an image with a release "
-            "that can (controller.image, image), and run `up` again"
+            f"{', '.join(spell(release) for release in readable)}. Give the controller an image with a "
+            "release that can (controller.image, image), and run `up` again"
         )
 
 

@@ -120,8 +120,8 @@ def publish(stack: Stack) -> dict[str, Any]:
             raise UserError(problem, EXIT_REFUSED, code="containers.not-possible")
         if design.backup is not None and not Path(design.backup.bucket).is_dir():
             raise UserError(
-                f"controller.backup.bucket: there is no folder {design.backup.bucket} here: make it, best on another "
-                "disk and with mode 700, or name another one",
+                f"controller.backup.bucket: there is no folder {design.backup.bucket} here: make it, best "
+                "on another disk and with mode 700, or name another one",
                 EXIT_REFUSED,
                 code="backup.no-folder",
             )

@@ -1,4 +1,4 @@
-"""Backups of a real cluster, and the way back: into a new cluster of the same name, by hand and by schedule."""
+"""Backups of a real cluster, by hand and by schedule, and the way back into a new one of the same name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from localcloud import volumes
 from localcloud.containers import leftovers
 from node.backup import archive
-from operations.local import containers
+from operations.local import containers, machine_access
 from operations.local.run_directory import RunDirectory
 from tests.cluster.test_head_takeover import WAITS, home, recorded, states, submit
 from tests.support.checkout import Checkout, until
@@ -165,10 +165,7 @@ def test_a_cluster_that_has_had_jobs_is_refused_and_a_restore_that_dies_is_conti
     command.until_said("the controller boots with it")
     command.end(group=True)
     cluster.cluster("up", check=True)
-    until(lambda: cluster.execute("squeue", "--noheader", "--format=%i", check=False).split(), 120, "the queue")
-    assert "one of mine" in cluster.execute("squeue", "--noheader", "--states=PENDING", "--format=%k")
     run = RunDirectory(cluster.run_directory)
-    from operations.local import machine_access
-
     spool = Path(f"/proc/{machine_access.controller(run)}/root/var/spool/slurmctld")
     until(lambda: not (spool / ".restore").exists(), 120, "the end of the restore", 0.5)
+    assert "one of mine" in cluster.execute("squeue", "--noheader", "--states=PENDING", "--format=%k")

@@ -54,7 +54,8 @@ def _check_closed(c: Context, backup: BackupConfig, at: Location) -> None:
                 "backup.open-to-users",
                 at,
                 backup.bucket,
-                f"a place that users cannot read: {key} shows them {address}, and a backup has the secrets of all",
+                f"a place that users cannot read: {key} shows them {address}, and a backup has the "
+                "secrets of all",
                 "name another bucket, or on AWS another prefix",
             )
             return
