@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -357,8 +357,8 @@ def release_lost_nodes(control: Slurm, since: float) -> int:
     nodes = sorted({node for job in lost.values() for node in job.nodes})
     if not nodes:
         return len(lost)
-    before = control.nodes()
-    nodes = [node for node in nodes if node in before]
+    known = control.nodes()
+    nodes = [node for node in nodes if node in known]
     control.update_node(nodes, state="DOWN", reason=REASON)
 
     def left() -> bool:
@@ -369,7 +369,7 @@ def release_lost_nodes(control: Slurm, since: float) -> int:
         )
 
     wait_at_most(left, LEAVE_SECONDS, 0.5)
-    _give_back(control, before, nodes)
+    _give_back(control, nodes)
     now = control.jobs()
     for number in lost:
         if number in now and now[number].is_pending and not now[number].is_held:
@@ -388,14 +388,17 @@ def _began(start: float | None, since: float) -> bool:
     return start is None or start < since
 
 
-def _give_back(control: Slurm, before: Mapping[str, Any], nodes: list[str]) -> None:
+def _give_back(control: Slurm, nodes: list[str]) -> None:
     """Bring nodes back into service: those that are off stay off, and those that are up go on."""
-    off = [node for node in nodes if not before[node].slurmd_start_time]
-    on = [node for node in nodes if node not in off]
-    try:
-        if off:
-            control.power_down_force(off, REASON)
-        if on:
-            control.update_node(on, state="RESUME")
-    except SlurmError as error:
-        print(f"{fold(nodes)}: {error}; the elastic daemon takes care of them", file=sys.stderr, flush=True)
+    now = control.nodes()
+    # A node that is off is idle at once. Slurm would wait for the registration of one that is resumed.
+    off = [node for node in nodes if "POWERED_DOWN" in now[node].flags and not now[node].is_powering_up]
+    coming = [node for node in nodes if node not in off and now[node].is_powering_up]
+    on = [node for node in nodes if node not in (*off, *coming)]
+    for names, state in ((off, "IDLE"), (coming, "POWER_DOWN_FORCE"), (on, "RESUME")):
+        if not names:
+            continue
+        try:
+            control.update_node(names, state=state, reason=REASON if state == "POWER_DOWN_FORCE" else None)
+        except SlurmError as error:
+            print(f"{fold(names)}: {error}; the elastic daemon takes care", file=sys.stderr, flush=True)
