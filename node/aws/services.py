@@ -203,6 +203,8 @@ def explain(code: str, message: str) -> str:
 # Reads and writes whole objects of the cluster's bucket in S3, and checks their digests.
 
 SCHEME = "s3://"
+PAGE = 1000
+"""How many keys a list of a bucket has at most (S3's limit)."""
 
 
 class Bucket:
@@ -260,7 +262,8 @@ class Bucket:
         found: list[str] = []
         more = ""
         while True:
-            query = {"list-type": "2", "prefix": prefix, **({"continuation-token": more} if more else {})}
+            query = {"list-type": "2", "max-keys": str(PAGE), "prefix": prefix}
+            query |= {"continuation-token": more} if more else {}
             body = self._call("GET", "", query=urlencode(query, quote_via=quote)).body
             found += [unescape(key) for key in re.findall("<Key>([^<]*)</Key>", body.decode())]
             more = unescape(_tag(body, "NextContinuationToken"))

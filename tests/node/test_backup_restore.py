@@ -1,4 +1,4 @@
-"""A restore: what it refuses, what it exchanges, that an interruption anywhere loses nothing, and lost nodes."""
+"""A restore: what it refuses and exchanges, that an interruption anywhere loses nothing, and lost nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from infra.slurm_releases import table
 from node.backup import archive, database, restore
 from node.backup.archive import BackupError, Manifest
+from node.bootstrap.accounting import DATABASE
 from node.model import SlurmSettings
 from node.slurm import version
 from tests.support.doubles import FakeControl, design, job, node, settings
@@ -68,7 +69,9 @@ def test_a_release_reads_the_states_that_schedmd_says() -> None:
     for name, release in known.items():
         readable = {version.spell(found) for found in version.reads_state_of(version.parse(name))}
         assert readable == {name, *release.takes_over_from}
-    assert [version.spell(found) for found in version.RELEASES if version.spell(found) in known] == list(known)
+    assert [version.spell(found) for found in version.RELEASES if version.spell(found) in known] == list(
+        known
+    )
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:
@@ -103,7 +106,7 @@ def test_all_but_the_nodes_is_exchanged(tmp_path: Path, keep_name: bool) -> None
 def test_an_exchange_that_is_interrupted_anywhere_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Cut(Exception):
+    class CutError(Exception):
         """The power is off."""
 
     steps = 0
@@ -113,7 +116,7 @@ def test_an_exchange_that_is_interrupted_anywhere_is_completed(
         def run(*given: Any, **more: Any) -> Any:
             nonlocal steps
             if steps == most:
-                raise Cut
+                raise CutError
             steps += 1
             return call(*given, **more)
 
@@ -129,7 +132,7 @@ def test_an_exchange_that_is_interrupted_anywhere_is_completed(
             try:
                 restore.swap(state, work, keep_name=False)
                 done = True
-            except Cut:
+            except CutError:
                 done = False
         restore.swap(state, work, keep_name=False)
         assert content(state) == {**RESTORED, "clustername": "saved"}, most
@@ -140,6 +143,9 @@ def test_an_exchange_that_is_interrupted_anywhere_is_completed(
     assert most > 8
 
 
+PLACES = {"DATABASE": DATABASE, "LOADED": database.LOADED, "FORMER": database.FORMER}
+
+
 class Tables:
     """A MariaDB that knows which tables each database has, and takes the statements of `database`.
 
@@ -147,7 +153,7 @@ class Tables:
     """
 
     def __init__(self, **tables: list[str]) -> None:
-        self.tables = {getattr(database, name): list(given) for name, given in tables.items()}
+        self.tables = {PLACES[name]: list(given) for name, given in tables.items()}
 
     def __call__(self, *_argv: str, stdin: str = "", **_options: Any) -> str:
         printed = ""
@@ -174,12 +180,12 @@ class Tables:
 def test_a_loaded_accounting_takes_the_place_of_the_present_one() -> None:
     db = Tables(DATABASE=["a", "b"], LOADED=["b", "c"])
     database.take_place(db)
-    wanted = {database.DATABASE: ["b", "c"], database.FORMER: ["a", "b"]}
+    wanted = {DATABASE: ["b", "c"], database.FORMER: ["a", "b"]}
     assert db.tables == wanted
     database.take_place(db)
     assert db.tables == wanted, "a repetition changes nothing"
     database.drop_former(db)
-    assert db.tables == {database.DATABASE: ["b", "c"]}
+    assert db.tables == {DATABASE: ["b", "c"]}
 
 
 def test_jobs_that_ran_at_the_backup_lose_their_nodes_and_the_others_keep_theirs() -> None:

@@ -121,8 +121,8 @@ def test_only_slurms_own_files_are_copied(tmp_path: Path) -> None:
     assert found == ["hash.3/job.13/script", "job_state", "job_state.old"]
     # What Slurm never writes again is not copied, but named twice: it takes no time and no space.
     same = copy / "hash.3" / "job.13" / "script"
-    assert os.path.samefile(script, same)
-    assert not os.path.samefile(state / "job_state", copy / "job_state")
+    assert script.samefile(same)
+    assert not (state / "job_state").samefile(copy / "job_state")
 
 
 def test_a_copy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
