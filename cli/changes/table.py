@@ -393,8 +393,8 @@ LOCAL_FILES = (
     "to another folder first"
 )
 ACCOUNTING_FILES = (
-    "the accounting that `sacct` shows: it is on the controller's own disk; save it first with `./cluster backup`, "
-    "and restore it into the new controller with `./cluster restore`"
+    "the accounting that `sacct` shows: it is on the controller's own disk; save it first with `./cluster "
+    "backup`, and restore it into the new controller with `./cluster restore`"
 )
 BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
 
