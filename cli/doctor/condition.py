@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.doctor.finding import Finding, warns
+from node import plurals
+from node.backup import record
 from node.elastic.view import is_admin_disabled
 from node.health.programs import REASON
 from node.logs.text import printable
@@ -68,7 +70,8 @@ def backups(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
             "cluster.backup", f"the last backup failed: {printable(found['failure']['message'])}", cure
         )
     elif found["late"]:
-        yield warns("cluster.backup", f"no backup for more than {2 * found['every_hours']} hours", cure)
+        hours = plurals.count(record.LATE * found["every_hours"], "hour")
+        yield warns("cluster.backup", f"no backup for more than {hours}", cure)
 
 
 def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
