@@ -22,7 +22,8 @@ from infra.config import ConfigError, load_file
 from infra.config.load import CLUSTER
 from infra.program import mode
 from infra.program.stand_ins import MARK
-from tests.component.test_component_schema import SHIPPED, in_schema
+from infra.config.argument_names import arguments, in_schema
+from tests.component.test_component_schema import SHIPPED
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.component_program import (
@@ -184,6 +185,8 @@ def test_the_arguments_of_a_component_are_those_of_a_stack_file(file: Path) -> N
     config, values_of_others = read(expected.cluster.name, given, program)
     assert config.model_copy(update={"stack": expected.stack}) == expected
     assert values_of_others.all == ()
+    again, _ = read(config.cluster.name, arguments(config), program)
+    assert again == config, "so the component's inputs in a state, and for policies, say all of it"
 
 
 @pytest.fixture(autouse=True)
