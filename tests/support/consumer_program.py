@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,29 @@ CLUSTERS = {"train": 4, "small": 2}
 """The clusters of the page's program, each with the most nodes that it may have."""
 
 
-def program(language: str) -> str:
-    """Return the program that the page shows in a language."""
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return str(text)
+def code(language: str, page: Path = PAGE) -> list[str]:
+    """Return what a page shows in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
+
+def program(language: str) -> str:
+    """Return the program that the page shows in a language, and then tests."""
+    return code(language)[0]
+
+
+NODE = {
+    "@pulumi/pulumi": "3.270.0",
+    "@pulumi/slurm-stacks": "file:sdk/nodejs",
+    "@types/node": "^20",
+    "typescript": "^5.9",
+}
+COMPILER = {
+    "strict": True,
+    "target": "es2020",
+    "module": "commonjs",
+    "moduleResolution": "node",
+    "skipLibCheck": True,
+}
 
 LOCK = """
 version = 1
@@ -98,11 +117,13 @@ class Consumer:
         (self.folder / "uv.lock").write_text(LOCK)
         self.write_program()
 
-    def write_program(self) -> None:
-        text = program("python")
-        usual = json.dumps(CLUSTERS)
-        assert usual in text
-        text = text.replace(usual, json.dumps(self.clusters))
+    def write_program(self, text: str | None = None) -> None:
+        """Write the page's program with these clusters, or another one."""
+        if text is None:
+            text = program("python")
+            usual = json.dumps(CLUSTERS)
+            assert usual in text
+            text = text.replace(usual, json.dumps(self.clusters))
         sdk = self.folder / "sdk" / "python"
         (self.folder / "__main__.py").write_text(f"import sys\nsys.path.insert(0, {str(sdk)!r})\n{text}")
 
@@ -112,6 +133,30 @@ class Consumer:
         note = self.folder / "sdk" / "python" / "pulumi_slurm_stacks-0.1.0.dist-info" / "METADATA"
         note.parent.mkdir()
         note.write_text("Metadata-Version: 2.1\nName: pulumi_slurm_stacks\nVersion: 0.1.0\n")
+
+    def typescript(self, packages: Mapping[str, str], **files: str) -> None:
+        """Make it a program in TypeScript, `index.ts`, with packages besides the usual ones.
+
+        Args:
+            files: Module -> its text.
+        """
+        folder = self.folder
+        for file in ("__main__.py", "pyproject.toml", "uv.lock"):
+            (folder / file).unlink()
+        project = (folder / "Pulumi.yaml").read_text()
+        (folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", "runtime: nodejs\n", project))
+        package = {"name": "consumer", "dependencies": {**NODE, **packages}}
+        (folder / "package.json").write_text(json.dumps(package))
+        settings = {"compilerOptions": COMPILER, "files": [f"{name}.ts" for name in files]}
+        (folder / "tsconfig.json").write_text(json.dumps(settings))
+        for name, text in files.items():
+            (folder / f"{name}.ts").write_text(text)
+        self.pulumi("package", "gen-sdk", str(self.component), "--language", "nodejs", "--out", "sdk")
+        self.run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--install-links=false")
+        sdk = folder / "sdk" / "nodejs"
+        self.run("npx", "tsc", "--project", str(sdk), "--outDir", str(sdk / "bin"))
+        shutil.copy(sdk / "package.json", sdk / "bin")
+        self.run("npx", "tsc", "--noEmit", "--project", str(folder))
 
     def plugin(self, name: str, version: str) -> None:
         """Put the stand-in of a cloud also where the engine looks for another version of its plugin."""
