@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,40 @@ def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer,
         places = [order.index(f"{name}-{part}") for part in ("ready", "head-controller", "termination")]
         assert [*places, order.index("vpc")] == sorted([*places, order.index("vpc")])
     assert len(order) == len(created)
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(
+    not (shutil.which("go") and shutil.which("pulumi-language-go")),
+    reason="go, or Pulumi's host for Go, is not on PATH",
+)
+def test_a_program_in_go(consumer: Consumer) -> None:
+    (text,) = code("go")
+    consumer.go(text)
+    consumer.pulumi("stack", "init", "dev")
+    assert re.search(r"SlurmCluster +train", consumer.pulumi("preview"))
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(
+    not shutil.which("pulumi-language-dotnet"), reason="Pulumi's host for .NET is not on PATH"
+)
+def test_the_package_for_csharp(consumer: Consumer, tmp_path: Path) -> None:
+    """It is generated. The engine downloads a logo for it, which comes from here."""
+    picture = tmp_path / "www" / "logo.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"\x89PNG")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(picture.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        logo = f"http://127.0.0.1:{server.server_port}/{picture.name}"
+        schema = tmp_path / "schema.json"
+        schema.write_text(json.dumps({**json.loads(SCHEMA.read_text()), "logoUrl": logo}))
+        consumer.pulumi("package", "gen-sdk", str(schema), "--language", "dotnet", "--out", "sdk")
+        server.shutdown()
+    arguments = (consumer.folder / "sdk" / "dotnet" / "Inputs" / "PartitionConfigArgs.cs").read_text()
+    assert '[Input("instanceType", required: true)]' in arguments
+    assert "public Input<string> InstanceType { get; set; }" in arguments
 
 
 def _same(consumer: Consumer) -> str:

@@ -38,6 +38,8 @@ NODE = {
     "@types/node": "^20",
     "typescript": "^5.9",
 }
+GO_SDK = "github.com/pulumi/pulumi/sdk/v3 v3.256.0"
+"""The SDK of programs in Go, in the release that generated packages ask for."""
 COMPILER = {
     "strict": True,
     "target": "es2020",
@@ -64,6 +66,7 @@ class Consumer:
     Attributes:
         component: The folder `component` of the checkout that the program uses.
         shared: The folder of the state, which several engineers have in common.
+        variables: More variables of the environment.
     """
 
     folder: Path
@@ -71,6 +74,7 @@ class Consumer:
     shared: Path
     component: Path = ROOT / "component"
     clusters: dict[str, int] = field(default_factory=lambda: dict(CLUSTERS))
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -87,6 +91,7 @@ class Consumer:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             stand_in_plugin.LOG: str(self.log),
+            **self.variables,
         }
 
     def write(self) -> None:
@@ -141,10 +146,7 @@ class Consumer:
             files: Module -> its text.
         """
         folder = self.folder
-        for file in ("__main__.py", "pyproject.toml", "uv.lock"):
-            (folder / file).unlink()
-        project = (folder / "Pulumi.yaml").read_text()
-        (folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", "runtime: nodejs\n", project))
+        self._runtime("nodejs")
         package = {"name": "consumer", "dependencies": {**NODE, **packages}}
         (folder / "package.json").write_text(json.dumps(package))
         settings = {"compilerOptions": COMPILER, "files": [f"{name}.ts" for name in files]}
@@ -157,6 +159,24 @@ class Consumer:
         self.run("npx", "tsc", "--project", str(sdk), "--outDir", str(sdk / "bin"))
         shutil.copy(sdk / "package.json", sdk / "bin")
         self.run("npx", "tsc", "--noEmit", "--project", str(folder))
+
+    def go(self, text: str) -> None:
+        """Make it a program in Go, with the package as the engine adds it."""
+        for name in ("GOPATH", "GOCACHE", "GOPROXY", "GOTOOLCHAIN"):
+            # What this user has downloaded and compiled.
+            done = subprocess.run(["go", "env", name], capture_output=True, text=True, check=True)
+            self.variables[name] = done.stdout.strip()
+        self._runtime("go")
+        (self.folder / "go.mod").write_text(f"module consumer\n\ngo 1.25\n\nrequire {GO_SDK}\n")
+        (self.folder / "main.go").write_text(text)
+        self.pulumi("package", "add", str(self.component))
+        self.run("go", "mod", "tidy")
+
+    def _runtime(self, name: str) -> None:
+        for file in ("__main__.py", "pyproject.toml", "uv.lock"):
+            (self.folder / file).unlink()
+        project = (self.folder / "Pulumi.yaml").read_text()
+        (self.folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", f"runtime: {name}\n", project))
 
     def plugin(self, name: str, version: str) -> None:
         """Put the stand-in of a cloud also where the engine looks for another version of its plugin."""
