@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 LONGEST_LINE = 60_000
-"""The most bytes of a line. pulumi-command stops reading at a line of 64 KiB, and whoever writes it then waits
-for ever."""
+"""The most bytes of a line. pulumi-command stops reading at a line of 64 KiB, and its writer waits for ever."""
 
 
 class ShortLines(io.TextIOWrapper):
