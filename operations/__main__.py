@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 LONGEST_LINE = 60_000
-"""The most bytes of a line. pulumi-command stops reading at a line of 64 KiB, and its writer waits for ever."""
+"""The most bytes of a line. At one of 64 KiB pulumi-command stops reading, and its writer waits for ever."""
 
 
 class ShortLines(io.TextIOWrapper):
