@@ -61,7 +61,7 @@ class Engine:
             on_event(ResourceDone(one["urn"], one["name"], one["type"], "created", 0.0))
         return Summary({"created": len(declared), "unchanged": 1})
 
-    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self._did.append("up")
         return {}
 
