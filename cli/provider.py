@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.errors import UserError
 from infra.program.stack import Stack
 from infra.providers import check_provider
 from node.model import BenchmarkDesign, ClusterDesign, Settings
@@ -201,6 +202,14 @@ class Provider(Protocol):
 
         Raises:
             UserError: That is not possible; the message says what is.
+        """
+        ...
+
+    def silence(self, stack: Stack) -> UserError | None:
+        """Return what its cloud knows of a cluster that does not answer: that the controller is gone, or off.
+
+        Returns:
+            None if it finds nothing wrong, or if `access` has said it.
         """
         ...
 

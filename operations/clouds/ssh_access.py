@@ -91,8 +91,8 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
     (machine, *_) = machines
     if machine.state != "running":
         raise UserError(
-            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
-            f"`{cloud.start_line(machine)}`, and try again in a minute",
+            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: "
+            f"`./cluster up --stack {stack.name}` starts it if it is off, and waits until it has booted",
             code="ssh.machine-stopped",
         )
     found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from pulumi_policy import PolicyCustomTimeouts, PolicyResourceOptions, ResourceValidationArgs, proxy
 
-from tests.infra.test_platform_settings import EDITED, SHIPPED
 from tests.support import replacements
 from tests.support.checkout import ROOT
 from tests.support.replacements import Declared
 from tests.support.stack_values import BENCHMARK, CLUSTER, filled_in, stack_file, values
+from tests.support.whole_stacks import EDITED, SHIPPED
 
 TAGS = {"cost-center": "4711", "owner": "ml-platform"}
 STACKS = [*EDITED, *(pytest.param(name, marks=pytest.mark.wide) for name in SHIPPED)]
@@ -67,8 +67,12 @@ def refusals(kind: str, props: Mapping[str, Any], name: str = "x") -> dict[str, 
     seen = proxy.unknown_checking_proxy(dict(props))
     args = ResourceValidationArgs(kind, seen, f"urn:{name}", name, opts, None)
     found: dict[str, str] = {}
-    for policy in rules().values():
-        policy.validate(args, lambda text, _urn=None, policy=policy: found.__setitem__(policy.name, text))
+    for name_of_rule, policy in rules().items():
+
+        def report(text: str, _urn: str | None = None, rule: str = name_of_rule) -> None:
+            found[rule] = text
+
+        policy.validate(args, report)
     return found
 
 

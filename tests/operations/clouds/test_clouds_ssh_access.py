@@ -53,7 +53,7 @@ def test_what_is_not_up_is_told_from_what_is_half_up_and_from_what_was_stopped(c
     with sentences.raises("ssh.booting", kind=NotUpError):
         find(cloud)
     cloud.set_state("controller", "stopped")
-    with sentences.raises("ssh.machine-stopped", "`cloud start id-controller`") as caught:
+    with sentences.raises("ssh.machine-stopped", "`./cluster up --stack test`") as caught:
         find(cloud)
     assert not isinstance(caught.value, NotUpError)
 
