@@ -146,7 +146,7 @@ def _run(
     Raises:
         UserError: It failed; the message and the code are its own.
     """
-    command = provider.load(up.provider).on_controller(up.stack, [TOOL, *words])
+    command = provider.load(up.provider).on_controller(up, [TOOL, *words])
     console = Console()
     failure: dict[str, str] = {}
 

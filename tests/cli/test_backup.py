@@ -42,7 +42,7 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Path) -> 
     """Sets the shell lines that answer in place of the controller's command."""
 
     def set_lines(lines: str) -> None:
-        def on_controller(_self: object, _stack: Stack, argv: Any) -> Command:
+        def on_controller(_self: object, _up: StackUp, argv: Any) -> Command:
             line = f"printf '%s\\n' {shlex.join(argv)} >{shlex.quote(str(asked))}\n{lines}"
             return Command(["sh", "-c", line], {})
 
@@ -187,7 +187,7 @@ def test_backups_in_the_bucket_are_listed(
 def test_processes_and_batch_have_no_backups(
     up: StackUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.local.provider._standing", lambda stack: RunDirectory(tmp_path))
+    monkeypatch.setattr("cli.local.provider._standing", lambda up: RunDirectory(tmp_path))
     with sentences.raises("backup.processes") as error:
         backup.make(up, None, bucket=False)
     assert error.value.exit_code == EXIT_REFUSED
