@@ -30,7 +30,7 @@ STACK = """
         local: {{isolation: container}}
         controller: {{backup: {{bucket: {folder}, every_hours: 1, keep: 2}}}}
         partitions:
-          - {{name: debug, instance_type: local.small, nodes: {{max: 6}}, default: true, exclusive: true}}
+          - {{name: debug, instance_type: local.small, nodes: {{min: 1, max: 6}}, exclusive: true}}
         slurm: {{suspend_time: 600, accounting: true}}
       slurm-stacks:benchmark: {{enabled: false}}
 """
@@ -118,6 +118,8 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     cluster.cluster("down", "--yes", check=True)
     cluster.cluster("up", check=True)
     assert states(cluster) == {}
+    # A node that is up has the name of one that had a job.
+    until(lambda: cluster.status()["machines"]["running"] == 1, 120, "the static node")
     assert host_keys(cluster) != keys
     began = time.monotonic()
     told = json.loads(cluster.cluster("restore", "--bucket", "--json", check=True).stdout)
