@@ -11,14 +11,13 @@ from typing import Any
 
 import pulumi_policy
 import pytest
-import yaml
 from pulumi_policy import PolicyCustomTimeouts, PolicyResourceOptions, ResourceValidationArgs, proxy
 
-from tests.infra.test_platform_settings import EDITED, SHIPPED
-from tests.support import replacements
+from tests.support import replacements, stacks_of_clouds
 from tests.support.checkout import ROOT
 from tests.support.replacements import Declared
-from tests.support.stack_values import BENCHMARK, CLUSTER, filled_in, stack_file, values
+from tests.support.stack_values import CLUSTER
+from tests.support.stacks_of_clouds import EDITED, SHIPPED
 
 TAGS = {"cost-center": "4711", "owner": "ml-platform"}
 STACKS = [*EDITED, *(pytest.param(name, marks=pytest.mark.wide) for name in SHIPPED)]
@@ -49,12 +48,7 @@ def rules() -> dict[str, pulumi_policy.ResourceValidationPolicy]:
 @functools.cache
 def declared(name: str, *, plain: bool = False) -> tuple[Declared, ...]:
     """Return a stack's resources, with the tags and the budget that the pack asks for."""
-    if name in EDITED:
-        config = values(*EDITED[name])
-    else:
-        config = yaml.safe_load(filled_in(stack_file(name).read_text()))["config"]
-        config = {key: value for key, value in config.items() if key != BENCHMARK}
-        config[CLUSTER].pop("hooks", None)
+    config = stacks_of_clouds.config(name)
     if not plain:
         config[CLUSTER] |= {"tags": TAGS, "budget": {"max_usd": 1000}}
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +62,14 @@ def refusals(kind: str, props: Mapping[str, Any], name: str = "x") -> dict[str, 
     args = ResourceValidationArgs(kind, seen, f"urn:{name}", name, opts, None)
     found: dict[str, str] = {}
     for policy in rules().values():
-        policy.validate(args, lambda text, _urn=None, policy=policy: found.__setitem__(policy.name, text))
+        told: list[str] = []
+
+        def report(text: str, _urn: str | None = None, told: list[str] = told) -> None:
+            told.append(text)
+
+        policy.validate(args, report)
+        if told:
+            found[policy.name] = "; ".join(told)
     return found
 
 
