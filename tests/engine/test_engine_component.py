@@ -19,9 +19,11 @@ import pytest
 from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
 from tests.support.checkout import ROOT
-from tests.support.consumer_program import Consumer, code, program
+from tests.support.consumer_program import PAGE, Consumer, code, program
 
 START_SECONDS = 1.5
+AWS = "7.48.0"
+"""The release of AWS's package for TypeScript."""
 PLATFORM = ROOT / "docs" / "platform.md"
 NODEJS = pytest.mark.skipif(
     not (shutil.which("npm") and shutil.which("pulumi-language-nodejs")),
@@ -139,9 +141,8 @@ def _same(consumer: Consumer) -> str:
 @pytest.mark.wide
 @NODEJS
 def test_the_same_program_in_typescript(consumer: Consumer) -> None:
-    aws = "7.48.0"
-    consumer.plugin("aws", aws)
-    consumer.typescript({"@pulumi/aws": aws}, index=program("typescript"))
+    consumer.plugin("aws", AWS)
+    consumer.typescript({"@pulumi/aws": AWS}, index=program("typescript"))
     consumer.pulumi("stack", "init", "dev")
     assert "[unknown]" in consumer.pulumi("preview")
     consumer.pulumi("up", "--yes", "--skip-preview")
@@ -258,23 +259,28 @@ def test_a_policy_pack_sees_resources_and_arguments(consumer: Consumer, tmp_path
 
 def test_a_users_tests_with_mocks(consumer: Consumer) -> None:
     """They need neither the engine, which has generated the package before, nor our code."""
+    line = "python -m unittest test_program.py"
+    assert line in PAGE.read_text()
     consumer.generate()
     sdk = f"import sys\nsys.path.insert(0, {str(consumer.folder / 'sdk' / 'python')!r})\n"
     (consumer.folder / "test_program.py").write_text(sdk + code("python")[1])
-    consumer.run(sys.executable, "-m", "unittest", "test_program.py")
+    consumer.run(*line.split())
     consumer.write_program(program("python").replace("vpc.id", '"vpc-elsewhere"'))
     with pytest.raises(AssertionError, match="vpc-elsewhere"):
-        consumer.run(sys.executable, "-m", "unittest", "test_program.py")
+        consumer.run(*line.split())
 
 
 @pytest.mark.wide
 @NODEJS
 def test_a_users_tests_with_mocks_in_typescript(consumer: Consumer) -> None:
-    aws = {"@pulumi/aws": "7.48.0"}
-    program, tests = code("typescript")
-    consumer.typescript(aws, index=program, program_test=tests)
-    consumer.run("npx", "tsc", "--outDir", "bin")
-    consumer.run("node", "--test", "bin/program_test.js")
+    line = "node -r ts-node/register program_test.ts"
+    assert line in PAGE.read_text()
+    shown, tests = code("typescript")
+    consumer.typescript({"@pulumi/aws": AWS, "ts-node": "^10"}, index=shown, program_test=tests)
+    consumer.run(*line.split())
+    (consumer.folder / "index.ts").write_text(shown.replace("vpc: vpc.id", 'vpc: "vpc-elsewhere"'))
+    with pytest.raises(AssertionError, match="vpc-elsewhere"):
+        consumer.run(*line.split())
 
 
 # --- mistakes, and the start -------------------------------------------------------------------------------
