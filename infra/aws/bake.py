@@ -134,7 +134,9 @@ class AwsImages(pulumi.ComponentResource):
         """Build an image, and return its id once it exists."""
         resource, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
         name, text = self._name_and_document(recipe)
-        own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
+        release = recipes.slurm_release(self._design)
+        slurm = {} if release is None else {"slurm": release}
+        own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known, **slurm))
         image_recipe = self._recipe(recipe, name, text, own_tags)
         built = aws.imagebuilder.Image(
             resource,

@@ -6,10 +6,12 @@ Every function is idempotent, because an interrupted `up` runs it again. Progres
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +154,39 @@ def head_up(stack: Stack) -> dict[str, Any]:
     for host in (head, *login):
         _wait_for_boot(run, host)
     site = settings.site
-    return {
+    facts = {
+        "id": run.path.name,
+        "login_ssh": shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--outputs", str(run.outputs)]),
         "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
         "controller": f"{site.controller_address}:{site.slurmctld_port}",
         "scheduler_version": run.report(head.name)["facts"]["slurm"],
         "shared": site.shared,
     }
+    _write_outputs(run, settings.design, facts)
+    return facts
+
+
+def _write_outputs(run: RunDirectory, design: ClusterDesign, facts: Mapping[str, str]) -> None:
+    """Write the `cluster` output for `./cluster --outputs`, which needs no stack file and no engine.
+
+    The engine's own output also has the benchmark.
+    """
+    # A repair runs outside of the engine, and leaves the file as it is.
+    if (cluster_id := os.environ.get("CLUSTER_ID")) is None:
+        return
+    # Imported here, because few heads need it.
+    from infra.outputs.publish import Deployed, build
+
+    deployed = Deployed(
+        id=cluster_id,
+        login_address=facts["login"],
+        login_machine=facts["id"],
+        login_ssh=facts["login_ssh"],
+        controller_address=facts["controller"],
+        scheduler_version=facts["scheduler_version"],
+        shared=facts["shared"],
+    )
+    write_file(run.outputs, json.dumps(build(design, deployed), indent=1).encode())
 
 
 def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:

@@ -28,6 +28,7 @@ from tests.support.checkout import ROOT
 from tests.support.component_program import (
     CPU,
     NODES,
+    PRINTED,
     PUBLIC,
     SMALL,
     VPC,
@@ -66,11 +67,18 @@ def test_two_local_clusters_have_run_folders_of_their_own(
     try:
         local = {"provider": "local", "partitions": [{"name": "debug", "instanceType": "local.small"}]}
         monkeypatch.setattr("infra.program.owner.claim_in_program", lambda stack: None)
-        made = declared({"one": lambda: local, "two": lambda: local})
+        seen: dict[str, Any] = {}
+        made = declared({"one": lambda: local, "two": lambda: local}, seen=seen)
     finally:
         mode.FOLDER.reset(mode_token)
     stacks = {made.inputs(f"{name}-head")["create"].rpartition("--stack ")[2] for name in ("one", "two")}
     assert stacks == {"test.one", "test.two"}
+    # No stack file says how to log in, so the head's command writes the outputs.
+    assert seen["one"]["loginSsh"] == PRINTED["login_ssh"]
+    assert seen["one"]["cluster"]["login"]["access"] == {
+        "mode": "local", "user": None, "key": None, "machine": PRINTED["id"],
+    }  # fmt: skip
+    assert made.inputs("one-head")["environment"]["CLUSTER_ID"] == "x"
 
 
 def test_the_outputs_are_those_of_a_stack() -> None:

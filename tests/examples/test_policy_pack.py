@@ -13,11 +13,11 @@ import pulumi_policy
 import pytest
 from pulumi_policy import PolicyCustomTimeouts, PolicyResourceOptions, ResourceValidationArgs, proxy
 
-from tests.support import replacements, stacks_of_clouds
+from tests.support import replacements, whole_stacks
 from tests.support.checkout import ROOT
 from tests.support.replacements import Declared
 from tests.support.stack_values import CLUSTER
-from tests.support.stacks_of_clouds import EDITED, SHIPPED
+from tests.support.whole_stacks import EDITED, SHIPPED
 
 TAGS = {"cost-center": "4711", "owner": "ml-platform"}
 STACKS = [*EDITED, *(pytest.param(name, marks=pytest.mark.wide) for name in SHIPPED)]
@@ -48,7 +48,7 @@ def rules() -> dict[str, pulumi_policy.ResourceValidationPolicy]:
 @functools.cache
 def declared(name: str, *, plain: bool = False) -> tuple[Declared, ...]:
     """Return a stack's resources, with the tags and the budget that the pack asks for."""
-    config = stacks_of_clouds.config(name)
+    config = whole_stacks.config(name)
     if not plain:
         config[CLUSTER] |= {"tags": TAGS, "budget": {"max_usd": 1000}}
     with tempfile.TemporaryDirectory() as folder:
@@ -61,15 +61,12 @@ def refusals(kind: str, props: Mapping[str, Any], name: str = "x") -> dict[str, 
     seen = proxy.unknown_checking_proxy(dict(props))
     args = ResourceValidationArgs(kind, seen, f"urn:{name}", name, opts, None)
     found: dict[str, str] = {}
-    for policy in rules().values():
-        told: list[str] = []
+    for name_of_rule, policy in rules().items():
 
-        def report(text: str, _urn: str | None = None, told: list[str] = told) -> None:
-            told.append(text)
+        def report(text: str, _urn: str | None = None, rule: str = name_of_rule) -> None:
+            found[rule] = text
 
         policy.validate(args, report)
-        if told:
-            found[policy.name] = "; ".join(told)
     return found
 
 

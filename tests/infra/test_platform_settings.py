@@ -17,10 +17,10 @@ import pytest
 from moto import mock_aws
 
 from infra.config.rules import platform
-from tests.support import replacements, stacks_of_clouds
+from tests.support import replacements, whole_stacks
 from tests.support.replacements import Declared, Run
 from tests.support.stack_values import CLUSTER
-from tests.support.stacks_of_clouds import EDITED, GROUP, SHIPPED
+from tests.support.whole_stacks import EDITED, GROUP, SHIPPED
 
 AWS_TAGS = {"cost-center": "4711", "acme:owner": "ML team", "env": ""}
 LABELS = {"cost-center": "4711", "owner": "ml-team", "env": ""}
@@ -43,7 +43,7 @@ def tags_of(cloud: str) -> dict[str, str]:
 @functools.cache
 def run(name: str, *, plain: bool = False) -> Run:
     """Run a stack with everything that platform teams set, or with nothing of it."""
-    config = stacks_of_clouds.config(name)
+    config = whole_stacks.config(name)
     cluster = config[CLUSTER]
     if not plain:
         cluster["tags"] = tags_of(cluster["provider"])

@@ -1,4 +1,4 @@
-"""Stacks on both clouds that together have everything that takes tags, roles, groups and disks."""
+"""Stacks that together make every kind of resource: some that tests put together, and the shipped ones."""
 
 from __future__ import annotations
 
