@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from cli import outputs
 from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.consumer_program import PAGE, Consumer, code, program
 
@@ -51,7 +53,9 @@ def test_the_engine_reads_the_package_and_makes_sdks_of_it(consumer: Consumer) -
     assert re.search(r"placement\?: pulumi.Input<string \| enums.PartitionConfigPlacement", arguments)
 
 
-def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer, tmp_path: Path) -> None:
+def test_two_clusters_of_somebody_elses_program_live_and_end(
+    consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer.generate()
     consumer.pulumi("stack", "init", "dev")
     preview = consumer.pulumi("preview")
@@ -89,11 +93,43 @@ def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer,
     assert changed
     assert all(name.startswith("small-") for name in changed), "the other cluster stays as it is"
 
+    # The commands of a checkout find both clusters in the stack.
+    with monkeypatch.context() as ours:
+        for name, value in consumer.env().items():
+            ours.setenv(name, value)
+        found = {name: outputs.read(f"organization/consumer/dev:{name}") for name in ("train", "small")}
+        with sentences.raises("outputs.several", "--outputs organization/consumer/dev:small"):
+            outputs.read("organization/consumer/dev")
+    for name, published in found.items():
+        login = published.cluster.login
+        assert login is not None
+        assert login.access is not None
+        assert (published.cluster.name, login.access.mode) == (name, "ssm")
+        assert login.access.machine.startswith("i-")
+
+    # While a cluster has jobs, its guard refuses, and nothing of it is deleted.
+    consumer.refuses = "train-guard"
+    consumer.log.unlink()
+    consumer.pulumi("destroy", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.key = "another"
+    consumer.write_program()
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.refuses = ""
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview")
+    order = consumer.calls("delete")
+    assert order.index("train-guard") < order.index("train-head-controller")
+
     consumer.log.unlink()
     consumer.pulumi("destroy", "--yes", "--skip-preview")
     order = consumer.calls("delete")
     for name in ("train", "small"):
-        places = [order.index(f"{name}-{part}") for part in ("ready", "head-controller", "termination")]
+        places = [
+            order.index(f"{name}-{part}") for part in ("guard", "ready", "head-controller", "termination")
+        ]
         assert [*places, order.index("vpc")] == sorted([*places, order.index("vpc")])
     assert len(order) == len(created)
 
