@@ -415,7 +415,8 @@ def is_own_disk(mount: Mount) -> bool:
 def files_of_mount(mount: Mount) -> str:
     """Return the line about the files of a mount that a change deletes: which, how much, how to keep them."""
     size = "" if mount.size_gib is None else f", {mount.size_gib} GiB"
-    return f"{mount.path} ({mount.kind}{size}): {way_to_keep(mount)}"
+    what = "Slurm's state: queue and accounting" if mount.kind == "disk" else mount.kind
+    return f"{mount.path} ({what}{size}): {way_to_keep(mount)}"
 
 
 def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
