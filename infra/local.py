@@ -234,3 +234,12 @@ class LocalShell:
             opts=opts,
         )
         return job, job.stdout
+
+    def guard(self, name: str, queue: pulumi.Input[str], opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return command.local.Command(
+            name,
+            delete=operation("guard", self._stack),
+            interpreter=INTERPRETER,
+            triggers=[queue],
+            opts=opts,
+        )

@@ -34,6 +34,8 @@ class SlurmCluster(pulumi.ComponentResource):
         config: A configuration without mistakes.
         values: What stands in the configuration for values of other resources.
         kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
+        guarded: Whether a plain `pulumi up` or `pulumi destroy` that would end jobs is refused. `./cluster`
+            asks for jobs itself.
 
     Raises:
         UserError: This version, or this machine, cannot make such a cluster, or a file of the user's is
@@ -48,6 +50,8 @@ class SlurmCluster(pulumi.ComponentResource):
         config: StackConfig,
         values: StandIns = stand_ins.NONE,
         kept: Mapping[str, Any] | None = None,
+        *,
+        guarded: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         # The state and policies see what the cluster was given, as with any component.
@@ -62,6 +66,11 @@ class SlurmCluster(pulumi.ComponentResource):
             shell = cluster.shell
             run = BenchmarkRun.of(cluster_design, training, shell)
             benchmark = Benchmark(f"{name}-benchmark", run, shell, cluster.head, child_opts)
+        if guarded and cluster_design.hosts:
+            # It goes before the benchmark's job is cancelled, too.
+            needed = [cluster.head, *([] if benchmark is None else [benchmark])]
+            guard_opts = pulumi.ResourceOptions(parent=self, depends_on=needed, delete_before_replace=True)
+            cluster.shell.guard(f"{name}-guard", cluster.inventory["id"], guard_opts)
         self.outputs = publish.of(cluster_design, cluster.inventory, training, benchmark, kept)
         self.register_outputs({OUTPUTS[key]: value for key, value in self.outputs.items()})
 

@@ -134,9 +134,7 @@ class AwsImages(pulumi.ComponentResource):
         """Build an image, and return its id once it exists."""
         resource, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
         name, text = self._name_and_document(recipe)
-        release = recipes.slurm_release(self._design)
-        slurm = {} if release is None else {"slurm": release}
-        own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known, **slurm))
+        own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
         image_recipe = self._recipe(recipe, name, text, own_tags)
         built = aws.imagebuilder.Image(
             resource,
@@ -202,10 +200,12 @@ class AwsImages(pulumi.ComponentResource):
         return name, text
 
     def _image_tags(self, kind: str, **more: str) -> dict[str, str]:
-        return tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
+        return {**self._design.tags, **self._identifying(kind, **more)}
 
     def _identifying(self, kind: str, **more: str) -> dict[str, str]:
-        return identifying_tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
+        release = recipes.slurm_release(self._design)
+        slurm = {} if release is None else {"slurm": release}
+        return identifying_tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **slurm, **more)
 
     def _recipe(
         self,

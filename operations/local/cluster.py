@@ -24,6 +24,10 @@ from node.bootstrap.vm import state_guard
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
 from node.published import read_settings
+from node.slurm.environment import without_slurm
+from operations import guard as guards
+from operations import programs
+from operations.access import TOOL
 from operations.local import containers, machine_access, names, system_packages
 from operations.local.agent import (
     agent_answers,
@@ -43,6 +47,7 @@ from operations.local.run_directory import RunDirectory, user
 from operations.waiting import attempts
 
 HEAD_START_SECONDS = 120.0
+STATUS_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 ENDED = ("ready", "failed")
 """The states of a boot that has come to its end."""
@@ -306,6 +311,23 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     current = run.current()
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
     return _published(run)
+
+
+def guard(stack: Stack) -> dict[str, Any]:
+    """Fail if the cluster has jobs, or does not answer. Without a controller none can run."""
+    run = RunDirectory.of(stack)
+    if machine_access.is_up(run) and not controller_is_dead(run):
+        guards.check(lambda: _status(run))
+    return {}
+
+
+def _status(run: RunDirectory) -> str:
+    command = machine_access.command(run, [TOOL, "status"])
+    env = without_slurm(os.environ) | command.env
+    done = programs.capture(command.argv, env=env, seconds=STATUS_SECONDS)
+    if done.failed:
+        raise UserError(done.err.strip() or f"status {done.status}", code="tool.failed")
+    return done.out
 
 
 def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:

@@ -16,12 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from cli import outputs
 from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
+from tests.support import sentences
 from tests.support.checkout import ROOT
-from tests.support.consumer_program import Consumer, code, program
+from tests.support.consumer_program import PAGE, Consumer, code, program
 
 START_SECONDS = 1.5
+AWS = "7.48.0"
+"""The release of AWS's package for TypeScript."""
 PLATFORM = ROOT / "docs" / "platform.md"
 NODEJS = pytest.mark.skipif(
     not (shutil.which("npm") and shutil.which("pulumi-language-nodejs")),
@@ -49,7 +53,9 @@ def test_the_engine_reads_the_package_and_makes_sdks_of_it(consumer: Consumer) -
     assert re.search(r"placement\?: pulumi.Input<string \| enums.PartitionConfigPlacement", arguments)
 
 
-def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer, tmp_path: Path) -> None:
+def test_two_clusters_of_somebody_elses_program_live_and_end(
+    consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer.generate()
     consumer.pulumi("stack", "init", "dev")
     preview = consumer.pulumi("preview")
@@ -87,11 +93,43 @@ def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer,
     assert changed
     assert all(name.startswith("small-") for name in changed), "the other cluster stays as it is"
 
+    # The commands of a checkout find both clusters in the stack.
+    with monkeypatch.context() as ours:
+        for name, value in consumer.env().items():
+            ours.setenv(name, value)
+        found = {name: outputs.read(f"organization/consumer/dev:{name}") for name in ("train", "small")}
+        with sentences.raises("outputs.several", "--outputs organization/consumer/dev:small"):
+            outputs.read("organization/consumer/dev")
+    for name, published in found.items():
+        login = published.cluster.login
+        assert login is not None
+        assert login.access is not None
+        assert (published.cluster.name, login.access.mode) == (name, "ssm")
+        assert login.access.machine.startswith("i-")
+
+    # While a cluster has jobs, its guard refuses, and nothing of it is deleted.
+    consumer.refuses = "train-guard"
+    consumer.log.unlink()
+    consumer.pulumi("destroy", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.key = "another"
+    consumer.write_program()
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.refuses = ""
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview")
+    order = consumer.calls("delete")
+    assert order.index("train-guard") < order.index("train-head-controller")
+
     consumer.log.unlink()
     consumer.pulumi("destroy", "--yes", "--skip-preview")
     order = consumer.calls("delete")
     for name in ("train", "small"):
-        places = [order.index(f"{name}-{part}") for part in ("ready", "head-controller", "termination")]
+        places = [
+            order.index(f"{name}-{part}") for part in ("guard", "ready", "head-controller", "termination")
+        ]
         assert [*places, order.index("vpc")] == sorted([*places, order.index("vpc")])
     assert len(order) == len(created)
 
@@ -139,9 +177,8 @@ def _same(consumer: Consumer) -> str:
 @pytest.mark.wide
 @NODEJS
 def test_the_same_program_in_typescript(consumer: Consumer) -> None:
-    aws = "7.48.0"
-    consumer.plugin("aws", aws)
-    consumer.typescript({"@pulumi/aws": aws}, index=program("typescript"))
+    consumer.plugin("aws", AWS)
+    consumer.typescript({"@pulumi/aws": AWS}, index=program("typescript"))
     consumer.pulumi("stack", "init", "dev")
     assert "[unknown]" in consumer.pulumi("preview")
     consumer.pulumi("up", "--yes", "--skip-preview")
@@ -258,23 +295,28 @@ def test_a_policy_pack_sees_resources_and_arguments(consumer: Consumer, tmp_path
 
 def test_a_users_tests_with_mocks(consumer: Consumer) -> None:
     """They need neither the engine, which has generated the package before, nor our code."""
+    line = "python -m unittest test_program.py"
+    assert line in PAGE.read_text()
     consumer.generate()
     sdk = f"import sys\nsys.path.insert(0, {str(consumer.folder / 'sdk' / 'python')!r})\n"
     (consumer.folder / "test_program.py").write_text(sdk + code("python")[1])
-    consumer.run(sys.executable, "-m", "unittest", "test_program.py")
+    consumer.run(*line.split())
     consumer.write_program(program("python").replace("vpc.id", '"vpc-elsewhere"'))
     with pytest.raises(AssertionError, match="vpc-elsewhere"):
-        consumer.run(sys.executable, "-m", "unittest", "test_program.py")
+        consumer.run(*line.split())
 
 
 @pytest.mark.wide
 @NODEJS
 def test_a_users_tests_with_mocks_in_typescript(consumer: Consumer) -> None:
-    aws = {"@pulumi/aws": "7.48.0"}
-    program, tests = code("typescript")
-    consumer.typescript(aws, index=program, program_test=tests)
-    consumer.run("npx", "tsc", "--outDir", "bin")
-    consumer.run("node", "--test", "bin/program_test.js")
+    line = "node -r ts-node/register program_test.ts"
+    assert line in PAGE.read_text()
+    shown, tests = code("typescript")
+    consumer.typescript({"@pulumi/aws": AWS, "ts-node": "^10"}, index=shown, program_test=tests)
+    consumer.run(*line.split())
+    (consumer.folder / "index.ts").write_text(shown.replace("vpc: vpc.id", 'vpc: "vpc-elsewhere"'))
+    with pytest.raises(AssertionError, match="vpc-elsewhere"):
+        consumer.run(*line.split())
 
 
 # --- mistakes, and the start -------------------------------------------------------------------------------

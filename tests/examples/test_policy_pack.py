@@ -11,13 +11,12 @@ from typing import Any
 
 import pulumi_policy
 import pytest
-import yaml
 from pulumi_policy import PolicyCustomTimeouts, PolicyResourceOptions, ResourceValidationArgs, proxy
 
-from tests.support import replacements
+from tests.support import replacements, whole_stacks
 from tests.support.checkout import ROOT
 from tests.support.replacements import Declared
-from tests.support.stack_values import BENCHMARK, CLUSTER, filled_in, stack_file, values
+from tests.support.stack_values import CLUSTER
 from tests.support.whole_stacks import EDITED, SHIPPED
 
 TAGS = {"cost-center": "4711", "owner": "ml-platform"}
@@ -49,12 +48,7 @@ def rules() -> dict[str, pulumi_policy.ResourceValidationPolicy]:
 @functools.cache
 def declared(name: str, *, plain: bool = False) -> tuple[Declared, ...]:
     """Return a stack's resources, with the tags and the budget that the pack asks for."""
-    if name in EDITED:
-        config = values(*EDITED[name])
-    else:
-        config = yaml.safe_load(filled_in(stack_file(name).read_text()))["config"]
-        config = {key: value for key, value in config.items() if key != BENCHMARK}
-        config[CLUSTER].pop("hooks", None)
+    config = whole_stacks.config(name)
     if not plain:
         config[CLUSTER] |= {"tags": TAGS, "budget": {"max_usd": 1000}}
     with tempfile.TemporaryDirectory() as folder:

@@ -14,13 +14,12 @@ from typing import Any
 
 import boto3
 import pytest
-import yaml
 from moto import mock_aws
 
 from infra.config.rules import platform
-from tests.support import replacements
+from tests.support import replacements, whole_stacks
 from tests.support.replacements import Declared, Run
-from tests.support.stack_values import BENCHMARK, CLUSTER, filled_in, stack_file, values
+from tests.support.stack_values import CLUSTER
 from tests.support.whole_stacks import EDITED, GROUP, SHIPPED
 
 AWS_TAGS = {"cost-center": "4711", "acme:owner": "ML team", "env": ""}
@@ -44,12 +43,7 @@ def tags_of(cloud: str) -> dict[str, str]:
 @functools.cache
 def run(name: str, *, plain: bool = False) -> Run:
     """Run a stack with everything that platform teams set, or with nothing of it."""
-    if name in EDITED:
-        config = values(*EDITED[name])
-    else:
-        config = yaml.safe_load(filled_in(stack_file(name).read_text()))["config"]
-        config = {key: value for key, value in config.items() if key != BENCHMARK}
-        config[CLUSTER].pop("hooks", None)
+    config = whole_stacks.config(name)
     cluster = config[CLUSTER]
     if not plain:
         cluster["tags"] = tags_of(cluster["provider"])

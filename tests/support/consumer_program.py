@@ -67,6 +67,8 @@ class Consumer:
         component: The folder `component` of the checkout that the program uses.
         shared: The folder of the state, which several engineers have in common.
         variables: More variables of the environment.
+        key: The key pair of all clusters, with which a program has other machines.
+        refuses: The name of a resource whose deletion fails.
     """
 
     folder: Path
@@ -75,6 +77,8 @@ class Consumer:
     component: Path = ROOT / "component"
     clusters: dict[str, int] = field(default_factory=lambda: dict(CLUSTERS))
     variables: dict[str, str] = field(default_factory=dict)
+    key: str | None = None
+    refuses: str = ""
 
     @property
     def log(self) -> Path:
@@ -92,6 +96,7 @@ class Consumer:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             stand_in_plugin.LOG: str(self.log),
             **self.variables,
+            stand_in_plugin.REFUSES: self.refuses,
         }
 
     def write(self) -> None:
@@ -129,6 +134,8 @@ class Consumer:
             usual = json.dumps(CLUSTERS)
             assert usual in text
             text = text.replace(usual, json.dumps(self.clusters))
+            if self.key is not None:
+                text = text.replace("partitions=", f'access={{"key": "{self.key}"}}, partitions=')
         sdk = self.folder / "sdk" / "python"
         (self.folder / "__main__.py").write_text(f"import sys\nsys.path.insert(0, {str(sdk)!r})\n{text}")
 

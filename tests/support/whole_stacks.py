@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 from tests.support.stack_parts import VPC
+from tests.support.stack_values import BENCHMARK, CLUSTER, filled_in, stack_file, values
 
 GROUP = "sg-0123456789abcdef0"
 OVERRIDES = {
@@ -82,3 +85,13 @@ SHIPPED = (
     *("aws-batch", "aws-cpu", "aws-gpu", "aws-p4de", "aws-p4de-containers", "aws-p4de-inference", "aws-trn1"),
     *("gcp-cpu", "gcp-gpu"),
 )
+
+
+def config(name: str) -> dict[str, Any]:
+    """The settings of one of these stacks, without a benchmark and without hooks."""
+    if name in EDITED:
+        return values(*EDITED[name])
+    found = yaml.safe_load(filled_in(stack_file(name).read_text()))["config"]
+    found = {key: value for key, value in found.items() if key != BENCHMARK}
+    found[CLUSTER].pop("hooks", None)
+    return dict(found)

@@ -205,15 +205,16 @@ class Faults:
     def _when_saved(self, action: Callable[[], None]) -> None:
         """Do something when the jobs' last changes are on the disk. Losing what comes later does no harm."""
         self._awaits_saving = True
-        self._load.paused_until = time.monotonic() + SAVED_SECONDS + PATIENCE_SECONDS
+        # Longer than any step of the soak takes: `look` ends the pause.
+        self._load.paused_until = float("inf")
 
         def look(deadline: float) -> None:
             if self._cluster.saved() < self._journal.last_note() and time.monotonic() < deadline:
                 self._after(0.0, lambda: look(deadline))
                 return
+            action()
             self._awaits_saving = False
             self._load.paused_until = time.monotonic() + 1.0
-            action()
 
         self._after(SAVED_SECONDS, lambda: look(time.monotonic() + PATIENCE_SECONDS))
 
