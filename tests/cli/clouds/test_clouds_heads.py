@@ -309,7 +309,7 @@ def test_what_status_says_of_a_queue_that_is_lost_of_a_login_machine_and_of_trou
 
 def place(stack: Stack, cloud: FakeCloud, provider: FakeProvider) -> None:
     """Let the cluster of the stack's file be this one."""
-    provider.cloud = lambda _place: cloud  # type: ignore[method-assign]
+    provider.cloud = lambda _place: cloud  # type: ignore[method-assign, assignment]
     known_clusters.note_cluster(stack, PLACE)
 
 
