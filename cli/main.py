@@ -22,6 +22,7 @@ from cli.options import (
     UNNAMED,
     Json,
     Output,
+    OutputsOption,
     StackOption,
     StacksOption,
     SweepGpusOption,
@@ -197,11 +198,11 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 
 
 @app.command()
-def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_output: Json = False) -> None:
     """Show nodes, jobs, why any of them waits, and the cost so far."""
     from cli.login_machine import show_cluster_status
 
-    show_cluster_status(load_up(stack), as_json=json_output)
+    show_cluster_status(load_up(stack, outputs), as_json=json_output)
 
 
 @app.command(
@@ -210,11 +211,12 @@ def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 def execute(
     command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Run a command on the login machine: ./cluster exec -- squeue"""
     from cli.login_machine import replace_process
 
-    replace_process(load_up(stack), command)
+    replace_process(load_up(stack, outputs), command)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -224,13 +226,16 @@ def ssh(
         typer.Argument(help="Run this instead; the remote shell reads it, as with ssh.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Open a shell on the login machine."""
-    from cli.login_machine import replace_process
+    from cli.login_machine import read_terminal, replace_process
 
-    known = load_up(stack)
+    known = load_up(stack, outputs)
+    if outputs is not None and not command:
+        read_terminal(outputs)
     shell = sys.stdin.isatty() and not command
-    greeting = f"Slurm's commands act on stack {stack.name} here; `exit` leaves."
+    greeting = f"Slurm's commands act on {known.named} here; `exit` leaves."
     replace_process(known, ["sh", "-c", " ".join(command)] if command else [], greeting if shell else "")
 
 
@@ -258,6 +263,7 @@ def copy(
     ],
     goal: Annotated[str, typer.Argument(metavar="DST", help="Where to copy it.", show_default=False)],
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Copy files to the login machine, and from it: ./cluster cp data/ :inputs
 
@@ -267,11 +273,11 @@ def copy(
     """
     from cli import cp
 
-    cp.copy(load_up(stack), sources, goal)
+    cp.copy(load_up(stack, outputs), sources, goal)
 
 
 @app.command("ssh-config", short_help="Print an OpenSSH configuration for scp, rsync and editors.")
-def ssh_config(stack: StackOption = UNNAMED) -> None:
+def ssh_config(stack: StackOption = UNNAMED, outputs: OutputsOption = None) -> None:
     """Print a stanza for OpenSSH's configuration, with which scp, rsync and editors reach the login machine.
 
     It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
@@ -279,7 +285,7 @@ def ssh_config(stack: StackOption = UNNAMED) -> None:
     """
     from cli import cp
 
-    print(cp.stanza(load_up(stack)), end="")
+    print(cp.stanza(load_up(stack, outputs)), end="")
 
 
 @app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")
@@ -347,13 +353,14 @@ def logs(
         typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="Lines of each log.", min=1)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""
     from cli import logs as log_files
 
-    status = log_files.show(load_up(stack), what, lines=lines, follow=follow)
+    status = log_files.show(load_up(stack, outputs), what, lines=lines, follow=follow)
     if status == EXIT_INTERRUPTED:
         # Without a message, because Ctrl-C is the normal end of following.
         os._exit(status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,7 +83,7 @@ class Provider(Protocol):
         """Return the paths on the cluster that the benchmark needs."""
         ...
 
-    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+    def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         """Return the local command that runs `argv` on the login machine.
 
         Args:
@@ -95,7 +95,7 @@ class Provider(Protocol):
         """
         ...
 
-    def ssh(self, stack: Stack) -> Target:
+    def ssh(self, up: StackUp) -> Target:
         """Return the login machine of the cluster that is up, for OpenSSH's programs.
 
         Raises:
@@ -104,7 +104,7 @@ class Provider(Protocol):
         """
         ...
 
-    def files_here(self, stack: Stack) -> Files | Inside | None:
+    def files_here(self, up: StackUp) -> Files | Inside | None:
         """Where the login machine's files are on this machine; `None` if they are elsewhere.
 
         Raises:

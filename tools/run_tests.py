@@ -42,8 +42,8 @@ class Suite:
     Attributes:
         folders: Where its tests are.
         python: The interpreter of its environment.
-        workers: How many processes run them. The tests of a file stay together, because they share a cluster,
-            and the files begin in the order of tests/support/accounts.py.
+        workers: How many processes run them. tests/support/accounts.py keeps the tests of a file together,
+            and says which files begin first.
         options: More options for pytest.
     """
 
@@ -66,7 +66,7 @@ class Suite:
         if not everything:
             words += ["-m", f"not {WIDE}"]
         if self.workers > 1:
-            words += ["--numprocesses", str(self.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+            words += ["--numprocesses", str(self.workers)]
         return words
 
     def coverage(self, notes: Path) -> Path:

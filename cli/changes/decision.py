@@ -225,9 +225,7 @@ def end_jobs_of(
     if running:
         if again:
             those = ", ".join(job.id for job in again)
-            say(
-                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {those}"
-            )
+            say(f"queued again, unless they were submitted with --no-requeue: {those}")
         others = [job for job in running if job not in again]
         line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
         end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")

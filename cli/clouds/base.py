@@ -8,13 +8,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cli.hints import hint
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from infra.program import launcher
 from infra.program.stack import Stack
 from node.model import BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Outputs, StackUp
@@ -91,11 +92,10 @@ class CloudProvider(abc.ABC):
 
         return shell.shell_paths(design)
 
-    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+    def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         from operations.clouds import ssh_access
 
-        login = self._login(stack)
-        return Command(ssh_access.command(stack, login, argv, tty=tty), {})
+        return Command(ssh_access.command(self.ssh(up), up.make_folder(), argv, tty=tty), {})
 
     def _login(self, stack: Stack) -> Login:
         """Return the login machine of the cluster that is up, even if the stack file has a mistake by now.
@@ -129,10 +129,16 @@ class CloudProvider(abc.ABC):
             return find(published, cloud)
         return find(design, self.cloud(ClusterRef.of(design)))
 
-    def ssh(self, stack: Stack) -> Target:
-        return self._login(stack).target
+    def ssh(self, up: StackUp) -> Target:
+        from operations.clouds import ssh_access
 
-    def files_here(self, stack: Stack) -> Files | None:
+        if up.published is None:
+            return self._login(up.stack).target
+        cluster = up.published.cluster
+        place = ClusterRef(cluster.name, str(cluster.region), cluster.zone, cluster.project)
+        return ssh_access.published(cluster, self.cloud(place), launcher.here(up.stack.project))
+
+    def files_here(self, up: StackUp) -> Files | None:
         return None
 
     def settings_here(self, up: StackUp) -> Settings | None:

@@ -118,7 +118,8 @@ class AwsCluster(pulumi.ComponentResource):
             self,
         )
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, self._queue(storage), addresses, login_ssh, wait)
+        login_machine = self._machine(self._login.name).id
+        self.inventory = inventory(design, self._queue(storage), addresses, login_machine, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property

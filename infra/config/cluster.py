@@ -77,7 +77,7 @@ class NetworkConfig(Section):
 
     cidr: Cidr | None = Field(None, description="The network's addresses; 10.0.0.0/16 by default.")
     public_cidr: Cidr | None = Field(
-        None, description="AWS: part for controller and login; chosen by default."
+        None, description="AWS: part for controller (its upper half) and login; chosen by default."
     )
     private_cidr: Cidr | None = Field(None, description="AWS: part for compute nodes; chosen by default.")
     peers: list[Cidr] = Field(

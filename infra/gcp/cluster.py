@@ -117,7 +117,8 @@ class GcpCluster(pulumi.ComponentResource):
         # The queue is on its own disk, or else on the root disk. Another machine may get either.
         queue = storage.disks.get(STATE, self._head.disks["controller"].disk_id)
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, queue, addresses, login_ssh, wait)
+        login_machine = self._head.machines[self._login.name].name
+        self.inventory = inventory(design, queue, addresses, login_machine, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property

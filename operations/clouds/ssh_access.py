@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from infra.program import folders, launcher
+from infra.program import launcher
 from infra.program.launcher import Run
 from infra.program.stack import Stack
 from infra.ssh import Target
@@ -17,6 +17,9 @@ from node.bootstrap import report
 from node.model import Access, ClusterDesign
 from operations import openssh, programs
 from operations.clouds.cloud import ALIVE, Cloud, Machine
+
+if TYPE_CHECKING:
+    from infra.outputs.contract import ClusterOutput
 
 # The user's own SSH keys; a cloud can make machines accept one of them.
 
@@ -120,6 +123,29 @@ def target(
     )
 
 
+def published(cluster: ClusterOutput, cloud: Cloud, run: Run) -> Target:
+    """How `ssh` reaches the login machine of a cluster that is known by its outputs.
+
+    In the mode `ssh` no cloud is asked, except for a user's own name there.
+
+    Args:
+        cluster: The outputs, which have `login.access` and whose values have been checked.
+
+    Raises:
+        UserError: There are no credentials, or the cloud refuses.
+    """
+    login = cluster.login
+    if login is None or login.access is None:
+        raise ValueError("the outputs of a cluster without a login machine")
+    access = Access(login.access.mode, key=login.access.key, user=login.access.user)
+    return Target(
+        host=login.address if access.mode == "ssh" else login.access.machine,
+        user=cloud.user(access),
+        host_keys=tuple(login.host_keys),
+        proxy_command=cloud.proxy(access, run),
+    )
+
+
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     """Return a machine's boot report; `None` if there is none yet.
 
@@ -132,14 +158,15 @@ def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     return None if body is None else report.displayable(body)
 
 
-def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:
+def command(target: Target, folder: Path, argv: Sequence[str], *, tty: bool) -> list[str]:
     """Return the `ssh` command for `argv`, or for a shell.
 
     Args:
+        folder: Where the machine's host keys are kept.
         tty: Whether the command gets a terminal.
     """
-    known = openssh.keep_host_keys(folders.make_state_dir(stack), login.target.host_keys)
-    words = openssh.arguments(login.target, known)
+    known = openssh.keep_host_keys(folder, target.host_keys)
+    words = openssh.arguments(target, known)
     # ssh takes options only before the host, which is the last word.
     place = words.index("--")
     words[place:place] = ["-t"] if tty else []

@@ -131,9 +131,18 @@ def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
     if new:
         shutil.rmtree(draft, ignore_errors=True)
         context.run("cp", "--archive", "--no-target-directory", str(place), str(draft), timeout=COPY_SECONDS)
-        draft.rename(source)
+        _publish(context, draft, source)
     context.run("mount", "--bind", str(source), str(place))
     return new
+
+
+def _publish(context: Context, draft: Path, place: Path) -> None:
+    """Give a finished folder its name.
+
+    A power cut may leave the new name with empty files, unless the disk has their content before.
+    """
+    context.run("sync", "--file-system", str(draft), timeout=COPY_SECONDS)
+    draft.rename(place)
 
 
 def _host_keys(context: Context, mount: Mount) -> None:
@@ -144,7 +153,7 @@ def _host_keys(context: Context, mount: Mount) -> None:
         draft = files.folder(kept.with_name(".ssh.new"), 0o700)
         for key in own.glob(KEYS):
             shutil.copy2(key, draft / key.name)
-        draft.rename(kept)
+        _publish(context, draft, kept)
     elif changed := [key for key in sorted(kept.glob(KEYS)) if not _same(own / key.name, key)]:
         for key in own.glob(KEYS):
             key.unlink()

@@ -14,6 +14,7 @@ from cli.doctor.finding import Severity
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from node.model import ClusterDesign, Host, Image, Mount, SlurmSettings
+from operations.access import StackUp
 from tests.support import sentences
 from tests.support.cloud_up import HOME, NOWHERE, cloud, head, made, outputs, provider, stack, state
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head, Pauses
@@ -318,15 +319,15 @@ def test_without_its_login_machine_a_cluster_is_told_from_one_that_was_never_up(
 ) -> None:
     place(stack, cloud, provider)
     with pytest.raises(NotUpError):
-        provider.ssh(stack)
+        provider.ssh(StackUp(stack, "aws"))
     cloud.up(kept())
     lose(cloud)
     with sentences.raises("controller.gone", "`./cluster up --stack test`"):
-        provider.ssh(stack)
+        provider.ssh(StackUp(stack, "aws"))
     cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
     assert provider.silence(stack) is None
     with pytest.raises(UserError, match="there are no credentials"):
-        provider.ssh(stack)
+        provider.ssh(StackUp(stack, "aws"))
 
 
 def test_doctor_says_it_too(cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack) -> None:

@@ -64,10 +64,9 @@ def test_a_report_that_is_half_written_is_none(cloud: FakeCloud) -> None:
 
 
 def test_the_command_pins_the_published_keys_and_quotes_what_it_runs(
-    cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: FakeCloud, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    words = ssh_access.command(Stack(tmp_path, "test"), find(cloud), ["echo", "a b", "$HOME"], tty=True)
+    words = ssh_access.command(find(cloud).target, tmp_path, ["echo", "a b", "$HOME"], tty=True)
     assert (words[0], words[-2:]) == ("ssh", ["198.51.100.7", "echo 'a b' '$HOME'"])
     assert words.index("-t") < words.index("--")
     (known,) = [word.split("=", 1)[1].strip('"') for word in words if "-oUserKnownHostsFile" in word]
