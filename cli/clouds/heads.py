@@ -146,8 +146,8 @@ def lost(
     there = {host.name for host in up.hosts}
     found = [settled(cloud, host.name, say, stack, sleep) for host in wanted.hosts if host.name in there]
     for seen in found:
-        if (trouble := _trouble(cloud, seen, stack)) is not None:
-            say(trouble)
+        if (failure := _failure(cloud, seen, stack)) is not None:
+            say(failure)
     gone = [seen for seen in found if seen.state is State.GONE]
     for seen in gone:
         # One that never came up has nothing to lose, and no successor to announce.
@@ -196,7 +196,7 @@ def silence(cloud: Cloud, up: ClusterDesign, stack: str) -> UserError | None:
 
 
 _CODES = {
-    State.LIVES: "troubled",
+    State.LIVES: "failing",
     State.STOPPING: "off",
     State.STOPPED: "off",
     State.ENDING: "gone",
@@ -206,7 +206,7 @@ _CODES = {
 
 def _sentence(cloud: Cloud, up: ClusterDesign, seen: Seen, stack: str) -> str | None:
     if seen.state is State.LIVES:
-        return _trouble(cloud, seen, stack)
+        return _failure(cloud, seen, stack)
     command = f"`{hint('up', stack)}`"
     if seen.state in (State.STOPPED, State.STOPPING):
         queue = ", with its queue" if seen.host == CONTROLLER else ""
@@ -222,19 +222,19 @@ def _sentence(cloud: Cloud, up: ClusterDesign, seen: Seen, stack: str) -> str | 
     )
 
 
-def _trouble(cloud: Cloud, seen: Seen, stack: str) -> str | None:
+def _failure(cloud: Cloud, seen: Seen, stack: str) -> str | None:
     """Return the sentence about a machine that runs, and with which its cloud finds something wrong."""
     machine = seen.machine
     if seen.state is not State.LIVES or machine is None or machine.state != "running":
         return None
     try:
-        trouble = cloud.trouble(machine)
+        failure = cloud.failure(machine)
     except UserError:  # who may not ask for that may still bring the cluster up
         return None
-    if trouble is None:
+    if failure is None:
         return None
     return (
-        f"{seen.name} runs, and {cloud.label} says: {trouble}. It is not replaced while it runs. If it does "
+        f"{seen.name} runs, and {cloud.label} says: {failure}. It is not replaced while it runs. If it does "
         f"not come back by itself, `{cloud.stop_line(machine)}` switches it off, and `{hint('up', stack)}` "
         "starts it on another host, with its disks"
     )

@@ -80,7 +80,7 @@ class AwsCloud:
 
         images.remove_unused(self._ec2, builder, self.place.cluster, say)
 
-    def trouble(self, machine: Machine) -> str | None:
+    def failure(self, machine: Machine) -> str | None:
         return machines.failed_checks(self._ec2, machine.id)
 
     def keeps_root_disk(self, host: str) -> bool:

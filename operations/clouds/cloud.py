@@ -187,7 +187,7 @@ class Cloud(Protocol):
         """
         ...
 
-    def trouble(self, machine: Machine) -> str | None:
+    def failure(self, machine: Machine) -> str | None:
         """Return what the cloud finds wrong with a machine that runs; `None` if it finds nothing."""
         ...
 

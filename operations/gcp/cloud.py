@@ -188,8 +188,8 @@ class GcpCloud:
 
         return list(leftovers.kept(self.account, self.place.cluster, paths))
 
-    def trouble(self, machine: Machine) -> str | None:
-        return machines.trouble(self.account, machine)
+    def failure(self, machine: Machine) -> str | None:
+        return machines.failure(self.account, machine)
 
     def keeps_root_disk(self, host: str) -> bool:
         return machines.has_disk(self.account, str(self.place.zone), f"{self.place.cluster}-{host}")

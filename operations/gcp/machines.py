@@ -101,7 +101,7 @@ def machine(found: dict[str, Any], cluster: str) -> Machine:
     )
 
 
-def trouble(account: Account, one: Machine) -> str | None:
+def failure(account: Account, one: Machine) -> str | None:
     """Return what Compute Engine finds wrong with a machine; `None` if it finds nothing.
 
     A machine is REPAIRING while Compute Engine replaces a host that has failed.

@@ -51,7 +51,7 @@ class FakeCloud:
         self.stays: list[KeptStorage] = []
         self.refuses: UserError | None = None
         self.did: list[str] = []
-        self.troubles: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         """host -> what the cloud finds wrong with its machine."""
         self.root_disks: set[str] = set()
         """The hosts whose root disks are there without their machines."""
@@ -171,9 +171,9 @@ class FakeCloud:
     def stop_line(self, machine: Machine) -> str:
         return f"cloud stop {machine.id}"
 
-    def trouble(self, machine: Machine) -> str | None:
+    def failure(self, machine: Machine) -> str | None:
         self._ask()
-        return self.troubles.get(machine.name)
+        return self.failures.get(machine.name)
 
     def keeps_root_disk(self, host: str) -> bool:
         self._ask()

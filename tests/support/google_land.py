@@ -44,6 +44,13 @@ DEVICE = f"{storage.BY_ID}{storage.device(STATE)}"
 PEOPLE = {"ada": 2001, "bob": 2002}
 
 
+class _Machines(GcpCloud):
+    """A cluster's cloud as far as machines go: only they reach the fake Cloud Storage of a `GoogleLand`."""
+
+    def bucket(self) -> str | None:
+        return None
+
+
 class GoogleLand(Land):
     """A simulated Google Cloud.
 
@@ -128,7 +135,7 @@ class GoogleLand(Land):
         services = {"compute": f"{self.gce.url}/compute/v1"}
         account = Account(found.project, Anybody(), services, sleep=lambda _: None)
         place = ClusterRef("t", found.region, found.zones[0], found.project)
-        return GcpCloud(place, lambda _project: account)
+        return _Machines(place, lambda _project: account)
 
     def end_all(self) -> None:
         """End all machines, as a termination and a destroy do."""

@@ -1,4 +1,4 @@
-"""A controller or a login machine that is gone, off, ending or troubled: what `up`, status and doctor do."""
+"""A controller or a login machine that is gone, off, ending or faulty: what `up`, status and doctor do."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ def test_what_the_cloud_finds_wrong_with_it_is_said_and_it_stays(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(kept())
-    cloud.troubles["controller"] = "its check of the system fails"
+    cloud.failures["controller"] = "its check of the system fails"
     checked, (line,) = up(provider, kept())
     assert checked.lost == ()
     sentences.sentence(line, "its check of the system fails", "cloud stop id-controller", "`./cluster up")
 
 
-def test_who_may_not_ask_for_trouble_may_bring_the_cluster_up(
+def test_who_may_not_ask_for_failed_checks_may_bring_the_cluster_up(
     cloud: FakeCloud, provider: FakeProvider, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_machine: object) -> str:
         raise UserError("not authorized", EXIT_REFUSED, code="aws.refused")
 
     cloud.up(kept())
-    monkeypatch.setattr(cloud, "trouble", refuse)
+    monkeypatch.setattr(cloud, "failure", refuse)
     assert up(provider, kept()) == (CheckedChanges(), [])
 
 
@@ -290,7 +290,7 @@ def test_what_status_says_of_a_controller_that_does_not_answer(
         sentences.error(found, code, *values)
 
 
-def test_what_status_says_of_a_queue_that_is_lost_of_a_login_machine_and_of_trouble(cloud: FakeCloud) -> None:
+def test_what_status_says_of_a_queue_that_is_lost_of_a_login_machine_and_of_failure(cloud: FakeCloud) -> None:
     plan = with_login(made())
     cloud.up(plan)
     assert heads.silence(cloud, plan, "test") is None, "it has never been up"
@@ -298,10 +298,10 @@ def test_what_status_says_of_a_queue_that_is_lost_of_a_login_machine_and_of_trou
     found = heads.silence(cloud, plan, "test")
     assert found is not None
     sentences.error(found, "controller.gone", "login-0")
-    cloud.troubles["controller"] = "it is REPAIRING"
+    cloud.failures["controller"] = "it is REPAIRING"
     found = heads.silence(cloud, plan, "test")
     assert found is not None
-    sentences.error(found, "controller.troubled", "it is REPAIRING", "cloud stop id-controller")
+    sentences.error(found, "controller.failing", "it is REPAIRING", "cloud stop id-controller")
     cloud.there.clear()
     found = heads.silence(cloud, plan, "test")
     assert found is not None

@@ -73,7 +73,7 @@ def test_a_failed_check_of_ec2s_is_said_and_one_without_a_result_is_none(account
     account.head()
     cloud = account.cloud()
     (machine,) = cloud.machines()
-    assert cloud.trouble(machine) is None
+    assert cloud.failure(machine) is None
     since = datetime.datetime(2026, 7, 1, 12, 30, tzinfo=datetime.UTC)
     details: dict[str, list[dict[str, Any]]] = {
         "SystemStatus": [{"Name": "reachability", "Status": "failed", "ImpairedSince": since}],
@@ -88,13 +88,13 @@ def test_a_failed_check_of_ec2s_is_said_and_one_without_a_result_is_none(account
     event, events = "after-call.ec2.DescribeInstanceStatus", account.ec2.meta.events
     events.register(event, answer)
     try:
-        said = cloud.trouble(machine)
+        said = cloud.failure(machine)
     finally:
         events.unregister(event, answer)
     assert said == "its check of the system (since 2026-07-01 12:30 UTC), the disks fails"
     # EC2 has no status of a machine that does not run.
     account.ec2.stop_instances(InstanceIds=[machine.id])
-    assert cloud.trouble(machine) is None
+    assert cloud.failure(machine) is None
     assert not cloud.keeps_root_disk("controller"), "it ends with its instance"
 
 

@@ -159,17 +159,17 @@ def test_the_address_is_the_instances_name_behind_the_proxy_and_a_public_one_els
     assert "get-serial-port-output c-controller" in one.console_line(machine)
 
 
-# --- a head that is gone or troubled ------------------------------------------------------------------------
+# --- a head that is gone or faulty --------------------------------------------------------------------------
 
 
-def test_a_machine_whose_host_has_failed_is_in_trouble(there: Project) -> None:
+def test_a_machine_whose_host_has_failed_is_in_failure(there: Project) -> None:
     there.head()
     one = cloud(there)
-    assert one.trouble(one.machines()[0]) is None
+    assert one.failure(one.machines()[0]) is None
     there.gce.status("c-controller", "REPAIRING")
     (machine,) = one.machines()
     assert machine.state == "running", "it is not made again"
-    assert one.trouble(machine) == "it is REPAIRING, because its host has failed"
+    assert one.failure(machine) == "it is REPAIRING, because its host has failed"
 
 
 def test_a_root_disk_and_the_bucket_outlive_their_machine(there: Project) -> None:
