@@ -135,7 +135,7 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
 
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
     cluster.execute("srun", "true")
-    until(lambda: "COMPLETED" in recorded(cluster), 120, "the record", 0.5)
+    until(lambda: "COMPLETED" in recorded(cluster), 120, "the record")
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
@@ -245,7 +245,7 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
         120,
         "a boot",
     )
-    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job", 0.5)
+    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job")
     assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
     cluster.execute("scontrol", "release", held)
     until(lambda: job(cluster, held) == "COMPLETED", 120, "the job")
@@ -329,13 +329,13 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
         return re.findall(r"^debug-\d$", said, re.MULTILINE)
 
     # Once the jobs have told where they are, they are hit in the middle of their work.
-    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words", 0.5)
+    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words")
     first = [ran(number)[0] for number in jobs]
     assert len(set(first)) == len(actions)
     for action, node in zip(actions, first, strict=True):
         cluster.chaos(action, node)
     began = time.monotonic()
-    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs", 0.5)
+    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs")
     print(f"all done again after {time.monotonic() - began:.1f} s")
     assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
 
@@ -364,7 +364,7 @@ def test_a_node_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout)
     before = machine(cluster, node)["id"]
     cluster.chaos("preempt", node, "--notice", "40")
     until((home / "saved").exists, 120, "SIGTERM to the job")
-    until(lambda: job(cluster, number) == "COMPLETED", 200, "its second run", 0.5)
+    until(lambda: job(cluster, number) == "COMPLETED", 200, "its second run")
     assert "Restarts=1 " in cluster.execute("scontrol", "--oneliner", "show", "job", number)
     until(lambda: before not in [m["id"] for m in living(cluster)], 120, "the end of the machine")
 
@@ -392,7 +392,7 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
         def why() -> str:
             return cluster.cluster("logs", "debug-3", "--lines=40").stdout
 
-        until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason", 1.0)
+        until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason")
         cluster.execute("scancel", number)
     finally:
         plan.write(run.path)
@@ -419,7 +419,7 @@ def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout,
         def told() -> str:
             return cluster.execute("scontrol", "--oneliner", "show", "job", number)
 
-        until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment", 1.0)
+        until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment")
         said = cluster.cluster("logs", "debug-2", "--lines=40").stdout
         assert "munge refuses messages that are 300 s off" in said
         assert "chronyc tracking" in said
