@@ -38,6 +38,8 @@ innodb_buffer_pool_size=32M
 # Without this limit MariaDB reserves terabytes of addresses. Older releases ignore the option.
 loose-innodb_buffer_pool_size_max=64M
 innodb_log_file_size=16M
+# A transaction of slurmdbd has some kilobytes. The default takes 16 MiB of memory.
+innodb_log_buffer_size=1M
 innodb_autoextend_increment=8
 key_buffer_size=1M
 aria_pagecache_buffer_size=8M
@@ -93,7 +95,10 @@ def start_mariadb(context: Context, statements: str) -> dict[str, str]:
 
 
 def _install(context: Context, conf: Path, data: Path) -> None:
-    """Make an empty database. The folder gets its name only when it is complete."""
+    """Make an empty database. The folder gets its name only when it is complete, and on the disk.
+
+    MariaDB would wait for the disk hundreds of times meanwhile. Here it waits once, at the end.
+    """
     draft = data.with_name(f"{data.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     owner = context.slurm_user
@@ -103,8 +108,9 @@ def _install(context: Context, conf: Path, data: Path) -> None:
         "/usr/bin/mariadb-install-db", f"--defaults-file={conf}", f"--datadir={draft}",
         *([f"--user={user}"] if os.geteuid() == 0 else []),
         "--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket",
-        timeout=INSTALL_SECONDS,
+        "--debug-no-sync", timeout=INSTALL_SECONDS,
     )  # fmt: skip
+    context.run("find", str(draft), "-exec", "sync", "{}", "+", timeout=INSTALL_SECONDS)
     draft.replace(data)
 
 
