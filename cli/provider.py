@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.errors import UserError
 from infra.program.stack import Stack
 from infra.providers import check_provider
 from node.model import BenchmarkDesign, ClusterDesign, Settings
@@ -91,6 +92,20 @@ class Provider(Protocol):
 
         Raises:
             NotUpError: The cluster is not up.
+        """
+        ...
+
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        """Return the local command that runs the cluster's own command on the controller, as root.
+
+        Its standard input and output are those of the command there, byte by byte.
+
+        Args:
+            argv: The command, which begins with `TOOL`.
+
+        Raises:
+            NotUpError: The cluster is not up.
+            UserError: Exit 3; the provider's controller is no machine of its own.
         """
         ...
 
@@ -201,6 +216,14 @@ class Provider(Protocol):
 
         Raises:
             UserError: That is not possible; the message says what is.
+        """
+        ...
+
+    def silence(self, stack: Stack) -> UserError | None:
+        """Return what its cloud knows of a cluster that does not answer: that the controller is gone, or off.
+
+        Returns:
+            None if it finds nothing wrong, or if `access` has said it.
         """
         ...
 

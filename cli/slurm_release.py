@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from cli.doctor.finding import Finding, fine, warns
 from infra import slurm_releases
 from infra.config import distributions
 from infra.config.cluster import ClusterConfig
@@ -51,16 +50,6 @@ def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
     name, lines = _lines(up.provider, uses, version, there.get("suite"))
     # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
     return name, [] if up.provider == "local" else lines
-
-
-def findings(design: ClusterDesign) -> Iterator[Finding]:
-    """Return the same lines as the doctor's findings."""
-    name, lines = planned(design)
-    if name:
-        yield fine("slurm.release", name)
-    for line in lines:
-        found, _, cure = line.rpartition("; ")
-        yield warns("slurm.advisory", found, cure)
 
 
 def _lines(

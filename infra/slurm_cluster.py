@@ -10,6 +10,7 @@ import pulumi
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
 from infra.config import StackConfig
+from infra.config.argument_names import arguments
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
 from infra.outputs import publish
@@ -53,7 +54,9 @@ class SlurmCluster(pulumi.ComponentResource):
         guarded: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:SlurmCluster", name, None, _filling(opts, values))
+        # The state and policies see what the cluster was given, as with any component.
+        given = arguments(config)
+        super().__init__("slurm-stacks:index:SlurmCluster", name, given, _filling(opts, values))
         child_opts = pulumi.ResourceOptions(parent=self)
         cluster_design = design(config, catalog())
         cluster = create_cluster(name, cluster_design, values, child_opts)

@@ -315,6 +315,9 @@ class AwsHead(pulumi.ComponentResource):
             ),
             user_data_replace_on_change=False,
             instance_initiated_shutdown_behavior="stop",
+            # EC2 starts the machine on another host if its host fails, where the instance type has that. This
+            # is its default, and the next `up` puts it back where somebody has changed it.
+            maintenance_options=aws.ec2.InstanceMaintenanceOptionsArgs(auto_recovery="default"),
             tags={**own_tags, BUCKET: resources.bucket},
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -40,6 +40,7 @@ from infra.gcp.instance_templates import (
     ResourcesByRole,
     image_id,
     metadata,
+    migrates,
 )
 from infra.gcp.names import labels
 from infra.gcp.network import GcpNetwork, check_zones, with_zones
@@ -350,7 +351,11 @@ class GcpHead(pulumi.ComponentResource):
                 )
             ],
             service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),
-            scheduling=compute.InstanceSchedulingArgs(on_host_maintenance="MIGRATE", automatic_restart=True),
+            scheduling=compute.InstanceSchedulingArgs(
+                on_host_maintenance="MIGRATE" if migrates(host.instance_type) else "TERMINATE",
+                # After an error of its host, and after a maintenance for which it had to stop.
+                automatic_restart=True,
+            ),
             shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),

@@ -226,7 +226,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
-        "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
+        "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
         "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):

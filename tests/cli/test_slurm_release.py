@@ -9,6 +9,7 @@ import pytest
 
 from cli import slurm_release
 from cli.console.status import show_release
+from cli.doctor import general
 from cli.doctor.finding import Severity
 from infra.config import StackConfig, load_file
 from infra.design import design
@@ -89,7 +90,7 @@ def test_a_machine_without_slurm_will_get_its_distributions(monkeypatch: pytest.
 def test_the_doctor_warns_of_each_advisory_with_its_cure() -> None:
     gpu = of("aws-gpu")
     of_ubuntu = dataclasses.replace(gpu, slurm=dataclasses.replace(gpu.slurm, source=None))
-    name, *advisories = slurm_release.findings(of_ubuntu)
+    name, *advisories = general.slurm(of_ubuntu)
     assert (name.check, name.severity) == ("slurm.release", Severity.FINE)
     assert {finding.severity for finding in advisories} == {Severity.WARNS}
     assert all(finding.cure and "debian-13" in finding.cure for finding in advisories)

@@ -18,11 +18,11 @@ from pulumi.runtime import config as pulumi_config
 
 from component.arguments import FORMS, Form, Given, Program, checked, read
 from component.construction import TOKEN, construct
-from infra.config import ConfigError, load_file
+from infra.config import ConfigError, argument_names, load_file
 from infra.config.load import CLUSTER
 from infra.program import mode
 from infra.program.stand_ins import MARK
-from tests.component.test_component_schema import SHIPPED, in_schema
+from tests.component.test_component_schema import SHIPPED
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.component_program import (
@@ -198,7 +198,7 @@ def test_the_arguments_of_a_component_are_those_of_a_stack_file(file: Path) -> N
     values = yaml.safe_load(file.read_text())["config"]
     expected = load_file(file)
     cluster, benchmark = (values.get(f"slurm-stacks:{key}") for key in ("cluster", "benchmark"))
-    given = in_schema({**cluster, **({"benchmark": benchmark} if benchmark else {})})
+    given = argument_names.in_schema({**cluster, **({"benchmark": benchmark} if benchmark else {})})
     settings = {key: value for key, value in values.items() if not key.startswith("slurm-stacks:")}
     program = Program("dev", ROOT, settings)
     if expected.placeholders:
@@ -209,6 +209,8 @@ def test_the_arguments_of_a_component_are_those_of_a_stack_file(file: Path) -> N
     config, values_of_others = read(expected.cluster.name, given, program)
     assert config.model_copy(update={"stack": expected.stack}) == expected
     assert values_of_others.all == ()
+    again, _ = read(config.cluster.name, argument_names.arguments(config), program)
+    assert again == config, "so the component's inputs in a state, and for policies, say all of it"
 
 
 @pytest.fixture(autouse=True)

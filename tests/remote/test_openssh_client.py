@@ -222,14 +222,6 @@ def test_known_hosts_in_any_folder(there: Target, tmp_path: Path, monkeypatch: p
     assert list(folder.iterdir()) == []
 
 
-def test_what_is_streamed_is_cut_into_lines_that_the_provider_can_read(
-    there: Target, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo done"
-    assert openssh.run(there, line, seconds=60, stream=True) == "done\n"
-    assert max(map(len, capsys.readouterr().err.splitlines())) == openssh.LONGEST_LINE
-
-
 # --- the process that runs it ----------------------------------------------------------------------------
 
 
