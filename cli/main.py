@@ -288,6 +288,65 @@ def ssh_config(stack: StackOption = UNNAMED, outputs: OutputsOption = None) -> N
     print(cp.stanza(load_up(stack, outputs)), end="")
 
 
+@app.command(short_help="Save Slurm's state and accounting, to a file here or to a bucket.")
+def backup(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The file to write; a name with the cluster and the time by default.", show_default=False
+        ),
+    ] = None,
+    stack: StackOption = UNNAMED,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="Write it to the bucket of controller.backup in the stack file.")
+    ] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the backups in that bucket.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Save Slurm's state and accounting while jobs go on, to a file here or to a bucket.
+
+    Slurm's commands wait for a moment. The backup holds secrets: scripts and environments of jobs, and the
+    controller's SSH host keys.
+    """
+    from cli import backup as backups
+
+    found = (
+        backups.list_all(load_up(stack)) if list_them else backups.make(load_up(stack), file, bucket=bucket)
+    )
+    backups.show(found, as_json=json_output)
+
+
+@app.command(short_help="Restore a backup into a new cluster of the same name.")
+def restore(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="The backup's file; with --bucket a name there, the newest by default.", show_default=False
+        ),
+    ] = None,
+    stack: StackOption = UNNAMED,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="Take it from the bucket of controller.backup in the stack file.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Also into a cluster that has had jobs: it forgets them, and they end."
+        ),
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Restore a backup into a new cluster of the same name, which is up and has had no job.
+
+    Everything is checked before anything is changed. Job ids go on upwards; jobs that ran at the backup are
+    queued again.
+    """
+    from cli import backup as backups
+
+    found = backups.restore(load_up(stack), source, bucket=bucket, replace=replace)
+    backups.show(found, as_json=json_output)
+
+
 @app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")
 def run_sweep(
     stack: StackOption = UNNAMED,

@@ -95,6 +95,20 @@ class Provider(Protocol):
         """
         ...
 
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        """Return the local command that runs the cluster's own command on the controller, as root.
+
+        Its standard input and output are those of the command there, byte by byte.
+
+        Args:
+            argv: The command, which begins with `TOOL`.
+
+        Raises:
+            NotUpError: The cluster is not up.
+            UserError: Exit 3; the provider's controller is no machine of its own.
+        """
+        ...
+
     def ssh(self, up: StackUp) -> Target:
         """Return the login machine of the cluster that is up, for OpenSSH's programs.
 

@@ -103,18 +103,25 @@ class CloudProvider(abc.ABC):
         Raises:
             UserError: There is no login machine, or the cloud refuses.
         """
-        from cli.clouds import known_clusters, running
-        from infra.config.mistakes import ConfigError
         from operations.clouds import ssh_access
 
-        def find(design: ClusterDesign, cloud: Cloud) -> Login:
-            try:
-                return ssh_access.find(stack, design, cloud)
-            except NotUpError:
-                # Without its login machine a cluster looks as if it had never been up.
-                if (why := self.silence(stack)) is not None:
-                    raise why from None
-                raise
+        cloud, design = self._found(stack)
+        try:
+            return ssh_access.find(stack, design, cloud)
+        except NotUpError:
+            # Without its login machine a cluster looks as if it had never been up.
+            if (why := self.silence(stack)) is not None:
+                raise why from None
+            raise
+
+    def _found(self, stack: Stack) -> tuple[Cloud, ClusterDesign]:
+        """Return the cloud and the design of the cluster that is up, even if its file has mistakes.
+
+        Raises:
+            UserError: The stack file has a mistake and nothing is published, or the cloud refuses.
+        """
+        from cli.clouds import known_clusters, running
+        from infra.config.mistakes import ConfigError
 
         try:
             design = file_design(stack)
@@ -126,8 +133,15 @@ class CloudProvider(abc.ABC):
             published = running.published(cloud)
             if published is None:
                 raise
-            return find(published, cloud)
-        return find(design, self.cloud(ClusterRef.of(design)))
+            return cloud, published
+        return self.cloud(ClusterRef.of(design)), design
+
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        from operations.clouds import ssh_access
+
+        cloud, _ = self._found(up.stack)
+        login = self._login(up.stack)
+        return Command(ssh_access.controller_command(up.stack, cloud, login, up.make_folder(), argv), {})
 
     def ssh(self, up: StackUp) -> Target:
         from operations.clouds import ssh_access

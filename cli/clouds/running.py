@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cli.changes.decision import ClusterControl
 from cli.clouds import heads, known_clusters
-from cli.doctor.condition import budget, health, service
+from cli.doctor.condition import backups, budget, health, service
 from cli.doctor.finding import Finding, Severity, fine, from_message, warns
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
@@ -56,6 +56,7 @@ def condition(
     yield from budget(status["cost"], stack.name)
     yield from health(status["nodes"], stack.name)
     yield from service(status, stack.name)
+    yield from backups(status, stack.name)
     running = status["machines"]["running"]
     yield fine("cluster.state", f"is up, {plurals.count(running, 'node')} running")
 

@@ -46,6 +46,7 @@ def show_status(
     _show_reservations(reserved)
     _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
     _show_spent(status)
+    _show_backup(status.get("backup"))
 
 
 def show_release(name: str, advisories: Iterable[str]) -> None:
@@ -54,6 +55,19 @@ def show_release(name: str, advisories: Iterable[str]) -> None:
         put(f"\n{cell(name)}")
     for line in advisories:
         put(f"[yellow]warning:[/yellow] {cell(line)}")
+
+
+def _show_backup(backup: Mapping[str, Any] | None) -> None:
+    if backup is None:
+        return
+    last = backup["last"]
+    when = "none yet" if last is None else time.strftime("%F %T UTC", time.gmtime(last["at"]))
+    place = "" if last is None else f", {last['bytes'] / 2**20:.1f} MiB to {cell(last['place'])}"
+    late = ", which is late" if backup["late"] else ""
+    put(f"Last backup: {when}{place}{late}")
+    if (failure := backup["failure"]) is not None:
+        at = time.strftime("%F %T UTC", time.gmtime(failure["at"]))
+        put(f"[yellow]warning:[/yellow] the backup at {at} failed: {cell(failure['message'])}")
 
 
 def _show_spent(status: Mapping[str, Any]) -> None:

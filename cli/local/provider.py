@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cli.local import clusters
 from cli.runner import state
-from infra.errors import NotUpError, UserError
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from localcloud import addresses
@@ -60,6 +60,19 @@ class LocalProvider:
 
     def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         return machine_access.command(_standing(up), argv)
+
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        run = _standing(up)
+        if not run.containers:
+            raise UserError(
+                f"the machines of stack {up.stack.name} are processes of this machine, as Slurm's daemons "
+                "and its "
+                "database are, and their files end with it: backups are for machines of their own. Write "
+                "local: {isolation: container} for such machines here",
+                EXIT_REFUSED,
+                code="backup.processes",
+            )
+        return machine_access.command(run, argv)
 
     def ssh(self, up: StackUp) -> Target:
         from cli.local import sshd

@@ -14,6 +14,7 @@ from infra.program.launcher import Run
 from infra.program.stack import Stack
 from infra.ssh import Target
 from node.bootstrap import report
+from node.bootstrap.vm.users import KEY
 from node.model import Access, ClusterDesign
 from operations import openssh, programs
 from operations.clouds.cloud import ALIVE, Cloud, Machine
@@ -121,6 +122,55 @@ def target(
         host_keys=tuple(host_keys),
         proxy_command=cloud.proxy(access, run),
     )
+
+
+# From a login machine to the controller, which port 22 may be open to from there only. The user's key for the
+# cluster's machines is in the home folder that they share (`node.bootstrap.vm.users`).
+_INSIDE = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "GlobalKnownHostsFile": "none",
+    "UserKnownHostsFile": "none",
+    "IdentityFile": f"~/.ssh/{KEY}",
+    "LogLevel": "ERROR",
+}
+CONTROLLER = "controller"
+
+
+def controller_command(
+    stack: Stack, cloud: Cloud, login: Login, folder: Path, argv: Sequence[str]
+) -> list[str]:
+    """Return the `ssh` command that runs `argv` on the controller as root, by way of the login machine.
+
+    The controller is known by the host keys that it has published.
+
+    Args:
+        folder: Where the login machine's host keys are kept.
+
+    Raises:
+        NotUpError: There is no controller, or it has not published its host keys yet.
+        UserError: The cloud refuses.
+    """
+    line = ["sudo", "-n", *argv]
+    if login.host != CONTROLLER:
+        keys = openssh.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
+        known = shlex.join(["/usr/bin/printf", "%%s\\n", *(f"{CONTROLLER} {key}" for key in keys)])
+        options = {**_INSIDE, "KnownHostsCommand": known}
+        words = [f"-o{name}={value}" for name, value in options.items()]
+        line = ["ssh", "-F", "none", *words, "--", CONTROLLER, shlex.join(line)]
+    return command(login.target, folder, line, tty=False)
+
+
+def _host_keys(stack: Stack, cloud: Cloud, host: str) -> list[str]:
+    machine = next(iter(cloud.machines(*ALIVE, host=host)), None)
+    found = None if machine is None or machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if found is None or not found["host_keys"]:
+        raise NotUpError(
+            f"the {host} of stack {stack.name} has not published its SSH host keys: `./cluster up --stack "
+            f"{stack.name}` shows how far it is",
+            code="ssh.booting",
+        )
+    return list(found["host_keys"])
 
 
 def published(cluster: ClusterOutput, cloud: Cloud, run: Run) -> Target:

@@ -125,6 +125,13 @@ def publish(stack: Stack) -> dict[str, Any]:
     if run.containers:
         if problem := containers.state_problem(design):
             raise UserError(problem, EXIT_REFUSED, code="containers.not-possible")
+        if design.backup is not None and not Path(design.backup.bucket).is_dir():
+            raise UserError(
+                f"controller.backup.bucket: there is no folder {design.backup.bucket} here: make it, best "
+                "on another disk and with mode 700, or name another one",
+                EXIT_REFUSED,
+                code="backup.no-folder",
+            )
         layers = containers.ensure_image(design, say)
         containers.image_plan(design, layers).write(run.path)
     write_file(

@@ -41,6 +41,7 @@ from tests.support.component_program import (
     known,
     unknown,
 )  # fmt: skip
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, run
 
 # --- several clusters in one program -----------------------------------------------------------------------
@@ -79,6 +80,22 @@ def test_two_local_clusters_have_run_folders_of_their_own(
         "mode": "local", "user": None, "key": None, "machine": PRINTED["id"],
     }  # fmt: skip
     assert made.inputs("one-head")["environment"]["CLUSTER_ID"] == "x"
+
+
+def test_a_guard_must_go_before_what_holds_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is deleted first, in a destroy and with another queue (tests/engine/test_engine_component.py)."""
+    # The mocks submit no job.
+    monkeypatch.setattr("infra.slurm_cluster.publish.of", lambda *_: {})
+    benchmark = {"nodes": 1.0}
+    made = declared({"train": lambda: {**SMALL, "benchmark": benchmark}})
+    guard = made.inputs("train-guard")
+    assert operation_words(guard, "delete") == ["operations.ssh", "guard", "--tool=slurm-stacks"]
+    assert guard["triggers"] == ["train-head-controller-id"], "the queue is on the controller's disk"
+    assert "create" not in guard
+    assert "update" not in guard
+    kept = declared({"train": lambda: {**SMALL, "controller": {"state": "kept"}}})
+    assert kept.inputs("train-guard")["triggers"] == ["train-storage-state-id"]
+    assert made.after("train-guard") >= {"train-head-controller", "train-ready", "train-benchmark-job"}
 
 
 def test_the_outputs_are_those_of_a_stack() -> None:

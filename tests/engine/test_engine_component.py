@@ -269,6 +269,18 @@ def test_transforms_in_typescript(consumer: Consumer) -> None:
 # --- policies ----------------------------------------------------------------------------------------------
 
 
+PLAIN_DISKS = """import pulumi
+
+
+def plain(args):
+    if args.type_ == "aws:ebs/volume:Volume":
+        return pulumi.ResourceTransformResult({**args.props, "encrypted": False}, args.opts)
+
+
+pulumi.runtime.register_resource_transform(plain)
+"""
+
+
 def test_a_policy_pack_sees_resources_and_arguments(consumer: Consumer, tmp_path: Path) -> None:
     pack = tmp_path / "policy"
     shutil.copytree(ROOT / "examples" / "policy", pack)
@@ -278,11 +290,13 @@ def test_a_policy_pack_sees_resources_and_arguments(consumer: Consumer, tmp_path
     for name in ("pyproject.toml", "uv.lock"):
         shutil.copy(consumer.folder / name, pack)
     consumer.generate()
+    consumer.write_program(program("python").replace("import pulumi\n", PLAIN_DISKS, 1))
     consumer.pulumi("stack", "init", "dev")
     text = consumer.pulumi("preview", "--policy-pack", str(pack), fails=True)
+    assert "a disk is not encrypted" in text, "policies are asked after transforms"
     assert "tags without cost-center, owner" in text
     assert "set budget.maxUsd or budget.maxHours" in text
-    assert not re.search("open to everybody|not encrypted|IMDSv1", text)
+    assert not re.search("open to everybody|IMDSv1", text)
     given = 'tags={"cost-center": "4711", "owner": "ml"}, budget={"max_usd": 100.0},'
     consumer.write_program(program("python").replace('provider="aws",', f'provider="aws", {given}'))
     text = consumer.pulumi("preview", "--policy-pack", str(pack))

@@ -290,3 +290,21 @@ def test_the_accounting_has_the_end_of_every_job(journal: Journal, task: Callabl
     task("FAILED", ("start", 0), ("term", 5))
     left = {"soak-0": ["COMPLETED"], "soak-2": ["RUNNING"]}
     assert audit.unrecorded(journal, left) == ["soak-2 (job 7) is over, and sacct has it as RUNNING"]
+
+
+def test_a_machine_that_dies_before_it_tells_the_successor_of_an_end_costs_a_job_that_may_not_run_again(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("NODE_FAIL", ("start", 0), ("end", 15), requeue=False)
+    fault(journal, "cut", 56, "debug-1")
+    assert audit.outcomes(journal) == {"lost": 1}
+    fault(journal, "head", 13, lasts=36)
+    assert audit.outcomes(journal) == {"--no-requeue, and its machine died": 1}
+
+
+def test_a_requeue_that_comes_after_the_end_is_a_cause(journal: Journal, task: Callable[..., Task]) -> None:
+    made = task("COMPLETED", *TWICE)
+    made.requeued.append((BEGAN + 26, BEGAN + 27))
+    assert repeated(journal) == {"requeued": 1}
+    made.requeued[:] = [(BEGAN + 61, BEGAN + 62)]
+    assert repeated(journal) == {"no cause": 1}

@@ -202,7 +202,7 @@ class Land:
             return report["started"] > since and report["state"] not in (None, "booting")
 
         try:
-            until(over, BOOT_SECONDS, f"{host}'s boot", 0.3)
+            until(over, BOOT_SECONDS, f"{host}'s boot")
             report = self.report(host)
             assert report["state"] == "ready", json.dumps(report, indent=1)
         except AssertionError as error:

@@ -151,7 +151,7 @@ class Cluster:
             return job if job["JobState"] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") else None
 
         try:
-            job: dict[str, str] = until(over, seconds, f"job {number}", 0.5)
+            job: dict[str, str] = until(over, seconds, f"job {number}")
             assert job["JobState"] == "COMPLETED", job
         except AssertionError as error:
             error.add_note(self.sh("sinfo -N -o '%N %T %E'; squeue; tail -n 60 /var/log/slurm/*.log"))

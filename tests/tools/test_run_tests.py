@@ -88,7 +88,7 @@ def test_the_suites_have_every_test_once() -> None:
     assert {suite.name: suite.python for suite in suites} == {
         "tests": HERE,
         "tests of the workload": TRAINER / "bin" / "python",
-        "tests of real clusters and machines": HERE,
+        "tests of real clusters": HERE,
     }
 
 
@@ -104,6 +104,8 @@ def test_a_suites_command(tmp_path: Path, everything: bool) -> None:
     assert words[-2:] == ["--numprocesses", "3"]
     plain = run_tests.Suite("some", ("tests/a",)).command(tmp_path, everything=True)
     assert (plain[0], "--numprocesses" in plain) == (str(HERE), False)
+    unmeasured = run_tests.Suite("some", ("tests/a",), measured=False).command(tmp_path, everything=True)
+    assert unmeasured[1:4] == ["-m", "pytest", "tests/a"]
 
 
 def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
@@ -117,14 +119,14 @@ def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
     )
     merge = commands.run[-1]
     measured = [Path(word).name for word in merge[merge.index("--merge") + 1 :]]
-    suites = [suite.name for suite in run_tests.suites(ROOT, TRAINER, cores=2)]
-    assert measured == [f"{name}.json" for name in suites]
+    assert measured == ["tests.json", "tests of the workload.json"]
+    assert "slipcover" not in commands.of("tests/cluster")
     shown = capfd.readouterr().out
     names = (
         "ruff check",
         "tests",
         "tests of the workload",
-        "tests of real clusters and machines",
+        "tests of real clusters",
         "mypy --strict",
     )
     places = [shown.index(f"\n== {name}\nit ran\n") for name in names]
@@ -152,7 +154,8 @@ def test_the_free_memory_is_this_machines() -> None:
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
         ("tests/infra", "tests"),
-        ("tests/engine", "tests of real clusters and machines"),
+        ("tests/engine", "tests"),
+        ("tests/cluster", "tests of real clusters"),
         ("tests/workload", "tests of the workload"),
     ],
 )

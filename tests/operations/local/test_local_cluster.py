@@ -94,6 +94,29 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
         published.do(verb)
 
 
+def test_the_guard_of_a_cluster_with_jobs_refuses_and_a_dead_controller_has_none(
+    published: FakeMachines,
+) -> None:
+    assert published.do("guard") == {}, "no head has come up yet"
+    published.do("head-up")
+    tool = published.run.tool
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    running = {"slurm_id": "3", "name": "train", "user": "ann", "state": "RUNNING"}
+    for script, code in (
+        (f"echo '{json.dumps({'jobs': [running]})}'", "guard.ends-jobs"),
+        ("echo slurmctld does not answer >&2; exit 1", "guard.jobs-unknown"),
+    ):
+        tool.write_text(f'#!/bin/sh\n[ "$*" = status ] || exit 9\n{script}\n')
+        tool.chmod(0o755)
+        with sentences.raises(code):
+            published.do("guard")
+    tool.write_text("#!/bin/sh\necho '{\"jobs\": []}'\n")
+    assert published.do("guard") == {}
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    published.do("head-down")
+    assert published.do("guard") == {}
+
+
 def test_a_head_of_another_program_writes_its_outputs(
     published: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,8 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return None
     if not runs:
         return "--no-requeue, and its nodes never came"
-    return "--no-requeue, and its machine died" if why_ended(journal, task, runs[-1]) else None
+    died = _unheard(journal, runs[-1]) if finished else why_ended(journal, task, runs[-1])
+    return "--no-requeue, and its machine died" if died else None
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
@@ -145,8 +146,14 @@ def _why_repeated(journal: Journal, task: Task, run: Run, following: Run) -> str
         return "its start was forgotten"
     if following.count <= run.count:
         return None
-    if any(_during(span, run) for span in task.requeued):
+    # The program that asks may see only later that a job has ended.
+    if any(run.start - BEFORE_SECONDS <= began <= following.start for began, _ended in task.requeued):
         return "requeued"
+    return _unheard(journal, run)
+
+
+def _unheard(journal: Journal, run: Run) -> str | None:
+    """Return what befell a run's node before it could tell slurmctld of the run's end; `None` if nothing."""
     heard = _heard(journal, run)
     for fault in journal.faults:
         if fault.kind in FATAL and fault.node in run.nodes and run.start <= fault.until and fault.at <= heard:
