@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from node import subprocesses
 from node.locks import locked
 
 NEEDED_MIB = 3000
@@ -91,12 +92,12 @@ def prune(folder: Path, keep: Collection[str], plans: Iterable[Path]) -> list[st
 
 def size_mib(folder: Path) -> int:
     """Return how many MiB a folder takes on the disk."""
-    blocks = 0
-    for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                blocks += Path(path, name).lstat().st_blocks
-    return blocks * 512 // 2**20
+    # An image has tens of thousands of files. Python would look at them in four times as long.
+    found = (
+        subprocesses.run(["du", "-sk", "--", str(folder)], {"PATH": os.defpath}) if folder.is_dir() else None
+    )
+    # du ends with a failure, but has the sum all the same, where a file went meanwhile or may not be read.
+    return int(found.output.split()[0]) // 1024 if found and found.output else 0
 
 
 def _layers(folder: Path) -> list[Path]:

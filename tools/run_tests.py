@@ -42,9 +42,11 @@ class Suite:
     Attributes:
         folders: Where its tests are.
         python: The interpreter of its environment.
-        workers: How many processes run them. The tests of a file stay together, because they share a cluster,
-            and the files begin in the order of tests/support/accounts.py.
+        workers: How many processes run them. tests/support/accounts.py keeps the tests of a file together,
+            and says which files begin first.
         options: More options for pytest.
+        measured: Whether to measure the coverage of branches. Each worker then compiles all code anew, for
+            seconds of CPU.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Suite:
     python: Path = Path(sys.executable)
     workers: int = 1
     options: tuple[str, ...] = ()
+    measured: bool = True
 
     def command(self, notes: Path, *, everything: bool) -> list[str]:
         """Return its command line.
@@ -61,12 +64,13 @@ class Suite:
             everything: Whether to run the wide tests, too.
         """
         measure = ["slipcover", "--dont-wrap-pytest", "--json", "--out", str(self.coverage(notes))]
-        words = [str(self.python), "-m", *measure, "-m", "pytest", *self.folders, *self.options]
+        words = [str(self.python), *(["-m", *measure] if self.measured else [])]
+        words += ["-m", "pytest", *self.folders, *self.options]
         words += ["-o", f"cache_dir={notes / self.name}", f"--durations={SLOWEST}", "--durations-min=1"]
         if not everything:
             words += ["-m", f"not {WIDE}"]
         if self.workers > 1:
-            words += ["--numprocesses", str(self.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+            words += ["--numprocesses", str(self.workers)]
         return words
 
     def coverage(self, notes: Path) -> Path:
@@ -87,19 +91,20 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         trainer: The folder of the training environment.
         cores: The machine's number of CPU cores.
     """
-    waiting = ("tests/bench", "tests/cluster", "tests/engine", "tests/localcloud", "tests/remote")
+    clusters = ("tests/bench", "tests/cluster")
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        # Some of these wait, too: one worker more than there are cores.
-        Suite("tests", tuple(sorted(rest - {*waiting, workload})), workers=min(8, 1 + cores)),
+        # Some of these wait for programs that they start: two workers more than there are cores.
+        Suite("tests", tuple(sorted(rest - {*clusters, workload})), workers=min(8, 2 + cores)),
         # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",
             options=("-o", f"faulthandler_timeout={LONGEST_TRAINING}"),
         ),
-        # They mostly wait for programs that they start. Each worker has a cluster of its own.
-        Suite("tests of real clusters and machines", waiting, workers=min(8, 2 + 2 * cores)),
+        # They mostly wait. Each worker has a cluster of its own, which is not measured: these tests alone run
+        # only one branch in five hundred.
+        Suite("tests of real clusters", clusters, workers=min(8, 2 + 2 * cores), measured=False),
     ]  # fmt: skip
 
 

@@ -401,8 +401,8 @@ LOCAL_FILES = (
     "to another folder first"
 )
 ACCOUNTING_FILES = (
-    "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "
-    "`sacct --allusers --starttime 1970-01-01 --parsable2` on the login machine"
+    "the accounting that `sacct` shows: it is on the controller's own disk; save it first with `./cluster "
+    "backup`, and restore it into the new controller with `./cluster restore`"
 )
 BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
 
@@ -494,6 +494,7 @@ SHARED: dict[str, Row] = {
         (),
         "kept: slurmctld stops while its files are copied; machine: the disk and all on it are deleted",
     ),
+    "controller.backup": Row(Kind.LIVE, ("cluster.backup",), "what is in the bucket stays"),
     "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
     "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
     "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),

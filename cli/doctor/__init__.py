@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import provider as providers
-from cli import slurm_release
 from cli.console.tables import put
 from cli.doctor import general
 from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, from_error, warns
@@ -58,7 +57,7 @@ def findings_of(stack: Stack) -> list[Finding]:
     if design is not None:
         # This runs before the parallel checks, because the program changes the current folder.
         known += general.planned(stack)
-        checks.append(Check("slurm", functools.partial(slurm_release.findings, design)))
+        checks.append(Check("slurm", functools.partial(general.slurm, design)))
     if provider is None:
         cure = "Fix the stack file first, and run doctor again."
         known.append(warns("provider", "the stack file does not say where the cluster will be", cure))

@@ -7,11 +7,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import runner
+from cli import runner, slurm_release
 from cli.changes import runs, table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_error, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
@@ -67,6 +67,16 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
         found = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
         return found, cluster, training, cluster.provider
     return fine(check, text), cluster, training, cluster.provider
+
+
+def slurm(design: ClusterDesign) -> Iterator[Finding]:
+    """Check the release of Slurm that the stack gets: who maintains it, and what is open in it."""
+    name, lines = slurm_release.planned(design)
+    if name:
+        yield fine("slurm.release", name)
+    for line in lines:
+        found, _, cure = line.rpartition("; ")
+        yield warns("slurm.advisory", found, cure)
 
 
 def machine_types(stack: Stack) -> Iterable[Finding]:

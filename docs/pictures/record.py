@@ -53,6 +53,8 @@ SCENES = {
         "./cluster plan --stack aws-gpu | head -9",
     ],
 }
+LOCAL = {"up", "use"}
+"""The scenes of a local cluster, which the second takes down. It needs the first."""
 
 SOMETIMES = re.compile(
     # This depends on what else the machine does, on the benchmark's profile, and on how soon `up` looks.
@@ -209,16 +211,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scenes", nargs="*", choices=[[], *SCENES], metavar="SCENE", help=", ".join(SCENES))
     wanted = parser.parse_args().scenes or list(SCENES)
-    for scene in wanted:
-        print(f"recording {scene}", file=sys.stderr)
-        picture = HERE / f"{scene}.svg"
-        text = shown(SCENES[scene])
-        if DISTURBED.search(text.plain):
-            sys.exit(
-                f"{picture.name} was not written: the machine has other work; try again when it is quiet"
-            )
-        picture.write_text(draw(text, "slurm-stacks"), encoding="utf-8")
-        print(picture)
+    try:
+        for scene in wanted:
+            record(scene)
+    finally:
+        if not LOCAL.isdisjoint(wanted):
+            # Nothing is left up, whatever stopped the recording. Where `use` was recorded, nothing is up.
+            subprocess.run([ROOT / "cluster", "down", "--stack", "local", "--yes"], cwd=ROOT, check=False)
+
+
+def record(scene: str) -> None:
+    """Run a scene and write its picture.
+
+    Raises:
+        SystemExit: The machine was not quiet, so there is no picture.
+    """
+    print(f"recording {scene}", file=sys.stderr)
+    picture = HERE / f"{scene}.svg"
+    text = shown(SCENES[scene])
+    if DISTURBED.search(text.plain):
+        sys.exit(f"{picture.name} was not written: the machine has other work; try again when it is quiet")
+    picture.write_text(draw(text, "slurm-stacks"), encoding="utf-8")
+    print(picture)
 
 
 if __name__ == "__main__":

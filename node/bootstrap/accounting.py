@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from node import ports
@@ -154,8 +155,12 @@ ATTEMPTS, PAUSE_SECONDS = 20, 0.5
 """The retries of sacctmgr while slurmdbd makes its tables."""
 
 
-def start(context: Context) -> str:
-    """Start the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
+def start(context: Context, before_slurmdbd: Callable[[Context], None] | None = None) -> str:
+    """Start the database and slurmdbd, and registers this cluster with it before slurmctld starts.
+
+    Args:
+        before_slurmdbd: Called on a whole machine when the database runs and slurmdbd does not.
+    """
     # Imported late, because no node needs it.
     from node.elastic import programs
 
@@ -166,6 +171,8 @@ def start(context: Context) -> str:
         from node.bootstrap.vm import mariadb as distribution_mariadb
 
         client_env = distribution_mariadb.start(context, statements)
+        if before_slurmdbd is not None:
+            before_slurmdbd(context)
     else:
         client_env = start_mariadb(context, statements)
     text = CONF.format(

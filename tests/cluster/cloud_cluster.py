@@ -103,16 +103,16 @@ class CloudCluster(SlurmCluster):
     def runs_on_four_nodes(self, out: Path) -> None:
         """Run a job on four nodes to its end."""
         job = self.submit("-N4", f"--output={out}", script="srun sh -c 'echo $SLURMD_NODENAME'")
-        until(lambda: self.job(job)["JobState"] == "COMPLETED", 120, "the job", 0.2)
+        until(lambda: self.job(job)["JobState"] == "COMPLETED", 120, "the job")
         assert sorted(out.read_text().split()) == [f"compute-{n}" for n in range(4)]
 
     def starts_once(self, starts: Path) -> str:
         """Submit a job that records its starts and ends only at its second start. Returns its id."""
         script = f'echo $SLURM_RESTART_COUNT >> {starts}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
         job = self.submit("--output=/dev/null", script=script)
-        until(starts.exists, 120, "the first start", 0.1)
+        until(starts.exists, 120, "the first start")
         return job
 
     def starts_again(self, job: str, starts: Path) -> None:
-        until(lambda: self.job(job)["JobState"] == "COMPLETED", 150, "the second start", 0.5)
+        until(lambda: self.job(job)["JobState"] == "COMPLETED", 150, "the second start")
         assert len(starts.read_text().splitlines()) == 2

@@ -214,7 +214,7 @@ class CloudMachines:
         opened = cluster.submit(f"exec {program}", "--partition=open", "--output=open")
         cluster.land.ready("login-0")
         # Google's users come from the metadata service, which a machine asks when somebody logs in.
-        until(lambda: cluster.sh("getent passwd ada || true", host="login-0"), 120, "ada on login-0", 0.5)
+        until(lambda: cluster.sh("getent passwd ada || true", host="login-0"), 120, "ada on login-0")
         hosts = ("compute-0", "login-0")
         of_users = {host: json.loads(cluster.sh(program, user="ada", host=host)) for host in hosts}
         assert {host: (one["role"], one["got"]) for host, one in of_users.items()} == dict.fromkeys(
@@ -293,10 +293,10 @@ class CloudMachines:
     def test_a_machine_that_loses_its_power_gives_its_job_another(self, cluster: Cluster) -> None:
         script = 'echo "start $SLURM_RESTART_COUNT" >>starts; [ -n "$SLURM_RESTART_COUNT" ] || sleep 1000'
         job = cluster.submit(script, "--output=/dev/null", "--nodelist=compute-3")
-        until(lambda: cluster.sh("cat /home/ada/starts || true"), 120, "the job", 0.5)
+        until(lambda: cluster.sh("cat /home/ada/starts || true"), 120, "the job")
         lost = cluster.land.hosts()["compute-3"].id
         cluster.land.lose_power("compute-3")
-        until(lambda: lost not in {one.id for one in cluster.land.running()}, 240, "the machine's end", 0.5)
+        until(lambda: lost not in {one.id for one in cluster.land.running()}, 240, "the machine's end")
         cluster.done(job)
         assert cluster.land.hosts()["compute-3"].id != lost
         assert cluster.sh("cat /home/ada/starts").split() == ["start", "start", "1"]

@@ -112,7 +112,6 @@ def container_site(
             lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
             240,
             "the static nodes",
-            0.5,
         )
         account = f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
         for host in HOSTS:

@@ -72,7 +72,7 @@ def records(checkout: Checkout, job: str, columns: str, *options: str) -> list[l
 
 
 def until_state(checkout: Checkout, job: str, state: str) -> None:
-    until(lambda: records(checkout, job, "State", "-X") == [[state]], 120, f"{state} of job {job}", 0.3)
+    until(lambda: records(checkout, job, "State", "-X") == [[state]], 120, f"{state} of job {job}")
 
 
 def _ended(process: ProcessId) -> bool:
@@ -108,7 +108,6 @@ def test_sacct_shows_what_ran_and_where(cluster: Checkout) -> None:
         ),
         120,
         "the array",
-        0.3,
     )
     shown = cluster.execute(
         "sacct", "-j", f"{one},{bad}", "-X", "-nP", "--format=JobID,State,ExitCode,NodeList"
@@ -143,7 +142,7 @@ def test_a_requeued_job_has_a_record_of_each_run(cluster: Checkout) -> None:
         return text.partition(" ")[0] in ("RUNNING", "COMPLETING", "COMPLETED")
 
     try:
-        until(started, 240, "the second run", 1.0)
+        until(started, 240, "the second run")
     finally:
         print(seen)
     until_state(cluster, job, "COMPLETED")
@@ -187,7 +186,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
         done = cluster.cluster("exec", "--", "sacct", "-nPX", "--format=JobID,State")
         return done.returncode == 0 and f"{job}|COMPLETED" in done.stdout.split()
 
-    until(told, 120, "the job's record", 0.5)
+    until(told, 120, "the job's record")
     assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split())
 
 
@@ -221,5 +220,5 @@ def test_accounting_is_turned_off_and_on_while_jobs_run_and_wait(cluster: Checko
     assert cluster.ask("squeue", "-h", "-j", busy, "-o", "%t %r").split() == ["R", "None"]
     hold.unlink()
     until_state(cluster, busy, "COMPLETED")
-    until(lambda: order.exists() and len(order.read_text().split()) == 3, 120, "those that waited", 0.3)
+    until(lambda: order.exists() and len(order.read_text().split()) == 3, 120, "those that waited")
     assert order.read_text().split() == ["first", "second", "third"]

@@ -78,7 +78,7 @@ def cluster(checkout: Checkout) -> Iterator[Cluster]:
     made.limits(quota_nodes=None)
     made.control.cancel(job.id for job in made.control.jobs().values() if not job.is_over)
     until(lambda: not made.drained(), 120, "the end of all capacity drains")
-    until(lambda: all(n.is_powered_down for n in made.control.nodes().values()), 120, "zero nodes", 0.3)
+    until(lambda: all(n.is_powered_down for n in made.control.nodes().values()), 120, "zero nodes")
 
 
 def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(

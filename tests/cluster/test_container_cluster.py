@@ -22,6 +22,7 @@ import pytest
 from localcloud import volumes
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
+from node.backup import archive
 from operations.access import TOOL
 from operations.local import containers, machine_access
 from operations.local.run_directory import RunDirectory
@@ -134,7 +135,7 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
 
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
     cluster.execute("srun", "true")
-    until(lambda: "COMPLETED" in recorded(cluster), 120, "the record", 0.5)
+    until(lambda: "COMPLETED" in recorded(cluster), 120, "the record")
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
@@ -244,7 +245,7 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
         120,
         "a boot",
     )
-    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job", 0.5)
+    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job")
     assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
     cluster.execute("scontrol", "release", held)
     until(lambda: job(cluster, held) == "COMPLETED", 120, "the job")
@@ -273,6 +274,26 @@ def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_q
     cluster.execute("touch", "goes-on")
     until(lambda: job(cluster, number) == "COMPLETED", 120, "the job")
     assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"
+
+
+def test_a_backup_is_taken_while_jobs_go_on(cluster: Checkout, tmp_path: Path) -> None:
+    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
+    file = tmp_path / "mine.backup.tar"
+    told = json.loads(cluster.cluster("backup", str(file), "--json", check=True).stdout)
+    assert told["file"] == str(file)
+    content = tmp_path / "content"
+    manifest = archive.read(file, content)
+    assert (manifest.accounting, manifest.as_json()) == (True, told["backup"])
+    archive.unpack(content, tmp_path / "new")
+    assert "CREATE TABLE `" in (tmp_path / "new" / "accounting.sql").read_text()
+    script = tmp_path / "new" / "state" / f"hash.{int(held) % 10}" / f"job.{held}" / "script"
+    assert "\ntrue\n" in script.read_text()
+    assert (tmp_path / "new" / "state" / "clustername").read_text().split() == ["test"]
+    assert job(cluster, held) == "PENDING"
+    # It is no new cluster, so nothing is restored into it.
+    refused = cluster.cluster("restore", str(file))
+    assert (refused.returncode, "[restore.not-empty]" in refused.stderr) == (3, True)
+    cluster.execute("scancel", held)
 
 
 @pytest.mark.wide
@@ -308,13 +329,13 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
         return re.findall(r"^debug-\d$", said, re.MULTILINE)
 
     # Once the jobs have told where they are, they are hit in the middle of their work.
-    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words", 0.5)
+    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words")
     first = [ran(number)[0] for number in jobs]
     assert len(set(first)) == len(actions)
     for action, node in zip(actions, first, strict=True):
         cluster.chaos(action, node)
     began = time.monotonic()
-    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs", 0.5)
+    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs")
     print(f"all done again after {time.monotonic() - began:.1f} s")
     assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
 
@@ -343,7 +364,7 @@ def test_a_node_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout)
     before = machine(cluster, node)["id"]
     cluster.chaos("preempt", node, "--notice", "40")
     until((home / "saved").exists, 120, "SIGTERM to the job")
-    until(lambda: job(cluster, number) == "COMPLETED", 200, "its second run", 0.5)
+    until(lambda: job(cluster, number) == "COMPLETED", 200, "its second run")
     assert "Restarts=1 " in cluster.execute("scontrol", "--oneliner", "show", "job", number)
     until(lambda: before not in [m["id"] for m in living(cluster)], 120, "the end of the machine")
 
@@ -371,7 +392,7 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
         def why() -> str:
             return cluster.cluster("logs", "debug-3", "--lines=40").stdout
 
-        until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason", 1.0)
+        until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason")
         cluster.execute("scancel", number)
     finally:
         plan.write(run.path)
@@ -398,7 +419,7 @@ def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout,
         def told() -> str:
             return cluster.execute("scontrol", "--oneliner", "show", "job", number)
 
-        until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment", 1.0)
+        until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment")
         said = cluster.cluster("logs", "debug-2", "--lines=40").stdout
         assert "munge refuses messages that are 300 s off" in said
         assert "chronyc tracking" in said

@@ -124,11 +124,11 @@ def test_a_status_and_a_signal_pass_through(site: Site) -> None:
     site.user(f"sbatch -N2 --output=steps --wrap {shlex.quote(step)}")
     steps = site.home / "steps"
     both = {"rank 0 works", "rank 1 works"}
-    until(lambda: steps.exists() and both <= set(steps.read_text().splitlines()), 120, "both tasks", 0.2)
+    until(lambda: steps.exists() and both <= set(steps.read_text().splitlines()), 120, "both tasks")
     site.user(f"scancel -u {USER}")
     saved = [site.home / f"saved-{rank}" for rank in "01"]
-    until(lambda: all(path.exists() for path in saved), 120, "what both tasks save", 0.2)
-    until(lambda: not site.user("squeue -h").strip(), 120, "the job's end", 0.5)
+    until(lambda: all(path.exists() for path in saved), 120, "what both tasks save")
+    until(lambda: not site.user("squeue -h").strip(), 120, "the job's end")
 
 
 def test_a_batch_script_runs_in_the_image(site: Site) -> None:

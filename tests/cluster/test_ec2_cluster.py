@@ -57,8 +57,8 @@ def cluster(shared: Ec2Cluster) -> Ec2Cluster:
     """The cluster, before each test without jobs, machines and faults."""
     shared.fake.quota, shared.fake.faults = None, []
     shared.run("scancel", "--user", shared.site.user, "--quiet", check=False)
-    until(lambda: shared.fake.living() == [], 120, "no machines", 0.2)
-    until(lambda: shared.states() == {"idle~"}, 120, "zero nodes", 0.2)
+    until(lambda: shared.fake.living() == [], 120, "no machines")
+    until(lambda: shared.states() == {"idle~"}, 120, "zero nodes")
     shared.fake.forget()
     return shared
 
@@ -74,9 +74,9 @@ def test_a_job_of_four_nodes_runs_on_instances_that_are_ended_after_it(
     cluster.runs_on_four_nodes(tmp_path / "out")
     (run,) = launches(cluster)
     assert (run["MinCount"], run["MaxCount"]) == ("4", "4")
-    until(lambda: cluster.fake.living() == [], 120, "no machines", 0.2)
+    until(lambda: cluster.fake.living() == [], 120, "no machines")
     assert len(cluster.fake.instances()) == 4
-    until(lambda: cluster.states() == {"idle~"}, 120, "zero nodes", 0.2)
+    until(lambda: cluster.states() == {"idle~"}, 120, "zero nodes")
     ended = [call for call in cluster.fake.calls if call.action == "TerminateInstances"]
     assert sum(len(call.listed("InstanceId")) for call in ended) == 4
     assert [call.code for call in cluster.fake.calls if call.code] == []
@@ -94,8 +94,8 @@ def test_a_refusal_of_ec2s_is_what_the_user_reads(cluster: Ec2Cluster) -> None:
     """This test is the last one, because the partition then stays closed for the error's back-off."""
     cluster.fake.quota = 2
     job = cluster.submit("-N3", "--output=/dev/null", script="true")
-    until(lambda: "VcpuLimitExceeded" in cluster.shown(job), 120, "the cause at the job", 0.2)
+    until(lambda: "VcpuLimitExceeded" in cluster.shown(job), 120, "the cause at the job")
     assert "quota: You have requested more vCPU capacity than your limit" in cluster.shown(job)
-    until(lambda: cluster.job(job)["JobState"] == "PENDING", 120, "a job that waits", 0.2)
+    until(lambda: cluster.job(job)["JobState"] == "PENDING", 120, "a job that waits")
     assert cluster.fake.living() == []
     assert len(launches(cluster)) == 1

@@ -144,7 +144,7 @@ def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> N
     (daemon,) = pids(cluster, "elastic.daemon")
     os.kill(daemon, signal.SIGKILL)
     job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip()
-    until(lambda: job_state(cluster, job) == "COMPLETED", 120, "the job", 0.3)
+    until(lambda: job_state(cluster, job) == "COMPLETED", 120, "the job")
 
 
 @pytest.mark.wide
@@ -160,8 +160,8 @@ def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Pat
     os.kill(machine["process"]["pid"], signal.SIGKILL)
     until(lambda: with_environment(MACHINE_VARIABLE, machine["id"]) == [], 120, "the rest of the machine")
     until(lambda: first.replace(" ", "\0") + "\0" not in running(), 120, "the job's process")
-    until(lambda: len((tmp_path / "starts").read_text().splitlines()) == 2, 150, "the second start", 0.5)
-    until(lambda: job_state(cluster, job) == "COMPLETED", 120, "the job's end", 0.3)
+    until(lambda: len((tmp_path / "starts").read_text().splitlines()) == 2, 150, "the second start")
+    until(lambda: job_state(cluster, job) == "COMPLETED", 120, "the job's end")
     assert (tmp_path / "starts").read_text().splitlines() == ["", "1"]
 
 
@@ -260,7 +260,7 @@ def test_a_change_of_the_stack_is_applied_while_a_job_runs(
         assert "updated" in changed.stderr
         assert checkout.status()["partitions"][0]["max"] == 12
         assert job_state(checkout, job) == "RUNNING"
-    until(lambda: job_state(checkout, job) == "COMPLETED", 120, "the job's end", 0.3)
+    until(lambda: job_state(checkout, job) == "COMPLETED", 120, "the job's end")
     until(lambda: states(checkout) == {"idle~"}, 120, "zero nodes")
 
 

@@ -43,8 +43,8 @@ def cluster(shared: Checkout) -> Iterator[Checkout]:
     yield shared
     shared.execute("scancel", "--user", os.environ.get("USER", "root"), "--quiet")
     shared.chaos("clear")
-    until(lambda: states(shared) == {"idle~"}, 120, "zero nodes", 0.3)
-    until(lambda: machines(shared) == [], 120, "zero machines", 0.3)
+    until(lambda: states(shared) == {"idle~"}, 120, "zero nodes")
+    until(lambda: machines(shared) == [], 120, "zero machines")
 
 
 def states(checkout: Checkout) -> set[str]:
@@ -68,7 +68,7 @@ def job(checkout: Checkout, number: str) -> dict[str, str]:
 
 def done(checkout: Checkout, *numbers: str, seconds: float = START_SECONDS) -> None:
     for number in numbers:
-        until(lambda n=number: job(checkout, n)["JobState"] == "COMPLETED", seconds, f"job {number}", 0.3)  # type: ignore[misc]
+        until(lambda n=number: job(checkout, n)["JobState"] == "COMPLETED", seconds, f"job {number}")  # type: ignore[misc]
 
 
 def cause(checkout: Checkout, number: str) -> str:
@@ -86,7 +86,7 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
         comment = checkout.ask("scontrol", "--oneliner", "show", "job", number)
         return words[0] in comment.partition("AdminComment=")[2]
 
-    until(told, seconds, f"job {number} to wait because of {words}", 0.3)
+    until(told, seconds, f"job {number} to wait because of {words}")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_other_tasks_of_an_array_are_left_alone(cluster: Checkout, tmp_path:
     until(lambda: len(list(tmp_path.iterdir())) == 2, 120, "both tasks")
     last = cluster.execute("squeue", "--noheader", "--job", f"{number}_1", "--format=%N").strip()
     cluster.chaos("preempt", last, "--notice", "20")
-    until(lambda: not cluster.ask("squeue", "--noheader", "--job", number), 150, "both ends", 0.5)
+    until(lambda: not cluster.ask("squeue", "--noheader", "--job", number), 150, "both ends")
     assert [len((tmp_path / task).read_text()) for task in "01"] == [1, 2]
 
 
@@ -241,16 +241,16 @@ def test_a_job_that_is_cancelled_while_its_machines_boot(cluster: Checkout) -> N
     number = submit(cluster, "-N3")
     until(lambda: len(machines(cluster)) == 3, 120, "its machines")
     cluster.execute("scancel", number)
-    until(lambda: machines(cluster) == [], 120, "the machines' end", 0.3)
+    until(lambda: machines(cluster) == [], 120, "the machines' end")
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("tasks", [40, 200])
 def test_a_large_array(cluster: Checkout, tmp_path: Path, tasks: int) -> None:
     number = submit(cluster, f"--array=1-{tasks}", script=f"echo >> {tmp_path}/$SLURM_ARRAY_TASK_ID")
-    until(lambda: len(list(tmp_path.iterdir())) == tasks, 240, "all tasks", 0.5)
+    until(lambda: len(list(tmp_path.iterdir())) == tasks, 240, "all tasks")
     assert {len(file.read_text()) for file in tmp_path.iterdir()} == {1}, "each ran once"
-    until(lambda: not cluster.ask("squeue", "--noheader", "--job", number), 120, "an empty queue", 0.5)
+    until(lambda: not cluster.ask("squeue", "--noheader", "--job", number), 120, "an empty queue")
 
 
 def test_a_job_larger_than_the_partition_says_so(cluster: Checkout) -> None:
@@ -290,10 +290,10 @@ def test_slurmctld_dies_in_mid_job_and_in_mid_launch(cluster: Checkout, tmp_path
     until(lambda: job(cluster, first)["JobState"] == "RUNNING", 120, "the first job")
     cluster.chaos("set", "boot_delay=9")
     second, submitted = submit(cluster, "-N2", "--exclusive"), time.time()
-    until(lambda: len(machines(cluster)) == 3, 120, "the second's launch", 0.1)
+    until(lambda: len(machines(cluster)) == 3, 120, "the second's launch")
     # Slurm saves its queue some seconds later; killing it loses what it has not saved.
     queue = cluster.run_directory / "state" / "job_state"
-    until(lambda: queue.stat().st_mtime > submitted, 120, "the queue on the disk", 0.1)
+    until(lambda: queue.stat().st_mtime > submitted, 120, "the queue on the disk")
     kill_daemon(cluster, "slurmctld")
     done(cluster, second, seconds=150)
     hold.unlink()

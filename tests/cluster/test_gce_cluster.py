@@ -60,8 +60,8 @@ def cluster(shared: GceCluster) -> GceCluster:
     """The cluster, before each test without jobs, machines and faults."""
     shared.fake.cloud.quotas, shared.fake.faults = {}, []
     shared.run("scancel", "--user", shared.site.user, "--quiet", check=False)
-    until(lambda: shared.fake.cloud.instances() == [], 120, "no machines", 0.2)
-    until(lambda: shared.states() == {"idle~"}, 120, "zero nodes", 0.2)
+    until(lambda: shared.fake.cloud.instances() == [], 120, "no machines")
+    until(lambda: shared.states() == {"idle~"}, 120, "zero nodes")
     shared.fake.forget()
     return shared
 
@@ -78,8 +78,8 @@ def test_a_job_of_four_nodes_runs_on_instances_that_are_deleted_after_it(
     (launch,) = launches(cluster)
     body = launch.bulk_insert_instance_resource_resource
     assert (body.count, body.min_count) == (4, 4)
-    until(lambda: cluster.fake.cloud.instances() == [], 120, "no machines", 0.2)
-    until(lambda: cluster.states() == {"idle~"}, 120, "zero nodes", 0.2)
+    until(lambda: cluster.fake.cloud.instances() == [], 120, "no machines")
+    until(lambda: cluster.states() == {"idle~"}, 120, "zero nodes")
     assert {call.request.instance for call in cluster.fake.calls if call.name == "instances.delete"} == {
         f"t-compute-{n}" for n in range(4)
     }
@@ -103,8 +103,8 @@ def test_a_refusal_is_what_the_user_reads(cluster: GceCluster) -> None:
     """This test is the last one, because the partition then stays closed for the error's back-off."""
     cluster.fake.cloud.quotas = {"CPUS": 16.0}
     job = cluster.submit("-N3", "--output=/dev/null", script="true")
-    until(lambda: "QUOTA_EXCEEDED" in cluster.shown(job), 120, "the cause at the job", 0.2)
+    until(lambda: "QUOTA_EXCEEDED" in cluster.shown(job), 120, "the cause at the job")
     assert "quota: Quota 'CPUS' exceeded. Limit: 16.0 in region europe-west4." in cluster.shown(job)
-    until(lambda: cluster.job(job)["JobState"] == "PENDING", 120, "a job that waits", 0.2)
+    until(lambda: cluster.job(job)["JobState"] == "PENDING", 120, "a job that waits")
     assert cluster.fake.living() == []
     assert len(launches(cluster)) == 1

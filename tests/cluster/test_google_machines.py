@@ -60,12 +60,12 @@ class TestGoogle(CloudMachines):
             shown = cluster.sh(f"scontrol --oneliner show job {job}")
             return shown.partition("AdminComment=")[2] if "AdminComment=bootstrap" in shown else ""
 
-        said = until(told, 120, "the cause", 0.5)
+        said = until(told, 120, "the cause")
         cluster.sh(f"scancel {job}; rm /home/no-licence")
         assert said.startswith(
             "bootstrap: step hooks: hook 0 (hooks/people.sh) ended with status 9: no licence"
         )
-        until(lambda: UNUSED not in {one.host for one in cluster.land.running()}, 120, "its end", 0.5)
+        until(lambda: UNUSED not in {one.host for one in cluster.land.running()}, 120, "its end")
 
     def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
         # Here, because pytest runs a test that a subclass changes after those that it does not change.
@@ -77,7 +77,7 @@ class TestGoogle(CloudMachines):
         def gone() -> bool:
             return node not in {one.host for one in cluster.land.running()}
 
-        until(gone, 120, f"the end of {node}", 0.5)
+        until(gone, 120, f"the end of {node}")
         said = cluster.sh("cat /var/log/slurm/elastic.log")
         assert f"evacuates {node}: preempted: the cloud takes this machine at " in said
 

@@ -98,7 +98,7 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     single = submit(cluster, "-N1", "--job-name=c", script=WAITS.format(name="c", status=0))
     array = submit(cluster, "--array=0-5%1", script=TASK)
     running = [*wide, single, f"{array}_3"]
-    until(lambda: all(states(cluster).get(job) == "RUNNING" for job in running), 240, "the jobs", 0.5)
+    until(lambda: all(states(cluster).get(job) == "RUNNING" for job in running), 240, "the jobs")
     queued = [submit(cluster, "-N6", script="true") for _ in range(3)]
     queued += [
         submit(cluster, "--hold", script="true"),
@@ -109,7 +109,7 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     cluster.execute("scontrol", "update", "nodename=debug-5", "state=drain", "reason=by hand")
     keys = run_of(cluster).report("controller")["host_keys"]
     assert keys
-    until(lambda: recorded(cluster, wide[0]) == [("RUNNING", "0:0")], 120, "the records", 0.5)
+    until(lambda: recorded(cluster, wide[0]) == [("RUNNING", "0:0")], 120, "the records")
     until_saved(cluster)
 
     lost_head.lose(run_of(cluster))
@@ -131,7 +131,7 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     assert "JobHeldUser" in cluster.execute("squeue", "--noheader", "--format=%r", f"--jobs={queued[3]}")
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
     assert "by hand" in cluster.execute("sinfo", "--noheader", "--list-reasons")
-    until(lambda: recorded(cluster, wide[1]) == [("FAILED", "7:0")], 120, "the end that nobody heard", 0.5)
+    until(lambda: recorded(cluster, wide[1]) == [("FAILED", "7:0")], 120, "the end that nobody heard")
 
     for name in ("a", "c", "on"):
         (home(cluster) / f"go-{name}").touch()
@@ -140,8 +140,8 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     cluster.execute("scontrol", "release", queued[3])
     done = [("COMPLETED", "0:0")]
     for job in (wide[0], single, *queued):
-        until(lambda job=job: recorded(cluster, job) == done, 240, f"job {job}", 0.5)  # type: ignore[misc]
-    until(lambda: recorded(cluster, array) == 6 * done, 240, "the array", 0.5)
+        until(lambda job=job: recorded(cluster, job) == done, 240, f"job {job}")  # type: ignore[misc]
+    until(lambda: recorded(cluster, array) == 6 * done, 240, "the array")
     assert sorted((home(cluster) / "tasks").read_text().split()) == list("012345"), "each task ran once"
     for name in ("a", "b", "c"):
         assert (home(cluster) / name).read_text().split() == ["began", "ended"], "it ran once"
@@ -153,7 +153,7 @@ def test_a_controller_that_loses_its_disk_stops_and_another_one_takes_over(clust
     old = lost_head.controller(run_of(cluster))
     assert lost_head.daemons(old) == [*lost_head.DAEMONS]
     lost_head.take_the_disk_away(old)
-    until(lambda: not lost_head.daemons(old), 120, "the end of the daemons", 0.5)
+    until(lambda: not lost_head.daemons(old), 120, "the end of the daemons")
     assert lost_head.controller(run_of(cluster))["id"] == old["id"], "the machine is there"
     told = cluster.cluster("up", check=True).stderr
     assert "the controller has lost the disk with Slurm's state" in told
@@ -249,7 +249,7 @@ def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
     assert before != STACK
     with up(tmp_path_factory, before) as cluster:
         job = submit(cluster, "-N1", script=WAITS.format(name="a", status=0))
-        until(lambda: states(cluster).get(job) == "RUNNING", 240, "the job", 0.5)
+        until(lambda: states(cluster).get(job) == "RUNNING", 240, "the job")
         held = submit(cluster, "--hold", script="true")
         until_saved(cluster)
         assert volumes.attached(cluster.run_directory) == []
@@ -264,7 +264,7 @@ def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
         cluster.cluster("up", check=True)
         assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
         (home(cluster) / "go-a").touch()
-        until(lambda: states(cluster).get(job) == "COMPLETED", 240, "the job", 0.5)
+        until(lambda: states(cluster).get(job) == "COMPLETED", 240, "the job")
         # The way back would delete the disk.
         cluster.write_stack(before)
         refused = cluster.cluster("up")

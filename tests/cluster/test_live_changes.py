@@ -112,7 +112,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     assert nodes(cluster)["debug-0"].endswith(" 1")
 
     cluster.execute("scancel", job)
-    until(lambda: _answers(cluster) and nodes(cluster)["debug-0"] == "idle~ 2", 180, "the new line", 0.5)
+    until(lambda: _answers(cluster) and nodes(cluster)["debug-0"] == "idle~ 2", 180, "the new line")
     assert [restarts(cluster, j) for j in (job, other)] == ["0", "0"]
     assert state(cluster, other) == "RUNNING"
 
@@ -158,7 +158,7 @@ def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: 
     cluster.execute("scancel", busy)
     until(lambda: state(cluster, busy) == "CANCELLED", 60, "its end")
     kept = begin(cluster, "--nodelist=debug-1")
-    until(lambda: cluster.cluster("up").returncode == 0, 180, "a refusal's end", 1.0)
+    until(lambda: cluster.cluster("up").returncode == 0, 180, "a refusal's end")
     assert state(cluster, kept) == "RUNNING", "on a node that stays"
     assert "debug-2" not in nodes(cluster)
 

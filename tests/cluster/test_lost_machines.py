@@ -67,7 +67,7 @@ class Job:
         return [(float(moment), node) for moment, node in words]
 
     def until_started(self, times: int = 1, seconds: float = 120) -> tuple[float, str]:
-        until(lambda: len(self.starts()) >= times, seconds, f"start {times} of job {self.id}", 0.2)
+        until(lambda: len(self.starts()) >= times, seconds, f"start {times} of job {self.id}")
         return self.starts()[times - 1]
 
     def fields(self) -> dict[str, str]:
@@ -124,10 +124,10 @@ def test_jobs_of_machines_that_die_or_are_taken_run_again(cluster: Checkout, tmp
     until(lambda: before[at["taken"]] not in machines(cluster).values(), 120, "the taken machine's end")
     until(lambda: jobs["last"].state() == "NODE_FAIL", 120, "the end of the job that must not run again")
 
-    until(lambda: late.state() == "COMPLETED", 120, "the job that came to a machine that had died", 0.5)
+    until(lambda: late.state() == "COMPLETED", 120, "the job that came to a machine that had died")
     assert len(late.starts()) == 1
 
-    until(lambda: set(_states(cluster)) == {"idle~"}, 120, "nodes without a trace of it", 0.3)
+    until(lambda: set(_states(cluster)) == {"idle~"}, 120, "nodes without a trace of it")
     print({name: f"{value:.1f} s" for name, value in seconds.items()})
 
 
@@ -147,7 +147,7 @@ def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Pa
     of_job = rf"setting admin_comment to {taken} {again}.* for JobId={job.id}\b"
     of_node = rf"update_node: node {node} reason set to: slurm-stacks {taken}"
     for words in (of_job, of_node):
-        until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 120, words, 0.2)  # type: ignore[misc]
+        until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 120, words)  # type: ignore[misc]
     job.until_started(2, AGAIN_SECONDS)
 
 
@@ -177,7 +177,7 @@ def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
     cluster: Checkout, tmp_path: Path
 ) -> None:
     """By default slurmctld saves only after minutes that the node came up and the job began."""
-    until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes", 0.3)
+    until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes")
     # slurmctld saves everything within five seconds after a submission. This waits longer.
     call(cluster, "limits", boot_delay=8)
     try:
@@ -202,7 +202,7 @@ def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
 
 def test_a_daemon_that_is_killed_in_the_middle_of_a_launch(cluster: Checkout, tmp_path: Path) -> None:
     """The next daemon finds the launched machines in the cloud's list, and launches none twice."""
-    until(lambda: set(_states(cluster)) == {"idle~"}, 120, "zero nodes", 0.3)
+    until(lambda: set(_states(cluster)) == {"idle~"}, 120, "zero nodes")
     call(cluster, "limits", boot_delay=5, api_latency=1)
     try:
         job = Job(cluster, tmp_path, "launched", "-N2")

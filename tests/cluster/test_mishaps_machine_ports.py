@@ -50,7 +50,7 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
     assert report["state"] == "failed"
     assert report["steps"][-1]["note"] in cause
 
-    until(lambda: "JobState=COMPLETED" in cluster.ask("scontrol", "show", "job", job), 150, "the job", 0.3)
+    until(lambda: "JobState=COMPLETED" in cluster.ask("scontrol", "show", "job", job), 150, "the job")
     shown = dict(
         pair.split("=", 1)
         for pair in cluster.execute("scontrol", "-o", "show", "job", job).split()
@@ -72,7 +72,7 @@ def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener:
     assert "another program has taken a port of the cluster" in again.stderr
     assert base(cluster) != before
     assert f"SlurmctldPort           = {base(cluster)}" in cluster.execute("scontrol", "show", "config")
-    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 120, "nodes given back", 0.3)
-    until(lambda: "idle " not in cluster.ask("sinfo", "-h"), 120, "what Slurm thought was up", 0.3)
+    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 120, "nodes given back")
+    until(lambda: "idle " not in cluster.ask("sinfo", "-h"), 120, "what Slurm thought was up")
     assert cluster.execute("srun", "-N1", "hostname")
     assert "nothing to do" in cluster.cluster("up", check=True).stderr

@@ -85,12 +85,12 @@ class Release:
 
     def ends(self, number: str, seconds: float = 300) -> dict[str, str]:
         """Return a job's fields when it has completed."""
-        until(lambda: self.job(number)["JobState"] == "COMPLETED", seconds, f"the end of job {number}", 0.5)
+        until(lambda: self.job(number)["JobState"] == "COMPLETED", seconds, f"the end of job {number}")
         return self.job(number)
 
     def nodes_are_off(self) -> None:
         states = ("sinfo", "--noheader", "--Node", "--format=%T")
-        until(lambda: set(self.run(*states).split()) == {"idle~"}, 300, "a cluster without nodes", 0.5)
+        until(lambda: set(self.run(*states).split()) == {"idle~"}, 300, "a cluster without nodes")
 
     def slurmctld_starts(self) -> int:
         """How often its supervisor has started slurmctld again."""
@@ -168,9 +168,9 @@ def test_a_job_whose_machine_dies_runs_again(release: Release) -> None:
     file = release.shared / "lost"
     script = f"echo $SLURMD_NODENAME >>{file}; while [ ! -e {release.shared}/go ]; do sleep 0.2; done"
     number = release.submit("--requeue", script=script)
-    node = until(lambda: release.lines("lost"), 300, "the job", 0.5)[0]
+    node = until(lambda: release.lines("lost"), 300, "the job")[0]
     release.checkout.chaos("kill", node)
-    until(lambda: len(release.lines("lost")) == 2, 300, "its second start", 0.5)
+    until(lambda: len(release.lines("lost")) == 2, 300, "its second start")
     release.run("touch", str(release.shared / "go"))
     assert release.ends(number)["Restarts"] == "1"
 
@@ -179,7 +179,7 @@ def test_a_job_that_is_queued_again_runs_again(release: Release) -> None:
     file = release.shared / "again"
     script = f"echo start >>{file}; [ $(wc -l <{file}) -gt 1 ] || sleep 300"
     number = release.submit("--requeue", script=script)
-    until(lambda: release.lines("again"), 300, "the job", 0.5)
+    until(lambda: release.lines("again"), 300, "the job")
     release.run("scontrol", "requeue", number)
     assert release.ends(number)["Restarts"] == "1"
     assert release.lines("again") == ["start", "start"]
@@ -188,9 +188,9 @@ def test_a_job_that_is_queued_again_runs_again(release: Release) -> None:
 def test_an_array_runs_each_of_its_tasks_once(release: Release) -> None:
     file = release.shared / "array"
     number = release.submit("--array=0-5%3", script=f"echo $SLURM_ARRAY_TASK_ID >>{file}")
-    until(lambda: len(release.lines("array")) == 6, 300, "all tasks", 0.5)
+    until(lambda: len(release.lines("array")) == 6, 300, "all tasks")
     assert sorted(release.lines("array")) == [str(task) for task in range(6)]
-    until(lambda: not release.run("squeue", "--noheader", f"--job={number}").split(), 120, "their end", 0.5)
+    until(lambda: not release.run("squeue", "--noheader", f"--job={number}").split(), 120, "their end")
 
 
 def test_a_heterogeneous_job_gets_its_parts_together(release: Release) -> None:
@@ -228,7 +228,7 @@ def test_the_database_has_what_ran(release: Release) -> None:
     number = release.submit(script="true")
     release.ends(number)
     states = ("sacct", "-X", "-a", "-n", "-P", "-j", number, "--format=State")
-    until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row", 0.5)
+    until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row")
 
 
 def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
@@ -258,7 +258,7 @@ def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
 def test_a_live_change_adds_a_node_under_a_job(release: Release) -> None:
     go = release.shared / "changed"
     number = release.submit(script=f"while [ ! -e {go} ]; do sleep 0.2; done")
-    until(lambda: release.job(number)["JobState"] == "RUNNING", 300, "the job", 0.5)
+    until(lambda: release.job(number)["JobState"] == "RUNNING", 300, "the job")
     release.checkout.write_stack(release.stack(4))
     release.checkout.cluster("up", check=True, timeout=600)
     assert release.job(number)["JobState"] == "RUNNING"
@@ -278,11 +278,11 @@ def test_slurmctld_reads_its_configuration_while_jobs_configure(release: Release
     held = [release.submit("--hold", script="true") for _ in range(3)]
     hold = f"while [ ! -e {release.shared}/read ]; do sleep 0.2; done"
     through = release.submit("--exclusive", script=hold)
-    until(lambda: release.job(through)["JobState"] == "RUNNING", 300, "the job that runs through", 0.5)
+    until(lambda: release.job(through)["JobState"] == "RUNNING", 300, "the job that runs through")
     seconds: list[float] = []
     jobs: list[str] = []
     while len(seconds) < RECONFIGURES:
-        off = until(lambda: release.nodes("idle~"), 120, "a node that is off", 0.5)
+        off = until(lambda: release.nodes("idle~"), 120, "a node that is off")
         jobs.append(release.submit("--exclusive", f"--nodelist={off[-1]}", script="true"))
         until(lambda: release.job(jobs[-1])["JobState"] != "PENDING", 120, "its node's boot")
         # Each reconfigure has slurmctld's prolog begin anew, so one job could take them all.

@@ -59,7 +59,7 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
     for notes in (gpu, whole):
         fault("preempt", notes, notice=3)
 
-    until(lambda: len(lines(gpu)) == 2 and len(lines(whole)) == 2, 150, "their second runs", 0.5)
+    until(lambda: len(lines(gpu)) == 2 and len(lines(whole)) == 2, 150, "their second runs")
     assert [line.split()[1] for line in lines(gpu)] == ["0", "0"], "the same number of GPUs as before"
     until(lambda: not cluster.ask("squeue", "--noheader"), 120, "the end of all")
     assert [line.split()[1] for line in lines(second)] == ["0"], "its first run never began"

@@ -38,7 +38,7 @@ def test_slurm_learns_where_machines_run_and_a_running_job_goes_on(tmp_path: Pat
         script = f"{STEP}; until [ -e {go} ]; do sleep 0.2; done; {STEP}"
         # On a busy host srun says in its errors that it repeats a request.
         first = cluster.submit("-N6", f"--output={out}", f"--error={tmp_path / 'err'}", script=script)
-        until(lambda: "SwitchName=nn-11 " in switches(), 120, "the places", 0.5)
+        until(lambda: "SwitchName=nn-11 " in switches(), 120, "the places")
         assert "SwitchName=nn-10 Level=0 LinkSpeed=1 Nodes=compute-[0,2,4]" in switches()
         assert "unplaced" not in switches()
         assert cluster.job(first)["JobState"] == "RUNNING"
@@ -47,7 +47,7 @@ def test_slurm_learns_where_machines_run_and_a_running_job_goes_on(tmp_path: Pat
         )
         go.touch()
         for job in (first, second):
-            until(partial(completed, cluster, job), 120, "the jobs", 0.2)
+            until(partial(completed, cluster, job), 120, "the jobs")
         assert sorted(out.read_text().split()) == sorted([f"compute-{n}" for n in range(6)] * 2)
         told = near.read_text().split()
         nodes = [line for line in told if line.startswith("compute-")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from rich.text import Text
 
 from cli import main as cli
 from tests.support.checkout import ROOT
@@ -57,3 +59,30 @@ def test_a_stale_line_would_be_found(record: ModuleType, tmp_path: Path) -> None
     assert record.labels(shown) == {"time", "kept as PATH", "+ local-head created (N s)"}
     picture = record.draw(record.shown(["printf 'one\\n  two  3\\n'"], tmp_path), "a title")
     assert record.drawn(picture)[1:] == ["one", "  two  3"]
+
+
+@pytest.mark.parametrize("stopped", ["a machine that is not quiet", "a command that fails", "nothing"])
+def test_no_cluster_of_a_recording_stays_up(
+    stopped: str, record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended: list[list[str]] = []
+
+    def shown(commands: list[str]) -> Text:
+        if stopped == "a command that fails":
+            raise RuntimeError(f"{commands[0]} ended with status 1")
+        return Text("cluster up" if stopped == "nothing" else "local has nodes on core 0")
+
+    monkeypatch.setattr(record, "shown", shown)
+    monkeypatch.setattr(record, "HERE", tmp_path)
+    monkeypatch.setattr(
+        record.subprocess, "run", lambda command, **_options: ended.append([str(word) for word in command])
+    )
+    monkeypatch.setattr(sys, "argv", ["record.py", "up"])
+    with contextlib.suppress(SystemExit, RuntimeError):
+        record.main()
+    assert ended == [[str(ROOT / "cluster"), "down", "--stack", "local", "--yes"]]
+    assert (tmp_path / "up.svg").exists() == (stopped == "nothing")
+    monkeypatch.setattr(sys, "argv", ["record.py", "aws"])
+    with contextlib.suppress(SystemExit, RuntimeError):
+        record.main()
+    assert len(ended) == 1, "plans bring nothing up"

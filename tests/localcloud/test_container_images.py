@@ -197,3 +197,14 @@ def test_a_layer_that_a_machine_runs_on_stays_whoever_has_started_it(tmp_path: P
         assert layers.prune(folder, (), []) == ["old-1"]
         machine.communicate()
     assert sorted(layers.prune(folder, (), [])) == ["run-1", "run-1-a"]
+
+
+def test_the_size_is_what_the_files_take_on_the_disk(tmp_path: Path) -> None:
+    assert layers.size_mib(tmp_path / "none") == 0
+    (tmp_path / "in it").mkdir()
+    (tmp_path / "in it" / "file").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "in it" / "the same").hardlink_to(tmp_path / "in it" / "file")
+    (tmp_path / "goes nowhere").symlink_to("nothing")
+    with (tmp_path / "has holes").open("wb") as file:
+        file.truncate(1 << 30)
+    assert layers.size_mib(tmp_path) == 3

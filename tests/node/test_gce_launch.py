@@ -98,7 +98,7 @@ def test_a_launch_has_the_stack_files_labels_and_its_machines_are_found_and_ende
     for instance in fake.living():
         assert labels.items() <= dict(instance.labels).items()
     driver.terminate(list(made.values()))
-    until(lambda: fake.living() == [], 60, "no machines", 0.1)
+    until(lambda: fake.living() == [], 60, "no machines")
 
 
 def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:

@@ -21,6 +21,8 @@ from typing import Any
 from infra.program.stack import Stack
 from tests.support import left_clusters
 
+LONGEST_PAUSE = 1.0
+"""Seconds between two looks of `until` at most."""
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("component", "infra", "operations", "cli", "node", "localcloud", "workload")
 """The folders of the project's code."""
@@ -135,9 +137,11 @@ class Checkout:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
         from cli import provider
         from infra.errors import UserError
+        from operations.access import StackUp
 
+        up = StackUp(Stack(self.folder, self.stack), "local")
         try:
-            found = provider.load("local").access(Stack(self.folder, self.stack), {}, command, tty=False)
+            found = provider.load("local").access(up, command, tty=False)
         except UserError as error:
             if check:
                 raise AssertionError(f"{' '.join(command)}: {error}") from None
@@ -271,18 +275,26 @@ def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
     assert left == []
 
 
-def until(there: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
+def until(there: Callable[[], Any], seconds: float, what: str, pause: float | None = None) -> Any:
     """Return the first true value of `there`.
 
+    The pauses between two looks are a twentieth of the time that has passed, or four times as long as a look
+    takes, but at most a second: many looks start a program, and many tests wait at the same time.
+
     Args:
+        there: Returns what is waited for; false as long as it is not there.
         seconds: at least a minute for what takes a second on an idle machine, because machines may be busy.
+        what: The name of what is waited for, in the error.
+        pause: Fixed seconds between two looks, where the test must act at once, or a look is very dear.
 
     Raises:
         AssertionError: There was none in time.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
+        looked = time.monotonic()
         if value := there():
             return value
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(pause)
+        now = time.monotonic()
+        assert now < began + seconds, f"waited {seconds:g} s for {what}"
+        time.sleep(pause or min(LONGEST_PAUSE, max(0.1, (now - began) / 20, 4 * (now - looked))))

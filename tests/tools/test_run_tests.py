@@ -88,7 +88,7 @@ def test_the_suites_have_every_test_once() -> None:
     assert {suite.name: suite.python for suite in suites} == {
         "tests": HERE,
         "tests of the workload": TRAINER / "bin" / "python",
-        "tests of real clusters and machines": HERE,
+        "tests of real clusters": HERE,
     }
 
 
@@ -101,9 +101,11 @@ def test_a_suites_command(tmp_path: Path, everything: bool) -> None:
     assert words[8:12] == ["pytest", "tests/a", "tests/b", "--x"]
     assert ("not wide" in words) == (not everything)
     assert "--durations=15" in words
-    assert words[-5:] == ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+    assert words[-2:] == ["--numprocesses", "3"]
     plain = run_tests.Suite("some", ("tests/a",)).command(tmp_path, everything=True)
-    assert (plain[0], "--dist" in plain) == (str(HERE), False)
+    assert (plain[0], "--numprocesses" in plain) == (str(HERE), False)
+    unmeasured = run_tests.Suite("some", ("tests/a",), measured=False).command(tmp_path, everything=True)
+    assert unmeasured[1:4] == ["-m", "pytest", "tests/a"]
 
 
 def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
@@ -117,14 +119,14 @@ def test_each_step_runs_once_and_the_first_suite_is_shown_at_once(
     )
     merge = commands.run[-1]
     measured = [Path(word).name for word in merge[merge.index("--merge") + 1 :]]
-    suites = [suite.name for suite in run_tests.suites(ROOT, TRAINER, cores=2)]
-    assert measured == [f"{name}.json" for name in suites]
+    assert measured == ["tests.json", "tests of the workload.json"]
+    assert "slipcover" not in commands.of("tests/cluster")
     shown = capfd.readouterr().out
     names = (
         "ruff check",
         "tests",
         "tests of the workload",
-        "tests of real clusters and machines",
+        "tests of real clusters",
         "mypy --strict",
     )
     places = [shown.index(f"\n== {name}\nit ran\n") for name in names]
@@ -152,7 +154,8 @@ def test_the_free_memory_is_this_machines() -> None:
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
         ("tests/infra", "tests"),
-        ("tests/engine", "tests of real clusters and machines"),
+        ("tests/engine", "tests"),
+        ("tests/cluster", "tests of real clusters"),
         ("tests/workload", "tests of the workload"),
     ],
 )
@@ -329,6 +332,38 @@ def test_what_is_left_out_is_said_with_how_to_run_it(tmp_path: Path, options: li
         ("2", "tests/one/test_one.py"),
         ("2", "tests/two/test_two.py"),
     ]
+
+
+DEALT = """
+import os
+import pytest
+
+@pytest.mark.parametrize("n", range(12))
+def test_it(n):
+    with open(LOG, "a") as log:
+        log.write(f"{__name__} {n} {os.getpid()}\\n")
+"""
+
+
+def test_workers_that_are_asked_for_keep_a_files_tests_together_and_in_order(tmp_path: Path) -> None:
+    """Whoever writes only `-n 2` gets that, too: pytest-xdist would deal the tests out one by one."""
+    log = tmp_path / "log"
+    body = DEALT.replace("LOG", repr(str(log)))
+    for name in ("test_a.py", "test_b.py", "test_c.py"):
+        (tmp_path / name).write_text(body)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.support.accounts", "-n", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    ran = [line.split() for line in log.read_text().splitlines()]
+    for file in ("test_a", "test_b", "test_c"):
+        numbers, workers = zip(*[(int(n), worker) for name, n, worker in ran if name == file], strict=True)
+        assert numbers == tuple(range(12))
+        assert len(set(workers)) == 1
 
 
 def test_tests_of_real_programs_begin_first() -> None:

@@ -323,6 +323,13 @@ def test_what_a_head_is_made_of() -> None:
     assert made["userDataReplaceOnChange"] is False
 
 
+def test_ec2_brings_heads_back_whose_host_fails() -> None:
+    """Simplified automatic recovery. A type that lacks it takes the option all the same."""
+    made = head(aws_design(hosts=(CONTROLLER, LOGIN)))
+    options = [made.inputs(f"h-{host}")["maintenanceOptions"] for host in ("controller", LOGIN.name)]
+    assert options == [{"autoRecovery": "default"}] * 2
+
+
 def test_only_a_login_machines_metadata_reaches_containers() -> None:
     made = head(aws_design(hosts=(CONTROLLER, replace(LOGIN, open_metadata=True))))
     options = {host: made.inputs(f"h-{host}")["metadataOptions"] for host in ("controller", LOGIN.name)}
