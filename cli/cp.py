@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from cli import provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import folders
 from operations import openssh, pages, programs
 from operations.access import Inside
 
@@ -48,8 +47,7 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
         _send(up, sources, goal)
     elif goal is not None:
         raise UserError(
-            "both ends are on the login machine: `./cluster exec --stack "
-            f"{up.stack.name} -- cp …` copies there",
+            f"both ends are on the login machine: `{up.command('exec', '-- cp …')}` copies there",
             EXIT_USAGE,
             code="cp.both-remote",
         )
@@ -65,8 +63,8 @@ def stanza(up: StackUp) -> str:
     Raises:
         UserError: Exit 3; the stack has no SSH server.
     """
-    target = provider.load(up.provider).ssh(up.stack)
-    known = openssh.keep_host_keys(folders.make_state_dir(up.stack), target.host_keys)
+    target = provider.load(up.provider).ssh(up)
+    known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
     return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
 
 
@@ -95,7 +93,7 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
         if not Path(path).exists():
             raise UserError(f"{path}: there is no such file here", code="cp.no-local-file")
     chosen = provider.load(up.provider)
-    files = chosen.files_here(up.stack)
+    files = chosen.files_here(up)
     if isinstance(files, Inside):
         send_inside(files, [str(Path(path)) for path in sources], goal)
         return
@@ -122,7 +120,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     parent = Path(last).absolute().parent
     if not parent.is_dir():
         raise UserError(f"{last}: there is no folder {parent} here", code="cp.no-local-folder")
-    files = provider.load(up.provider).files_here(up.stack)
+    files = provider.load(up.provider).files_here(up)
     if isinstance(files, Inside):
         fetch_inside(files, sources, last)
         return
@@ -163,8 +161,8 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
 
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
-    target = provider.load(up.provider).ssh(up.stack)
-    known = openssh.keep_host_keys(folders.make_state_dir(up.stack), target.host_keys)
+    target = provider.load(up.provider).ssh(up)
+    known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
     words = [*openssh.scp_arguments(target, known), *sources, goal]
     # scp shows its progress on standard output if that is a terminal.
     done = programs.show(words, errors=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from operations import pages
 HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."
 
 
-def hint(command: str, stack: str, rest: str = "") -> str:
+def hint(command: str, stack: str, rest: str = "", outputs: str | None = None) -> str:
     """Return a command line of this program that acts on a stack: `./cluster exec --stack team-b -- squeue`.
 
     `--stack local` is omitted if a command without it means that stack. Any other stack is always named,
@@ -21,8 +22,12 @@ def hint(command: str, stack: str, rest: str = "") -> str:
     Args:
         command: The words before the options, such as `exec` or `chaos thaw debug-0`.
         rest: The words after the options, such as `-- squeue`.
+        outputs: The value of `--outputs`, where that takes the stack's place.
     """
-    named = "" if _is_usual(stack) else f" --stack {stack}"
+    if outputs is not None:
+        named = f" --outputs {shlex.quote(outputs)}"
+    else:
+        named = "" if _is_usual(stack) else f" --stack {stack}"
     return f"./cluster {command}{named}" + f" {rest}" * bool(rest)
 
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli import provider
-from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from node import foreign
+from node.logs.text import printable
 from node.slurm.environment import without_job
 from operations import programs
 from operations.access import TOOL
@@ -33,7 +35,7 @@ def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> Non
         UserError: The cluster is not up, or there is no such command.
     """
     chosen = provider.load(up.provider)
-    command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
+    command = chosen.access(up, argv, tty=sys.stdin.isatty() and not argv)
     if greeting:
         print(greeting, file=sys.stderr)
     try:
@@ -47,6 +49,31 @@ def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> Non
         raise UserError(
             f"{command.argv[0]}: cannot be executed: {error.strerror}", 126, code="exec.not-executable"
         ) from None
+
+
+def read_terminal(outputs: str) -> None:
+    """Let a shell read the terminal where `--outputs -` has read standard input to its end.
+
+    Raises:
+        UserError: There is no terminal.
+    """
+    from cli.outputs import is_stdin
+
+    if not is_stdin(outputs):
+        return
+    try:
+        os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
+    except OSError:
+        raise UserError(
+            f"--outputs {outputs} has read standard input to its end, and a shell needs it, because there is "
+            "no terminal: give a file (`--outputs outputs.json`), or a command for the login machine",
+            EXIT_USAGE,
+            code="outputs.stdin-taken",
+        ) from None
+
+
+def _cluster_of(up: StackUp) -> str:
+    return up.named if up.published else f"the cluster of {up.named}"
 
 
 def environment_of(command: Command) -> dict[str, str]:
@@ -80,17 +107,18 @@ def tool(
         UserError: The tool failed; the message is its own.
     """
     chosen = provider.load(up.provider)
-    command = chosen.access(up.stack, {}, [TOOL, *arguments], tty=False)
+    command = chosen.access(up, [TOOL, *arguments], tty=False)
     seconds = TOOL_SECONDS if seconds is None else seconds
     result = programs.capture(command.argv, env=environment_of(command), text=text, seconds=seconds)
     if result.status == programs.TIMED_OUT:
         raise UserError(
-            f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s",
+            f"{_cluster_of(up)} did not answer within {seconds:g} s",
             code="cluster.no-answer",
         )
     if result.failed:
         raise UserError(
-            result.err.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing",
+            "\n".join(map(printable, result.err.strip().splitlines()))
+            or f"{TOOL} {' '.join(arguments)} failed and printed nothing",
             code="tool.failed",
         )
     return result.out
@@ -111,8 +139,10 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
         from cli import slurm_release
         from cli.console.status import show_release, show_status
 
-        show_status(found, up.stack.name, here=up.provider == "local")
-        show_release(*slurm_release.running(up.config, found))
+        outputs = None if up.published is None else up.published.option
+        here = up.provider == "local" and outputs is None
+        show_status(found, up.stack.name, here=here, outputs=outputs)
+        show_release(*slurm_release.running(up, found))
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:
@@ -124,20 +154,36 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
     """
     if (scheduler := provider.scheduler(up.stack, up.config)) is not None:
         return scheduler.status()
-    look = f"`./cluster logs --stack {up.stack.name}`"
+    look = f"`{up.command('logs')}`"
     try:
-        found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))
+        return _parsed(tool(up, "status", seconds=STATUS_SECONDS))
     except NotUpError as error:
         if provider.load(up.provider).settings_here(up) is None:
             raise
         raise UserError(
-            f"stack {up.stack.name} is half up: its controller cannot report its status yet. {look} shows "
-            f"how far it came, `./cluster up --stack {up.stack.name}` goes on.",
+            f"{up.named} is half up: its controller cannot report its status yet. {look} shows "
+            f"how far it came, {up.up_again('goes on')}.",
             code="cluster.half-up",
         ) from error
     except UserError as error:
         if error.exit_code == EXIT_REFUSED:
             # The cluster was not asked, so its logs say nothing, and access to them would be refused as well.
             raise
+        if (why := provider.load(up.provider).silence(up.stack)) is not None:
+            raise why from error
         raise UserError(f"{error}\n{look} shows what it said last.", code="cluster.no-status") from error
+
+
+def _parsed(answer: str) -> dict[str, Any]:
+    """Return the status in the tool's answer.
+
+    Raises:
+        UserError: It is none. The machine may be anybody's.
+    """
+    try:
+        found = foreign.parse(answer)
+    except ValueError as error:
+        raise UserError(f"the answer is no JSON: {printable(str(error))}", code="tool.no-json") from None
+    if not isinstance(found, dict):
+        raise UserError("the answer is no object", code="tool.no-json")
     return found

@@ -43,7 +43,7 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     what = what or CONTROLLER
     arguments = [TOOL, "logs", what, f"--lines={lines}", *(["--follow"] if follow else [])]
     try:
-        status = _run(chosen.access(up.stack, {}, arguments, tty=False))
+        status = _run(chosen.access(up, arguments, tty=False))
         why = "the login machine's own tool for logs does not work"
     except UserError as error:
         # The cluster is not up, half up, or its controller is dead; its files may still exist.
@@ -55,9 +55,7 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
         return status
     settings = chosen.settings_here(up)
     if settings is None:
-        raise UserError(
-            f"{why}. `./cluster up --stack {up.stack.name}` brings it up to date.", code="logs.tool-broken"
-        )
+        raise UserError(f"{why}. {up.up_again('brings it up to date')}.", code="logs.tool-broken")
     print(f"{why}\nThese are the last lines of its log files:\n", file=sys.stderr)
     return here.run(Cluster(settings), what, lines=lines, follow=follow)
 

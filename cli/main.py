@@ -22,6 +22,7 @@ from cli.options import (
     UNNAMED,
     Json,
     Output,
+    OutputsOption,
     StackOption,
     StacksOption,
     SweepGpusOption,
@@ -197,11 +198,11 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 
 
 @app.command()
-def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_output: Json = False) -> None:
     """Show nodes, jobs, why any of them waits, and the cost so far."""
     from cli.login_machine import show_cluster_status
 
-    show_cluster_status(load_up(stack), as_json=json_output)
+    show_cluster_status(load_up(stack, outputs), as_json=json_output)
 
 
 @app.command(
@@ -210,11 +211,12 @@ def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 def execute(
     command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Run a command on the login machine: ./cluster exec -- squeue"""
     from cli.login_machine import replace_process
 
-    replace_process(load_up(stack), command)
+    replace_process(load_up(stack, outputs), command)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -224,13 +226,16 @@ def ssh(
         typer.Argument(help="Run this instead; the remote shell reads it, as with ssh.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Open a shell on the login machine."""
-    from cli.login_machine import replace_process
+    from cli.login_machine import read_terminal, replace_process
 
-    known = load_up(stack)
+    known = load_up(stack, outputs)
+    if outputs is not None and not command:
+        read_terminal(outputs)
     shell = sys.stdin.isatty() and not command
-    greeting = f"Slurm's commands act on stack {stack.name} here; `exit` leaves."
+    greeting = f"Slurm's commands act on {known.named} here; `exit` leaves."
     replace_process(known, ["sh", "-c", " ".join(command)] if command else [], greeting if shell else "")
 
 
@@ -258,6 +263,7 @@ def copy(
     ],
     goal: Annotated[str, typer.Argument(metavar="DST", help="Where to copy it.", show_default=False)],
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
 ) -> None:
     """Copy files to the login machine, and from it: ./cluster cp data/ :inputs
 
@@ -267,11 +273,11 @@ def copy(
     """
     from cli import cp
 
-    cp.copy(load_up(stack), sources, goal)
+    cp.copy(load_up(stack, outputs), sources, goal)
 
 
 @app.command("ssh-config", short_help="Print an OpenSSH configuration for scp, rsync and editors.")
-def ssh_config(stack: StackOption = UNNAMED) -> None:
+def ssh_config(stack: StackOption = UNNAMED, outputs: OutputsOption = None) -> None:
     """Print a stanza for OpenSSH's configuration, with which scp, rsync and editors reach the login machine.
 
     It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
@@ -279,7 +285,66 @@ def ssh_config(stack: StackOption = UNNAMED) -> None:
     """
     from cli import cp
 
-    print(cp.stanza(load_up(stack)), end="")
+    print(cp.stanza(load_up(stack, outputs)), end="")
+
+
+@app.command(short_help="Save Slurm's state and accounting, to a file here or to a bucket.")
+def backup(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The file to write; a name with the cluster and the time by default.", show_default=False
+        ),
+    ] = None,
+    stack: StackOption = UNNAMED,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="Write it to the bucket of controller.backup in the stack file.")
+    ] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the backups in that bucket.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Save Slurm's state and accounting while jobs go on, to a file here or to a bucket.
+
+    Slurm's commands wait for a moment. The backup holds secrets: scripts and environments of jobs, and the
+    controller's SSH host keys.
+    """
+    from cli import backup as backups
+
+    found = (
+        backups.list_all(load_up(stack)) if list_them else backups.make(load_up(stack), file, bucket=bucket)
+    )
+    backups.show(found, as_json=json_output)
+
+
+@app.command(short_help="Restore a backup into a new cluster of the same name.")
+def restore(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="The backup's file; with --bucket a name there, the newest by default.", show_default=False
+        ),
+    ] = None,
+    stack: StackOption = UNNAMED,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="Take it from the bucket of controller.backup in the stack file.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Also into a cluster that has had jobs: it forgets them, and they end."
+        ),
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Restore a backup into a new cluster of the same name, which is up and has had no job.
+
+    Everything is checked before anything is changed. Job ids go on upwards; jobs that ran at the backup are
+    queued again.
+    """
+    from cli import backup as backups
+
+    found = backups.restore(load_up(stack), source, bucket=bucket, replace=replace)
+    backups.show(found, as_json=json_output)
 
 
 @app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")
@@ -347,13 +412,14 @@ def logs(
         typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="Lines of each log.", min=1)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""
     from cli import logs as log_files
 
-    status = log_files.show(load_up(stack), what, lines=lines, follow=follow)
+    status = log_files.show(load_up(stack, outputs), what, lines=lines, follow=follow)
     if status == EXIT_INTERRUPTED:
         # Without a message, because Ctrl-C is the normal end of following.
         os._exit(status)

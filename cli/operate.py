@@ -229,7 +229,9 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
         console.say(f"images are baked first, which takes {time_needed}; nodes then boot from them")
     try:
         with console.waiting("bringing the cluster up"), console.errors_once():
-            outputs = change.engine.up(console.on_event, benchmark=request.benchmark)
+            outputs = change.engine.up(
+                console.on_event, benchmark=request.benchmark, lost=change.checked.lost
+            )
             # Resources that the engine knows may have died since; it sees no change and does nothing.
             request.provider.repair(request.stack, console.say)
     except BaseException as error:

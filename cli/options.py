@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.errors import UserError
+from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
@@ -38,13 +38,22 @@ def default_stack() -> str:
 
 
 def checked(context: typer.Context, stack: Stack | None) -> Stack | None:
-    """Return the stack that a command names, or the default stack.
+    """Return the stack that a command names, or the default stack; `None` where `--outputs` names a cluster.
 
     Raises:
-        UserError: Exit 2; a stack cannot have that name.
+        UserError: Exit 2; a stack cannot have that name, or both options are given.
     """
     if context.resilient_parsing:  # for the shell's completion
         return stack
+    if context.params.get("outputs") is not None:
+        if stack is None:
+            return None
+        raise UserError(
+            f"--stack {stack.name} names a stack of this checkout, and --outputs a cluster of any program: "
+            "give one of them",
+            EXIT_USAGE,
+            code="outputs.with-stack",
+        )
     return _checked(default_stack() if stack is None else stack.name)
 
 
@@ -81,6 +90,17 @@ StackOption = Annotated[
         callback=checked,
         autocompletion=known_stacks,
         show_default=DEFAULT,
+    ),
+]
+OutputsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--outputs",
+        metavar="FILE|-|STACK[:OUTPUT]",
+        help="Instead of a stack: a cluster of any program, by its outputs. A file with what `pulumi stack "
+        "output --json` prints, - for standard input, or the full name of a Pulumi stack.",
+        show_default=False,
+        is_eager=True,  # --stack has a default, and asks for this one
     ),
 ]
 StacksOption = Annotated[
@@ -183,16 +203,25 @@ def load_to_make(stack: Stack) -> StackConfig:
     return config
 
 
-def load_up(stack: Stack) -> StackUp:
+def load_up(stack: Stack, outputs: str | None = None) -> StackUp:
     """Return what a command needs to act on a cluster that is up, even if its stack file has a mistake.
 
     A mistake is reported in one line, and the cluster is then found by this machine's records.
 
+    Args:
+        outputs: The value of `--outputs`, which takes the stack's place.
+
     Raises:
-        UserError: The file has a mistake, and nothing is known to be up.
+        UserError: The file has a mistake, and nothing is known to be up; or the outputs have no such cluster.
     """
     from operations.access import StackUp
 
+    if outputs is not None:
+        from cli import outputs as foreign
+
+        published = foreign.read(outputs)
+        cluster = published.cluster
+        return StackUp(stack_named(cluster.name), cluster.provider, published=published)
     try:
         return StackUp.of(stack, load(stack))
     except UserError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.errors import UserError
 from infra.program.stack import Stack
 from infra.providers import check_provider
 from node.model import BenchmarkDesign, ClusterDesign, Settings
@@ -82,7 +83,7 @@ class Provider(Protocol):
         """Return the paths on the cluster that the benchmark needs."""
         ...
 
-    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+    def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         """Return the local command that runs `argv` on the login machine.
 
         Args:
@@ -94,7 +95,21 @@ class Provider(Protocol):
         """
         ...
 
-    def ssh(self, stack: Stack) -> Target:
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        """Return the local command that runs the cluster's own command on the controller, as root.
+
+        Its standard input and output are those of the command there, byte by byte.
+
+        Args:
+            argv: The command, which begins with `TOOL`.
+
+        Raises:
+            NotUpError: The cluster is not up.
+            UserError: Exit 3; the provider's controller is no machine of its own.
+        """
+        ...
+
+    def ssh(self, up: StackUp) -> Target:
         """Return the login machine of the cluster that is up, for OpenSSH's programs.
 
         Raises:
@@ -103,7 +118,7 @@ class Provider(Protocol):
         """
         ...
 
-    def files_here(self, stack: Stack) -> Files | Inside | None:
+    def files_here(self, up: StackUp) -> Files | Inside | None:
         """Where the login machine's files are on this machine; `None` if they are elsewhere.
 
         Raises:
@@ -201,6 +216,14 @@ class Provider(Protocol):
 
         Raises:
             UserError: That is not possible; the message says what is.
+        """
+        ...
+
+    def silence(self, stack: Stack) -> UserError | None:
+        """Return what its cloud knows of a cluster that does not answer: that the controller is gone, or off.
+
+        Returns:
+            None if it finds nothing wrong, or if `access` has said it.
         """
         ...
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra import slurm_releases
-from infra.config import StackConfig, distributions
+from infra.config import distributions
 from infra.config.cluster import ClusterConfig
 from node.model import ClusterDesign
 from node.slurm import packaged
+from operations.access import StackUp
 
 CLOUD_CURE = (
     "slurm: {source: debian-13} with image: {bake: true} has the fix, and so has image: {source: debian-13} "
@@ -37,24 +38,22 @@ def planned(design: ClusterDesign) -> tuple[str, list[str]]:
     return ("", []) if version is None else _lines(design.provider, uses, version, suite)
 
 
-def running(config: StackConfig | None, status: Mapping[str, Any]) -> tuple[str, list[str]]:
+def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return the same lines for the Slurm that a cluster runs, by its status.
 
-    Args:
-        config: `None` if the stack file has mistakes: every open advisory is then named.
+    Where its stack file has mistakes, or is not here, every open advisory is named.
     """
     there = status.get("slurm") or {}
-    uses = None if config is None else _uses(config.cluster)
+    uses = None if up.config is None else _uses(up.config.cluster)
     if (version := there.get("version")) is None:
         return "", []
-    provider = config.provider if config else None
-    name, lines = _lines(provider, uses, version, there.get("suite"))
+    name, lines = _lines(up.provider, uses, version, there.get("suite"))
     # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
-    return name, [] if provider == "local" else lines
+    return name, [] if up.provider == "local" else lines
 
 
 def _lines(
-    provider: str | None, uses: Mapping[str, bool] | None, version: str, suite: str | None
+    provider: str, uses: Mapping[str, bool] | None, version: str, suite: str | None
 ) -> tuple[str, list[str]]:
     table = slurm_releases.table()
     name = table.described(table.package_that_runs(version, suite), version, uses)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pulumi
 
-from component.names import BENCHMARK, Place, from_schema, path_in_schema
 from infra.config import ConfigError, Mistake, StackConfig, fields
+from infra.config.argument_names import BENCHMARK, Place, from_schema, path_in_schema
 from infra.config.load import BENCHMARK as BENCHMARK_KEY
 from infra.config.load import CLUSTER, parse
 from infra.config.mistakes import shown

@@ -67,7 +67,7 @@ async def _cluster(name: str, inputs: Mapping[str, Any], options: pulumi.Resourc
     program = Program(pulumi.get_stack(), mode.folder(), engine_values(), packages)
     try:
         config, values = read(name, {key: await _known(value) for key, value in inputs.items()}, program)
-        return SlurmCluster(name, config, values, opts=options)
+        return SlurmCluster(name, config, values, guarded=True, opts=options)
     except UserError as error:
         # No property is named beside the message: the engine would print the value at its path, and Pulumi
         # 3.274 ends with a stack trace if that is an output.

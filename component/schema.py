@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from component.construction import SCHEMA, TOKEN
-from component.names import BENCHMARK, Place, camel_case
 from infra import bundle
 from infra.config import schema as stack_file
+from infra.config.argument_names import BENCHMARK, Place, camel_case
 from infra.outputs import contract
 
 PACKAGE = TOKEN.partition(":")[0]

@@ -101,6 +101,19 @@ def private_parts(private_cidr: str) -> list[str]:
     return [str(part) for part in network.subnets(new_prefix=subnet_prefix(network.prefixlen))]
 
 
+def public_parts(public_cidr: str) -> tuple[str, str] | None:
+    """Divide the public network on AWS: the subnet of NAT gateway and login machines, and the controller's.
+
+    Returns:
+        Their CIDRs; `None` if the network is too small for both.
+    """
+    network = ipaddress.ip_network(public_cidr)
+    if network.prefixlen >= LONGEST_PREFIX:
+        return None
+    first, second = network.subnets()
+    return str(first), str(second)
+
+
 def subnet_prefix(prefix: int) -> int:
     """Return the prefix length of the private subnets of a private network with this one."""
     return prefix + min(LONGEST_PREFIX - prefix, PARTS.bit_length() - 1)

@@ -135,6 +135,15 @@ class Shell(Layout, Protocol):
         """Submit on create, cancel on delete; the second value is the job's id."""
         ...
 
+    def guard(self, name: str, queue: pulumi.Input[str], opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        """Refuse the deletion while there are jobs (`operations.guard`).
+
+        Args:
+            queue: The id of what holds the queue. Before it goes, the engine deletes this resource, because
+                it cannot stay with another one.
+        """
+        ...
+
 
 def interpreter(layout: Layout) -> str:
     """Return the training environment's Python, on the cluster."""

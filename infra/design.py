@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from infra.config import StackConfig, distributions, overrides
 from infra.config.cluster import (
@@ -55,7 +56,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     """
     cluster, facts = config.cluster, config.catalog(facts)
     local = cluster.local
-    common = {
+    common: dict[str, Any] = {
         "name": cluster.name,
         "stack": config.stack,
         "provider": cluster.provider,
@@ -78,6 +79,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         health=_health(cluster, partitions),
         containers=_containers(cluster),
         budget=_budget(cluster),
+        backup=_backup(cluster),
         region=config.region,
         zone=config.zone,
         project=config.project,
@@ -471,6 +473,11 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
         snapshot=part.snapshot,
         restore=part.restore,
     )
+
+
+def _backup(cluster: ClusterConfig) -> model.Backup | None:
+    config = cluster.controller.backup
+    return None if config is None else model.Backup(config.bucket, config.every_hours, config.keep)
 
 
 def _health(cluster: ClusterConfig, partitions: Sequence[model.Partition]) -> Health | None:

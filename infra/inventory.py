@@ -16,6 +16,8 @@ class Inventory(TypedDict):
 
     Attributes:
         id: An id that changes when the cluster is destroyed and made again, and its queue with it.
+        login_machine: What the access mode takes for the login machine: an instance's id or name, or the id
+            of a local cluster.
         login_ssh: The command that opens a shell on the login machine, or runs a command there, as ssh does.
         host_keys: Public SSH host keys of the login machine; empty if it is this machine.
         shared: The shared folder that holds benchmark runs.
@@ -23,6 +25,7 @@ class Inventory(TypedDict):
 
     id: pulumi.Output[str]
     login_address: pulumi.Output[str]
+    login_machine: pulumi.Output[str]
     controller_address: pulumi.Output[str]
     login_ssh: pulumi.Output[str]
     scheduler_version: pulumi.Output[str]

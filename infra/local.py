@@ -97,21 +97,32 @@ class LocalCluster(pulumi.ComponentResource):
             "head",
             "head-up",
             delete="head-down",
-            environment={"PUBLISHED": published.stdout},
+            environment={
+                "PUBLISHED": published.stdout,
+                # The command then writes the cluster's outputs, which take the place of a stack file.
+                **({} if _has_stack_file() else {"CLUSTER_ID": cloud.id}),
+            },
             after=[published, termination],
         )
         facts = self.head.stdout.apply(_facts)
-        login_command = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
         self.inventory: Inventory = {
             "id": cloud.id,
             "login_address": facts["login"],
+            "login_machine": facts["id"],
             "controller_address": facts["controller"],
-            "login_ssh": pulumi.Output.from_input(login_command),
+            "login_ssh": self._login_ssh(facts),
             "scheduler_version": facts["scheduler_version"],
             "host_keys": pulumi.Output.from_input([]),
             "shared": facts["shared"],
         }
         self.register_outputs({"login": facts["login"]})
+
+    def _login_ssh(self, facts: pulumi.Output[dict[str, str]]) -> pulumi.Output[str]:
+        """Return the command for a shell: by the stack file, or by the head's outputs where there is none."""
+        if not _has_stack_file():
+            return facts["login_ssh"]
+        command_line = [str(bundle.ROOT / "cluster"), "ssh", "--stack", self._design.stack]
+        return pulumi.Output.from_input(shlex.join(command_line))
 
     @property
     def shell(self) -> LocalShell:
@@ -145,6 +156,11 @@ class LocalCluster(pulumi.ComponentResource):
         )
 
 
+def _has_stack_file() -> bool:
+    """Whether the program is this project's own, whose stacks `./cluster` finds by their files."""
+    return environments.code_of(mode.folder()) == mode.folder()
+
+
 def _facts(printed: str) -> dict[str, str]:
     """Return what the head's command printed, as values.
 
@@ -155,7 +171,7 @@ def _facts(printed: str) -> dict[str, str]:
     except ValueError:
         if not printed.startswith("<"):
             raise
-        names = ("login", "controller", "scheduler_version", "shared")
+        names = ("id", "login_ssh", "login", "controller", "scheduler_version", "shared")
         facts = {name: f"{printed[:-1]}.{name}>" for name in names}
     return facts
 
@@ -218,3 +234,12 @@ class LocalShell:
             opts=opts,
         )
         return job, job.stdout
+
+    def guard(self, name: str, queue: pulumi.Input[str], opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return command.local.Command(
+            name,
+            delete=operation("guard", self._stack),
+            interpreter=INTERPRETER,
+            triggers=[queue],
+            opts=opts,
+        )

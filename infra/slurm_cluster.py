@@ -10,6 +10,7 @@ import pulumi
 from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
 from infra.config import StackConfig
+from infra.config.argument_names import arguments
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
 from infra.outputs import publish
@@ -33,6 +34,8 @@ class SlurmCluster(pulumi.ComponentResource):
         config: A configuration without mistakes.
         values: What stands in the configuration for values of other resources.
         kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
+        guarded: Whether a plain `pulumi up` or `pulumi destroy` that would end jobs is refused. `./cluster`
+            asks for jobs itself.
 
     Raises:
         UserError: This version, or this machine, cannot make such a cluster, or a file of the user's is
@@ -47,9 +50,13 @@ class SlurmCluster(pulumi.ComponentResource):
         config: StackConfig,
         values: StandIns = stand_ins.NONE,
         kept: Mapping[str, Any] | None = None,
+        *,
+        guarded: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:SlurmCluster", name, None, _filling(opts, values))
+        # The state and policies see what the cluster was given, as with any component.
+        given = arguments(config)
+        super().__init__("slurm-stacks:index:SlurmCluster", name, given, _filling(opts, values))
         child_opts = pulumi.ResourceOptions(parent=self)
         cluster_design = design(config, catalog())
         cluster = create_cluster(name, cluster_design, values, child_opts)
@@ -59,6 +66,11 @@ class SlurmCluster(pulumi.ComponentResource):
             shell = cluster.shell
             run = BenchmarkRun.of(cluster_design, training, shell)
             benchmark = Benchmark(f"{name}-benchmark", run, shell, cluster.head, child_opts)
+        if guarded and cluster_design.hosts:
+            # It goes before the benchmark's job is cancelled, too.
+            needed = [cluster.head, *([] if benchmark is None else [benchmark])]
+            guard_opts = pulumi.ResourceOptions(parent=self, depends_on=needed, delete_before_replace=True)
+            cluster.shell.guard(f"{name}-guard", cluster.inventory["id"], guard_opts)
         self.outputs = publish.of(cluster_design, cluster.inventory, training, benchmark, kept)
         self.register_outputs({OUTPUTS[key]: value for key, value in self.outputs.items()})
 

@@ -126,12 +126,14 @@ class BootPlan:
         disk_mib: Host name -> size of the disk in MiB, for a test that fills one. Other machines have as
             much space as the run directory.
         state_gib: Size of the disk that outlives the controller; `None` means that it has none.
+        backups: The folder to which the controller writes backups; `None` means none.
     """
 
     layers: tuple[str, ...]
     user_data: dict[str, str]
     disk_mib: dict[str, int]
     state_gib: int | None = None
+    backups: str | None = None
 
     def write(self, run: Path) -> None:
         files.write(run / "cloud" / "plan.json", json.dumps(asdict(self)).encode())
@@ -150,6 +152,7 @@ class BootPlan:
                 dict(content["user_data"]),
                 dict(content["disk_mib"]),
                 content["state_gib"],
+                content["backups"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise OSError(f"{run}/cloud/plan.json is damaged: run `up` again") from error
@@ -241,6 +244,8 @@ class ContainerRuntime:
             if plan.state_gib is not None:
                 device = volumes.attach(state_image(run), plan.state_gib)
                 found.append(Bind(device, local.STATE_DEVICE))
+            if plan.backups is not None:
+                found.append(Bind(Path(plan.backups), local.BACKUPS))
             found.append(Bind(_make_folder(run / "secrets", 0o700), local.SECRETS))
             api = _make_folder(socket_path(run).parent, 0o700)
             os.chown(api, IDS["slurm"], 0)

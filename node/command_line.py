@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node import rpc
+from node.backup import record
 from node.benchmark import Run, Sweep
 from node.bootstrap.report import failure
 from node.bootstrap.vm import training
@@ -45,7 +46,7 @@ def status(folders: Folders) -> dict[str, Any]:
         raise SilentError(_boot(folders) or _slurmctld(folders) or _daemon(folders, error)) from error
     except rpc.RpcError as error:
         raise SilentError(_behind(error)) from error
-    return {**found, "slurm": packaged.status()}
+    return {**found, "slurm": packaged.status(), "backup": record.status(folders.settings)}
 
 
 def _boot(folders: Folders) -> str | None:
@@ -96,6 +97,13 @@ def main(settings_file: str, arguments: list[str]) -> int:
     )
     verbs.add_parser("status")
     verbs.add_parser("environments")
+    backup = verbs.add_parser("backup", help="writes it to standard output; the controller's root only")
+    backup.add_argument("--bucket", action="store_true", help="write it to the bucket of the stack file")
+    backup.add_argument("--scheduled", action="store_true", help="as --bucket, if one is due")
+    backup.add_argument("--list", action="store_true", help="list those in the bucket")
+    restore = verbs.add_parser("restore", help="reads it from standard input; the controller's root only")
+    restore.add_argument("--bucket", nargs="?", const="", metavar="NAME", help="take it from the bucket")
+    restore.add_argument("--replace", action="store_true", help="also if the cluster has had jobs")
     logs = verbs.add_parser("logs")
     logs.add_argument("what", help="controller, a node's name, or a job's number")
     logs.add_argument("--lines", type=int, default=40)
@@ -114,6 +122,11 @@ def main(settings_file: str, arguments: list[str]) -> int:
             return 0
         if options.verb == "logs":
             return show.run(Cluster(settings), options.what, lines=options.lines, follow=options.follow)
+        if options.verb in ("backup", "restore"):
+            # Imported late, because few calls need it.
+            from node.backup import command as backups
+
+            return backups.main(settings, Path(settings_file), control, options)
         if options.verb == "sweep":
             _ignore_interrupts()
             print(json.dumps(getattr(Sweep(settings, control), options.action)(json.load(sys.stdin))))

@@ -27,6 +27,8 @@ S3, GS = "s3://", "gs://"
 CURRENT = "current.json"
 IMAGE = "image.json"
 """The counterpart of `current.json` for machines that become images. They run before the cluster exists."""
+LASTING = ("controller", "login")
+"""The roles whose machines boot again after a power cut. A node is ended, and another one launched."""
 
 
 def fetch(bucket: str, key: str) -> bytes:
@@ -67,10 +69,14 @@ def checked(bucket: str, entry: dict[str, str]) -> bytes:
     return content
 
 
-def place(target: Path, content: bytes) -> None:
+def place(target: Path, content: bytes, *, durable: bool = False) -> None:
     """Write a file atomically."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
-    draft.write_bytes(content)
+    with draft.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        if durable:
+            os.fsync(stream.fileno())
     draft.replace(target)
 
 
@@ -83,11 +89,13 @@ def point(link: Path, target: str) -> None:
     draft.replace(link)
 
 
-def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
-    """Unpack the current code below `code` and writes the settings beside it. Both stay for the next boot.
+def install(bucket: str, code: Path, name: str = CURRENT, *, durable: bool = False) -> Path:
+    """Unpack the current code below `code` and write the settings beside it. Both stay for the next boot.
 
     Args:
         name: The object that names the code and the settings.
+        durable: Whether the disk has all content before it has its name. Otherwise a power cut may leave
+            empty files, which the next boot would take for the code.
 
     Returns:
         The folder of the code.
@@ -105,6 +113,8 @@ def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
             archive = Path(draft) / "code.zip"
             archive.write_bytes(content)
             zipfile.ZipFile(archive).extractall(Path(draft) / "code")
+            if durable:
+                os.sync()
             try:
                 os.rename(Path(draft) / "code", folder)  # noqa: PTH104
             except OSError:
@@ -112,22 +122,22 @@ def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
                     raise
     settings = code / f"settings-{current['settings']['sha256'][:16]}.json"
     if not settings.exists():
-        place(settings, checked(bucket, current["settings"]))
+        place(settings, checked(bucket, current["settings"]), durable=durable)
     point(code / "current", folder.name)
     point(code / "settings.json", settings.name)
     return folder
 
 
-def install_or_reuse(bucket: str, code: Path, name: str = CURRENT) -> Path:
-    """Run `install`. If a cloud's bucket cannot be reached, it uses the code of the last boot.
+def install_or_reuse(bucket: str, code: Path, name: str = CURRENT, *, durable: bool = False) -> Path:
+    """Run `install`, or use the code of the last boot if a cloud's bucket cannot be reached.
 
     Raises:
         SystemExit: There is no code to run. The message says why.
     """
     if not bucket.startswith((S3, GS)):
-        return install(bucket, code, name)
+        return install(bucket, code, name, durable=durable)
     try:
-        return install(bucket, code, name)
+        return install(bucket, code, name, durable=durable)
     except OSError as error:
         if not (code / "current").exists() or not (code / "settings.json").exists():
             raise SystemExit(str(error)) from error
@@ -151,7 +161,10 @@ def main() -> None:
     parser.add_argument("--power-off", action="store_true", help="an image's machine stops when it is done")
     arguments = parser.parse_args()
     code = Path(arguments.code)
-    import_from(install_or_reuse(arguments.bucket, code, IMAGE if arguments.role == "image" else CURRENT))
+    name = IMAGE if arguments.role == "image" else CURRENT
+    # The machine of the local stack may be somebody's desktop, on which a sync can take a minute.
+    durable = arguments.role in LASTING and arguments.bucket.startswith((S3, GS))
+    import_from(install_or_reuse(arguments.bucket, code, name, durable=durable))
 
     from node.bootstrap.main import bootstrap
 

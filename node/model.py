@@ -417,6 +417,29 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Backup:
+    """When Slurm's state and accounting are saved, and where.
+
+    Attributes:
+        bucket: `s3://bucket/prefix` or `gs://bucket/folder`; on the local stack a folder of this machine.
+        every_hours: The hours between two backups.
+        keep: How many backups stay.
+    """
+
+    bucket: str
+    every_hours: int = 24
+    keep: int = 14
+
+    def place(self) -> tuple[str, str]:
+        """Return the bucket's address and the beginning of the names in it, which is empty or ends in /."""
+        scheme, mark, rest = self.bucket.partition("://")
+        if not mark:
+            return self.bucket, ""
+        name, _, prefix = rest.strip("/").partition("/")
+        return f"{scheme}://{name}", f"{prefix}/" if prefix else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Repository:
     """An apt repository with packages of Slurm.
 
@@ -546,6 +569,7 @@ class ClusterDesign:
     containers: Containers | None = None
     health: Health | None = None
     budget: Budget = field(default_factory=Budget)
+    backup: Backup | None = None
     region: str | None = None
     zone: str | None = None
     scheduler: str = "slurm"

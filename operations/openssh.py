@@ -75,9 +75,6 @@ def keep_host_keys(folder: Path, lines: Sequence[str]) -> Path:
 OWN_FAILURE = 255
 """The exit status of ssh's own failures; any other status is the remote command's."""
 PAUSE_SECONDS = 3.0
-LONGEST_LINE = 4096
-"""The length at which a line is cut: pulumi-command stops reading at one of 64 KiB, and the writer hangs."""
-
 
 _OWN_WORDS = ("Connection closed", "lost connection", "Permission denied (", "Host key verification failed")
 
@@ -180,7 +177,7 @@ def run(target: Target, line: str, *, stdin: str = "", seconds: float, stream: b
 def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool) -> str:
     def on_line(kind: str, text: str) -> None:
         if stream and kind == "stderr":
-            print(text[:LONGEST_LINE], file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     running = processes.Processes()
 

@@ -10,7 +10,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -123,3 +124,50 @@ def show(
     except subprocess.TimeoutExpired:
         return Output(TIMED_OUT, err=f"no end within {seconds:g} s")
     return Output(done.returncode, err=done.stderr or "")
+
+
+def transfer(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    source: IO[bytes] | None = None,
+    target: IO[bytes] | None = None,
+    on_line: Callable[[str], object],
+) -> Output:
+    """Run a program to its end that reads a file or writes one, byte by byte, as long as that takes.
+
+    Args:
+        env: Its environment; this program's by default.
+        source: Its standard input; none by default.
+        target: The file for its standard output, which is captured otherwise.
+        on_line: Called with each line of its standard error, as it comes.
+    """
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL if source is None else source,
+            stdout=subprocess.PIPE if target is None else target,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        return Output(CANNOT_RUN, err=str(error))
+    lines: list[str] = []
+
+    def read(stream: IO[bytes]) -> None:
+        for raw in stream:
+            lines.append(raw.decode(errors="replace").rstrip())
+            on_line(lines[-1])
+
+    with process:
+        # Both streams are read at once, so that neither fills up.
+        reader = threading.Thread(target=read, args=(process.stderr,), daemon=True)
+        reader.start()
+        try:
+            printed = b"" if process.stdout is None else process.stdout.read()
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+        reader.join()
+    return Output(status, printed.decode(errors="replace"), "\n".join(lines))

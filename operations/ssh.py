@@ -19,6 +19,7 @@ from infra import bundle, workload_files
 from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.ssh import VARIABLE, Target, parse
 from node.bootstrap.vm.training import COMPLETE
+from operations import guard as guards
 from operations import openssh, programs
 
 # The lines for the login machine's shell. They are POSIX, quote every value, and can run more than once.
@@ -135,6 +136,7 @@ def cancel_line(tool: str, folder: str) -> str:
 
 STAGE_SECONDS = 300.0
 SUBMIT_SECONDS = 120.0
+GUARD_SECONDS = 60.0
 MARGIN_SECONDS = 60.0
 """How much longer than its own limit a wait on the login machine may take."""
 
@@ -192,12 +194,24 @@ def cancel(target: Target, options: argparse.Namespace) -> str:
         return ""
 
 
-VERBS = {"environment": environment, "stage": stage, "submit": submit, "cancel": cancel}
+def guard(target: Target, options: argparse.Namespace) -> str:
+    """Fail if the cluster has jobs that have not ended, or does not answer."""
+
+    def ask() -> str:
+        line = f"{shlex.quote(options.tool)} status"
+        return openssh.run(replace(named(target), patience=0), line, seconds=GUARD_SECONDS)
+
+    guards.check(ask)
+    return ""
+
+
+VERBS = {"environment": environment, "stage": stage, "submit": submit, "cancel": cancel, "guard": guard}
 OPTIONS = {
     "environment": ("apps", "digest", "seconds"),
     "stage": ("shared", "staged", "digest"),
     "submit": ("tool", "run"),
     "cancel": ("tool", "run"),
+    "guard": ("tool",),
 }
 
 
@@ -213,7 +227,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         target = parse(os.environ.get(VARIABLE))
-        if options.verb != "cancel":
+        if options.verb not in ("cancel", "guard"):
             target = named(target)
         print(VERBS[options.verb](target, options).rstrip("\n"))
     except UserError as error:

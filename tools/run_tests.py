@@ -102,8 +102,8 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
             "tests of the workload", (workload,), trainer / "bin" / "python",
             options=("-o", f"faulthandler_timeout={LONGEST_TRAINING}"),
         ),
-        # They mostly wait. Each worker has a cluster of its own, which is not measured: of the branches, these
-        # tests alone run one in five hundred.
+        # They mostly wait. Each worker has a cluster of its own, which is not measured: these tests alone run
+        # only one branch in five hundred.
         Suite("tests of real clusters", clusters, workers=min(8, 2 + 2 * cores), measured=False),
     ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from workload.result import Epoch
 from workload.slurm import Job, Step
 
 if TYPE_CHECKING:
-    from workload.checkpoint import Checkpoint
     from workload.loop import Report
 TENSORBOARD = "tensorboard"
 
@@ -31,11 +30,17 @@ class Progress:
         self.average_every: int | None = None
         self.facts: dict[str, float] = {}
 
-    def resume(self, checkpoint: Checkpoint, steps: int) -> None:
-        """Take over the epochs of an earlier start of the job. `steps` is the number of steps of an epoch."""
-        self.epochs = list(checkpoint.history)
+    def resume(self, epochs: Iterable[Epoch], step: int, steps: int) -> None:
+        """Take over the epochs of an earlier start of the job.
+
+        Args:
+            epochs: The epochs that it finished.
+            step: The number of its steps, over all epochs.
+            steps: The number of steps of an epoch.
+        """
+        self.epochs = list(epochs)
         if self.chief:
-            epoch, step = divmod(checkpoint.state.position.step, steps)
+            epoch, step = divmod(step, steps)
             print(f"going on from the checkpoint: epoch {epoch + 1}, step {step} of {steps}", flush=True)
 
     def tell(self, facts: Mapping[str, float]) -> None:
@@ -91,9 +96,9 @@ class Phases:
         self.seconds: dict[str, float] = {}
         self._earlier = 0.0
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Add what earlier starts of the job took until the checkpoint."""
-        self._earlier = checkpoint.seconds_total
+    def resume(self, seconds: float) -> None:
+        """Add the seconds that earlier starts of the job took until the checkpoint."""
+        self._earlier = seconds
 
     def end(self, name: str) -> None:
         now = time.monotonic()

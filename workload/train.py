@@ -203,9 +203,9 @@ def _begin(task: Task) -> Beginning | None:
             rendezvous.publish("left", {})
             return None
         beginning = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
-    if beginning.checkpoint is not None:
-        task.phases.resume(beginning.checkpoint)
-        task.progress.resume(beginning.checkpoint, beginning.steps)
+    if (checkpoint := beginning.checkpoint) is not None:
+        task.phases.resume(checkpoint.seconds_total)
+        task.progress.resume(checkpoint.history, checkpoint.state.position.step, beginning.steps)
         task.progress.state("training")
     return beginning
 

@@ -17,16 +17,19 @@ SHARED = (
     "{1} shares addresses with the old {0}, and AWS makes the new subnet before the old one goes: choose "
     "addresses of network.cidr that neither subnet had, or end the cluster first"
 )
+_MOVES = "with network.aws it changes its subnet: a new head"
 _KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
 
 OWN: dict[str, Row] = {
     "aws:region": Row(Kind.DATA, ("cluster.region",), table.OTHER_CLUSTER),
-    "access.mode": Row(Kind.HEAD, ("access.mode",), "the head moves into or out of the public subnet"),
+    "access.mode": Row(
+        Kind.LIVE, ("access.mode",), f"the head gets a public address, or gives it up; {_MOVES}"
+    ),
     "access.key": Row(Kind.TAKEOVER, ("access.key",), "EC2 gives a machine its key pair at the launch"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(
-        Kind.LIVE, (), "from or to 0 with access.mode ssh, the head changes its subnet: a new head"
+        Kind.LIVE, (), f"from or to 0 with access.mode ssh, the head gives up or gets its address; {_MOVES}"
     ),
     "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _SHRINK, Kind.NEVER),
     "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
@@ -65,10 +68,10 @@ OWN: dict[str, Row] = {
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
     "image.revision": Row(Kind.RENEWED, ("image.revision",), _KEPT),
     "network.public_cidr": Row(
-        Kind.HEAD, ("network.public_cidr",), "to addresses that a subnet has now: not possible"
+        Kind.MOVED, ("network.public_cidr",), "to addresses that a subnet has now: not possible"
     ),
     "network.private_cidr": Row(
-        Kind.HEAD,
+        Kind.MOVED,
         ("network.private_cidr",),
         "with a Lustre file system of the cluster's own, or to addresses that a subnet has now: not possible",
     ),
@@ -76,7 +79,7 @@ OWN: dict[str, Row] = {
         Kind.NODES, (), "if the head's zone is removed, head, /home and /apps are recreated empty"
     ),
     "network.aws": Row(
-        Kind.HEAD,
+        Kind.MOVED,
         ("network.vpc", "network.public_subnet", "network.private_subnets"),
         "another network; Lustre is recreated in another VPC, /home and /apps in another zone",
     ),
@@ -116,13 +119,18 @@ def of_mount(mount: Mount, name: str, kind: Kind) -> Kind:
 
 
 def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
-    """Yield the change of the controller's subnet when login machines, which have the address, come or go."""
-    if old.access.mode != new.access.mode or not old.hosts or not new.hosts:
+    """Yield the change of the controller's subnet in somebody's own network, by its public address.
+
+    In the cluster's own network the controller has a subnet of its own, and stays there.
+    """
+    if old.network.vpc is None or old.network != new.network or not old.hosts or not new.hosts:
         return
-    was, will = (("public" in design.controller().tags) for design in (old, new))
+    was, will = (
+        "public_subnet" if "public" in design.controller().tags else "private_subnets"
+        for design in (old, new)
+    )
     if was != will:
-        before, after = (str(sum(h.role == "login" for h in design.hosts)) for design in (old, new))
-        yield Change("login.count", "controller", Kind.HEAD, before, after)
+        yield Change("network.aws", "controller", Kind.MOVED, was, will, "its subnet is another one")
 
 
 def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:

@@ -104,10 +104,10 @@ def images(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:
-    """Check the existing disks and file systems that the stack file names; no finding without credentials."""
+    """Check existing disks, file systems and buckets of the stack file; no finding without credentials."""
     from cli.aws import storage as lookup
 
-    if not any(mount.existing or mount.restore for mount in design.mounts):
+    if design.backup is None and not any(mount.existing or mount.restore for mount in design.mounts):
         return
 
     yield from _asked(design, "storage", lambda client: lookup.findings(client, design))

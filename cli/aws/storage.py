@@ -17,6 +17,9 @@ CHECK = "storage"
 ONE_VPC = "EFS has mount targets in one VPC at a time (EFS user guide)"
 
 
+BACKUPS = "controller.backup.bucket"
+
+
 def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
     """Check each existing disk and file system, each snapshot and backup, by what AWS says of it.
 
@@ -32,7 +35,9 @@ def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
             elif mount.kind == "fsx_lustre":
                 yield from _lustre(client, design, mount)
             elif mount.kind == "s3":
-                yield _bucket(client, design, mount)
+                way = "writable" if mount.writable else "read-only"
+                use = f"is mounted at {mount.path}, {way}"
+                yield _bucket(client, design, f"storage.{mount.name}.bucket", mount.bucket()[0], use)
             else:
                 yield fine(
                     CHECK,
@@ -40,6 +45,9 @@ def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
                 )
         elif mount.restore is not None:
             yield from _saved(client, design, mount)
+    if design.backup is not None:
+        name = design.backup.place()[0].removeprefix("s3://")
+        yield _bucket(client, design, BACKUPS, name, "gets the backups", near=True)
 
 
 def _key(mount: Mount, key: str = "existing") -> str:
@@ -88,10 +96,18 @@ def _volume(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
     yield fine(CHECK, f"{_key(mount)}: {identity} has {where}, and {mount.path} is on it")
 
 
-def _bucket(client: Client, design: ClusterDesign, mount: Mount) -> Finding:
+def _bucket(
+    client: Client, design: ClusterDesign, where: str, name: str, use: str, *, near: bool = False
+) -> Finding:
+    """Check a bucket.
+
+    Args:
+        where: The stack file's key.
+        use: What it is for, for the finding.
+        near: Whether machines can use it in the cluster's region only.
+    """
     from botocore.exceptions import ClientError
 
-    where, (name, _) = f"storage.{mount.name}.bucket", mount.bucket()
     with explained():
         try:
             answer = client("s3").head_bucket(Bucket=name)
@@ -105,11 +121,13 @@ def _bucket(client: Client, design: ClusterDesign, mount: Mount) -> Finding:
                 return warns(CHECK, f"{where}: {name} {why}", cure)
             raise
     region = answer.get("BucketRegion", design.region)
+    if region != design.region and near:
+        cure = f"Take a bucket in {design.region}: the controller calls S3 there."
+        return stops(CHECK, f"{where}: {name} is in {region}, not in {design.region}", cure)
     if region != design.region:
         cure = f"Every read crosses regions, and costs: take a bucket in {design.region}."
         return warns(CHECK, f"{where}: {name} is in {region}, not in {design.region}", cure)
-    way = "writable" if mount.writable else "read-only"
-    return fine(CHECK, f"{where}: {name} is mounted at {mount.path}, {way}")
+    return fine(CHECK, f"{where}: {name} {use}")
 
 
 def _ours(ec2: Any, design: ClusterDesign, instance: str) -> bool:

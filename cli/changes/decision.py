@@ -109,11 +109,13 @@ class CheckedChanges:
         recreate: Whether the cluster that is up must be destroyed first; the engine alone would not do it.
         end_jobs: Ends the jobs that requested changes end, right before these are made.
         release: Puts held partitions into service again, for a change that is not made.
+        lost: The hosts whose machines are gone and are made again.
     """
 
     recreate: bool = False
     end_jobs: Callable[[], None] = lambda: None
     release: Callable[[], None] = lambda: None
+    lost: tuple[str, ...] = ()
 
     def begin(self, prepare: Callable[[], None]) -> None:
         """Prepare the changes, and then end the jobs. A failure puts held partitions into service again."""
@@ -223,9 +225,7 @@ def end_jobs_of(
     if running:
         if again:
             those = ", ".join(job.id for job in again)
-            say(
-                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {those}"
-            )
+            say(f"queued again, unless they were submitted with --no-requeue: {those}")
         others = [job for job in running if job not in again]
         line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
         end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")

@@ -27,13 +27,16 @@ class Kind(StrEnum):
     PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
     ENDS = "removes nodes, and ends the jobs that run on them"
     TAKEOVER = "needs a new head, which takes over: jobs go on, and none starts until it has booted"
+    MOVED = "needs a new head at another address: waiting jobs stay, and running ones are queued again"
     HEAD = "needs a new head: its queue and running jobs are lost"
     DATA = "is recreated: its contents are lost"
     NEVER = "is not possible"
 
 
-JOBS = frozenset({Kind.ENDS, Kind.HEAD, Kind.DATA})
+JOBS = frozenset({Kind.ENDS, Kind.MOVED, Kind.HEAD, Kind.DATA})
 """The kinds that are refused without `--replace` while there are jobs that they would end."""
+NEW_HEAD = frozenset({Kind.TAKEOVER, Kind.MOVED})
+"""The kinds that keep Slurm's state, and so need a disk for it."""
 ALWAYS = frozenset({Kind.DATA})
 """The kinds that are refused without `--replace` even without jobs: lost files cannot be made again."""
 
@@ -97,8 +100,8 @@ class Change:
         return self.kind in ALWAYS or bool(self.lost)
 
     def costs(self, job: Job) -> bool:
-        """Return whether the job, running or pending, would be lost."""
-        if self.kind not in JOBS or job.over:
+        """Return whether the job, running or pending, would be ended."""
+        if self.kind not in JOBS or job.over or (self.kind is Kind.MOVED and job.pending):
             return False
         if self.nodes:
             return job.touches(self.nodes)
@@ -107,6 +110,8 @@ class Change:
     def concerns(self, job: Job) -> str | None:
         """Return the consequence for a job, as text; `None` if the job is not affected."""
         if self.costs(job):
+            if self.kind is Kind.MOVED:
+                return "is queued again, unless it was submitted with --no-requeue"
             return "is lost" if job.pending else "ends"
         holds = not job.pending and not job.over and self.partition in job.partitions
         if self.kind is Kind.RENEWED and holds:
@@ -177,7 +182,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     for rule in rules.more:
         found += rule(old, new)
     if old.state() is None or new.state() is None:
-        found = [replace(one, kind=Kind.HEAD) if one.kind is Kind.TAKEOVER else one for one in found]
+        found = [replace(one, kind=Kind.HEAD) if one.kind in NEW_HEAD else one for one in found]
     if anew := [change for change in found if change.kind is Kind.DATA and not change.part]:
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
         found = anew
@@ -258,7 +263,9 @@ def costly(found: Sequence[Change]) -> bool:
 def may_run_again(found: Sequence[Change], job: Job) -> bool:
     """Return whether a job that these changes end can run again: it requires nothing that is removed."""
     hit = [change for change in found if change.costs(job)]
-    return all(change.nodes and not job.requires(change.nodes) for change in hit)
+    return all(
+        change.kind is Kind.MOVED or (change.nodes and not job.requires(change.nodes)) for change in hit
+    )
 
 
 def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
@@ -269,7 +276,8 @@ def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
         `None` means all of them.
     """
     hit = [change for change in found if change.kind in JOBS]
-    state = "DOWN" if all(change.nodes for change in hit) else "INACTIVE"
+    stay = all(change.nodes or change.kind is Kind.MOVED for change in hit)
+    state = "DOWN" if stay else "INACTIVE"
     names = frozenset(change.partition for change in hit if change.partition is not None)
     return state, None if any(change.partition is None for change in hit) else names
 
@@ -393,8 +401,8 @@ LOCAL_FILES = (
     "to another folder first"
 )
 ACCOUNTING_FILES = (
-    "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "
-    "`sacct --allusers --starttime 1970-01-01 --parsable2` on the login machine"
+    "the accounting that `sacct` shows: it is on the controller's own disk; save it first with `./cluster "
+    "backup`, and restore it into the new controller with `./cluster restore`"
 )
 BACK_AGAIN = "then make this change, name it with `restore`, and run `up`"
 
@@ -407,7 +415,8 @@ def is_own_disk(mount: Mount) -> bool:
 def files_of_mount(mount: Mount) -> str:
     """Return the line about the files of a mount that a change deletes: which, how much, how to keep them."""
     size = "" if mount.size_gib is None else f", {mount.size_gib} GiB"
-    return f"{mount.path} ({mount.kind}{size}): {way_to_keep(mount)}"
+    what = "Slurm's state: queue and accounting" if mount.kind == "disk" else mount.kind
+    return f"{mount.path} ({what}{size}): {way_to_keep(mount)}"
 
 
 def files_of_cluster(design: ClusterDesign) -> Iterator[str]:
@@ -485,6 +494,7 @@ SHARED: dict[str, Row] = {
         (),
         "kept: slurmctld stops while its files are copied; machine: the disk and all on it are deleted",
     ),
+    "controller.backup": Row(Kind.LIVE, ("cluster.backup",), "what is in the bucket stays"),
     "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
     "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
     "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
@@ -515,7 +525,7 @@ SHARED: dict[str, Row] = {
     ),
     "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
     "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
-    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),
+    "network.cidr": Row(Kind.MOVED, ("network.cidr",), "it is a new network"),
     "network.peers": Row(Kind.NOTHING),
     "slurm": Row(
         Kind.LIVE,

@@ -6,14 +6,16 @@ No method looks for credentials before it has to do something on a real account.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cli.hints import hint
 from infra.clouds.commands import ClusterRef
-from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from infra.program import launcher
 from infra.program.stack import Stack
 from node.model import BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Outputs, StackUp
@@ -90,11 +92,10 @@ class CloudProvider(abc.ABC):
 
         return shell.shell_paths(design)
 
-    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+    def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         from operations.clouds import ssh_access
 
-        login = self._login(stack)
-        return Command(ssh_access.command(stack, login, argv, tty=tty), {})
+        return Command(ssh_access.command(self.ssh(up), up.make_folder(), argv, tty=tty), {})
 
     def _login(self, stack: Stack) -> Login:
         """Return the login machine of the cluster that is up, even if the stack file has a mistake by now.
@@ -102,9 +103,25 @@ class CloudProvider(abc.ABC):
         Raises:
             UserError: There is no login machine, or the cloud refuses.
         """
+        from operations.clouds import ssh_access
+
+        cloud, design = self._found(stack)
+        try:
+            return ssh_access.find(stack, design, cloud)
+        except NotUpError:
+            # Without its login machine a cluster looks as if it had never been up.
+            if (why := self.silence(stack)) is not None:
+                raise why from None
+            raise
+
+    def _found(self, stack: Stack) -> tuple[Cloud, ClusterDesign]:
+        """Return the cloud and the design of the cluster that is up, even if its file has mistakes.
+
+        Raises:
+            UserError: The stack file has a mistake and nothing is published, or the cloud refuses.
+        """
         from cli.clouds import known_clusters, running
         from infra.config.mistakes import ConfigError
-        from operations.clouds import ssh_access
 
         try:
             design = file_design(stack)
@@ -116,13 +133,26 @@ class CloudProvider(abc.ABC):
             published = running.published(cloud)
             if published is None:
                 raise
-            return ssh_access.find(stack, published, cloud)
-        return ssh_access.find(stack, design, self.cloud(ClusterRef.of(design)))
+            return cloud, published
+        return self.cloud(ClusterRef.of(design)), design
 
-    def ssh(self, stack: Stack) -> Target:
-        return self._login(stack).target
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        from operations.clouds import ssh_access
 
-    def files_here(self, stack: Stack) -> Files | None:
+        cloud, _ = self._found(up.stack)
+        login = self._login(up.stack)
+        return Command(ssh_access.controller_command(up.stack, cloud, login, up.make_folder(), argv), {})
+
+    def ssh(self, up: StackUp) -> Target:
+        from operations.clouds import ssh_access
+
+        if up.published is None:
+            return self._login(up.stack).target
+        cluster = up.published.cluster
+        place = ClusterRef(cluster.name, str(cluster.region), cluster.zone, cluster.project)
+        return ssh_access.published(cluster, self.cloud(place), launcher.here(up.stack.project))
+
+    def files_here(self, up: StackUp) -> Files | None:
         return None
 
     def settings_here(self, up: StackUp) -> Settings | None:
@@ -151,7 +181,12 @@ class CloudProvider(abc.ABC):
         if design is not None:
             checks.append(Check("name", functools.partial(known_clusters.name_findings, self, stack, design)))
         if design is not None and design.batch is None:
-            look = functools.partial(running.condition, stack, functools.partial(self._login, stack))
+            look = functools.partial(
+                running.condition,
+                stack,
+                functools.partial(self._login, stack),
+                functools.partial(self.silence, stack),
+            )
             checks.append(Check("condition", look))
         return checks
 
@@ -244,7 +279,7 @@ class CloudProvider(abc.ABC):
         replace: bool,
     ) -> CheckedChanges:
         from cli.changes import decision, table
-        from cli.clouds import running
+        from cli.clouds import heads, running
         from operations.clouds.cloud import kept_report
 
         try:
@@ -261,11 +296,16 @@ class CloudProvider(abc.ABC):
                 for line in kept_report(cloud.kept(paths), stack.file.name, paths):
                     say(line)
             return decision.CheckedChanges()
+        lost = heads.lost(cloud, design_up, design, stack.name, say, replace=replace)
         found = table.compare(design_up, design, self.rules())
+        new_head = (table.Kind.TAKEOVER, table.Kind.HEAD)
+        if heads.CONTROLLER in lost or any(one.kind in new_head for one in found):
+            heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]
         way = running.reach(stack, design_up, cloud)
         command = hint("up", stack.name, "--replace")
-        return decision.check_changes(found, names, way, say, replace=replace, command=command)
+        checked = decision.check_changes(found, names, way, say, replace=replace, command=command)
+        return dataclasses.replace(checked, lost=lost)
 
     def drain(
         self,
@@ -302,15 +342,28 @@ class CloudProvider(abc.ABC):
             )
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
-        """Start stopped hosts: the engine recreates missing ones, but does not look whether they run."""
+        """Start stopped hosts: for the engine nothing has changed. Those that are gone it has made before."""
+        from cli.clouds import heads
+
         design = file_design(stack)
-        cloud = self.cloud(ClusterRef.of(design))
-        hosts = {host.name for host in design.hosts}
-        stopped = [machine for machine in cloud.machines("stopped") if machine.name in hosts]
-        if stopped:
-            names = ", ".join(machine.name for machine in stopped)
-            say(f"{names} was stopped: it is started again, with its queue")
-            cloud.start(stopped)
+        heads.start_stopped(self.cloud(ClusterRef.of(design)), design, stack.name, say)
+
+    def silence(self, stack: Stack) -> UserError | None:
+        from cli.clouds import heads, known_clusters, running
+
+        try:
+            place = ClusterRef.of(file_design(stack))
+        except UserError:
+            noted = known_clusters.known_places(stack)
+            if not noted:
+                return None
+            place = noted[-1]
+        try:
+            cloud = self.cloud(place)
+            up = running.published(cloud)
+            return heads.silence(cloud, up, stack.name) if up is not None and up.hosts else None
+        except UserError:  # what the caller has to say is better than that the cloud does not answer either
+            return None
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
         """Return `None`: `up` waits for the machines itself, and its message says everything."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cli.changes.decision import ClusterControl
-from cli.clouds import known_clusters
-from cli.doctor.condition import budget, health, service
-from cli.doctor.finding import Finding, fine, warns
+from cli.clouds import heads, known_clusters
+from cli.doctor.condition import backups, budget, health, service
+from cli.doctor.finding import Finding, Severity, fine, from_message, warns
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from node import plurals
@@ -27,11 +27,14 @@ CONDITION_SECONDS = 12.0
 """The time limit of the question. All checks together have `cli.doctor.finding.SECONDS`."""
 
 
-def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
-    """Check the cluster's budget and nodes.
+def condition(
+    stack: Stack, login: Callable[[], Login], silence: Callable[[], UserError | None]
+) -> Iterable[Finding]:
+    """Check the cluster's budget and nodes; if it does not answer, its controller.
 
     Args:
         login: Finds the login machine. Nothing is asked of a stack that was never brought up from here.
+        silence: Returns what the cloud says of a controller that does not answer.
     """
     if not known_clusters.known_places(stack):
         return
@@ -42,7 +45,10 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
         return
     except (UserError, ValueError) as error:
         # Other checks say what is missing here: credentials, or a program.
-        if getattr(error, "exit_code", None) != EXIT_REFUSED:
+        if isinstance(error, UserError) and (why := _why(error, silence)) is not None:
+            # `up` makes another one or starts it, unless its queue is lost.
+            yield from_message("cluster.controller", Severity.WARNS, str(why))
+        elif getattr(error, "exit_code", None) != EXIT_REFUSED:
             cure = f"`./cluster status --stack {stack.name}` asks again, and waits longer."
             reason = str(error).splitlines()[0].rstrip(".")
             yield warns("cluster.state", f"it could not be asked for its nodes: {reason}", cure)
@@ -50,8 +56,16 @@ def condition(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
     yield from budget(status["cost"], stack.name)
     yield from health(status["nodes"], stack.name)
     yield from service(status, stack.name)
+    yield from backups(status, stack.name)
     running = status["machines"]["running"]
     yield fine("cluster.state", f"is up, {plurals.count(running, 'node')} running")
+
+
+def _why(error: UserError, silence: Callable[[], UserError | None]) -> UserError | None:
+    """Return what the cloud says of the controller, which may be the error itself."""
+    if error.code.startswith("controller."):
+        return error
+    return None if error.exit_code == EXIT_REFUSED else silence()
 
 
 def published(cloud: Cloud) -> ClusterDesign | None:
@@ -62,6 +76,9 @@ def published(cloud: Cloud) -> ClusterDesign | None:
     """
     controllers = cloud.machines(*ALIVE, host="controller")
     bucket = next((machine.bucket for machine in controllers if machine.bucket is not None), None)
+    if bucket is None and not controllers:
+        # The bucket outlives a controller that is gone, and finding it takes more than one call.
+        bucket = cloud.bucket()
     current = None if bucket is None else cloud.read(bucket, "current.json")
     if bucket is None or current is None:
         return None
@@ -87,7 +104,13 @@ def reach(stack: Stack, design: ClusterDesign, cloud: Cloud) -> ClusterControl:
     """
 
     def run(line: str, seconds: float) -> str:
-        login = ssh_access.find(stack, design, cloud)
+        try:
+            login = ssh_access.find(stack, design, cloud)
+        except NotUpError:
+            # Without its controller a cluster has jobs all the same.
+            if (why := heads.silence(cloud, design, stack.name)) is not None:
+                raise why from None
+            raise
         # A single attempt, because the caller goes on without the answer.
         return openssh.run(replace(login.target, patience=0), line, seconds=seconds)
 

@@ -20,10 +20,13 @@ MOST_JOBS = 50
 BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
 
 
-def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = False) -> None:
+def show_status(
+    status: dict[str, Any], stack: str = "local", *, here: bool = False, outputs: str | None = None
+) -> None:
     """Print the status as tables: partitions, nodes that are not simply off, reservations, jobs, cost.
 
     Args:
+        outputs: The value of `--outputs`, where that takes the stack's place.
         here: Whether the cloud is a process of this machine, which the user can start again.
     """
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
@@ -32,8 +35,8 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     put(partitions)
     for p in status["partitions"]:
         if why := PARTITION_STATES.get(p.get("state", "UP")):
-            cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up")
-            put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cure}` opens it")
+            cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up", outputs)
+            put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cell(cure)}` opens it")
     if error := status.get("cloud"):
         cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
@@ -41,8 +44,9 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     waiting = any(job["state"] == "PENDING" for job in status["jobs"])
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
-    _show_jobs(status["jobs"], stack)
+    _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
     _show_spent(status)
+    _show_backup(status.get("backup"))
 
 
 def show_release(name: str, advisories: Iterable[str]) -> None:
@@ -51,6 +55,19 @@ def show_release(name: str, advisories: Iterable[str]) -> None:
         put(f"\n{cell(name)}")
     for line in advisories:
         put(f"[yellow]warning:[/yellow] {cell(line)}")
+
+
+def _show_backup(backup: Mapping[str, Any] | None) -> None:
+    if backup is None:
+        return
+    last = backup["last"]
+    when = "none yet" if last is None else time.strftime("%F %T UTC", time.gmtime(last["at"]))
+    place = "" if last is None else f", {last['bytes'] / 2**20:.1f} MiB to {cell(last['place'])}"
+    late = ", which is late" if backup["late"] else ""
+    put(f"Last backup: {when}{place}{late}")
+    if (failure := backup["failure"]) is not None:
+        at = time.strftime("%F %T UTC", time.gmtime(failure["at"]))
+        put(f"[yellow]warning:[/yellow] the backup at {at} failed: {cell(failure['message'])}")
 
 
 def _show_spent(status: Mapping[str, Any]) -> None:
@@ -129,8 +146,12 @@ def _show_reservations(reserved: Iterable[Reservation]) -> None:
         put(table)
 
 
-def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
-    """Print jobs that hold nodes first, then those that wait, with the cause."""
+def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
+    """Print jobs that hold nodes first, then those that wait, with the cause.
+
+    Args:
+        every: The command that lists all of them.
+    """
     if not jobs:
         put("\nNo jobs")
         return
@@ -152,7 +173,7 @@ def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
-        put(f"and {len(jobs) - MOST_JOBS} more: {hint('exec', stack, '-- squeue')}")
+        put(f"and {len(jobs) - MOST_JOBS} more: {every}")
 
 
 def _numbers(name: str | int) -> list[int]:

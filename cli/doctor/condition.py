@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.doctor.finding import Finding, warns
+from node import plurals
+from node.backup import record
 from node.elastic.view import is_admin_disabled
 from node.health.programs import REASON
 from node.logs.text import printable
@@ -51,6 +53,25 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
             f"`./cluster logs {names[0]} --stack {stack}`, and docs/health.md."
         )
         yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
+
+
+def backups(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    """Warn of scheduled backups that fail or are late.
+
+    Args:
+        status: The cluster's.
+    """
+    found = status.get("backup")
+    if found is None or found["bucket"] is None:
+        return
+    cure = f"`./cluster backup --bucket --stack {stack}` tries again now, and says what is wrong."
+    if found["failure"] is not None:
+        yield warns(
+            "cluster.backup", f"the last backup failed: {printable(found['failure']['message'])}", cure
+        )
+    elif found["late"]:
+        hours = plurals.count(record.LATE * found["every_hours"], "hour")
+        yield warns("cluster.backup", f"no backup for more than {hours}", cure)
 
 
 def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:

@@ -71,7 +71,7 @@ OWN: dict[str, Row] = {
     "network.zones": Row(Kind.NODES, (), "the head stays in gcp:zone"),
     "network.aws": Row(Kind.NOTHING, (), _AWS),
     "network.gcp": Row(
-        Kind.HEAD,
+        Kind.MOVED,
         ("network.vpc", "network.private_subnets"),
         "another network; in another VPC network Filestore is recreated",
     ),

@@ -71,8 +71,9 @@ def limits(design: ClusterDesign) -> Iterable[Finding]:
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:
-    """Check the existing disks and instances that the stack file names; no finding without credentials."""
-    if not design.project or not any(m.existing or m.restore or m.keep for m in design.mounts):
+    """Check the existing disks, instances and buckets of the stack file; no finding without credentials."""
+    named = design.backup is not None or any(m.existing or m.restore or m.keep for m in design.mounts)
+    if not design.project or not named:
         return
     try:
         project_account = account.of(design.project)
@@ -257,13 +258,18 @@ def storage_findings(account: Account, design: ClusterDesign) -> Iterator[Findin
             elif mount.kind == "filestore":
                 yield _filestore(account, design, mount)
             elif mount.kind == "gcs":
-                yield _bucket(account, mount)
+                way = "writable" if mount.writable else "read-only"
+                use = f"is mounted at {mount.path}, {way}"
+                yield _bucket(account, f"storage.{mount.name}.bucket", mount.bucket()[0], use)
             else:
                 yield fine(STORAGE, f"{_key(mount)}: {mount.existing} is not checked here: machines mount it")
         elif mount.keep and (found := _kept_before(account, design, mount)):
             yield found
         elif mount.restore is not None:
             yield from _snapshot(account, design, mount)
+    if design.backup is not None:
+        name = design.backup.place()[0].removeprefix("gs://")
+        yield _bucket(account, "controller.backup.bucket", name, "gets the backups")
 
 
 def _key(mount: Mount, key: str = "existing") -> str:
@@ -334,8 +340,13 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
     return fine(STORAGE, f"{where}: {name} has {share.get('capacityGb', '?')} GiB as {share['name']}")
 
 
-def _bucket(account: Account, mount: Mount) -> Finding:
-    where, (name, _) = f"storage.{mount.name}.bucket", mount.bucket()
+def _bucket(account: Account, where: str, name: str, use: str) -> Finding:
+    """Check a bucket.
+
+    Args:
+        where: The stack file's key.
+        use: What it is for, for the finding.
+    """
     try:
         if _get(account, "storage", f"b/{name}") is None:
             return stops(STORAGE, f"{where}: there is no bucket {name}", "Correct the name, or make it.")
@@ -344,8 +355,7 @@ def _bucket(account: Account, mount: Mount) -> Finding:
             raise
         cure = "`up` needs the permission to grant its machines access to it."
         return warns(STORAGE, f"{where}: {name} does not let you in", cure)
-    way = "writable" if mount.writable else "read-only"
-    return fine(STORAGE, f"{where}: {name} is mounted at {mount.path}, {way}")
+    return fine(STORAGE, f"{where}: {name} {use}")
 
 
 def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:

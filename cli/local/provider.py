@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cli.local import clusters
 from cli.runner import state
-from infra.errors import NotUpError, UserError
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from localcloud import addresses
@@ -58,16 +58,29 @@ class LocalProvider:
 
         return LocalShell(design.stack, design.isolation, design.requirements)
 
-    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
-        return machine_access.command(_standing(stack), argv)
+    def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
+        return machine_access.command(_standing(up), argv)
 
-    def ssh(self, stack: Stack) -> Target:
+    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+        run = _standing(up)
+        if not run.containers:
+            raise UserError(
+                f"the machines of stack {up.stack.name} are processes of this machine, as Slurm's daemons "
+                "and its "
+                "database are, and their files end with it: backups are for machines of their own. Write "
+                "local: {isolation: container} for such machines here",
+                EXIT_REFUSED,
+                code="backup.processes",
+            )
+        return machine_access.command(run, argv)
+
+    def ssh(self, up: StackUp) -> Target:
         from cli.local import sshd
 
-        return sshd.target(stack, _standing(stack))
+        return sshd.target(up, _standing(up))
 
-    def files_here(self, stack: Stack) -> Files | Inside | None:
-        return machine_access.files(_standing(stack))
+    def files_here(self, up: StackUp) -> Files | Inside | None:
+        return machine_access.files(_standing(up))
 
     def settings_here(self, up: StackUp) -> Settings | None:
         from cli.local import published_settings
@@ -77,7 +90,7 @@ class LocalProvider:
     def make_environment(self, stack: Stack, requirements: Path) -> str:
         from operations.local import benchmark
 
-        run = _standing(stack)
+        run = _standing(StackUp(stack, "local"))
         uv = Path(sys.executable).with_name("uv")
         folder = (run.apps / "envs").resolve()
         environment = benchmark.build_own_environment(requirements.parent, requirements.name, folder, uv)
@@ -136,6 +149,10 @@ class LocalProvider:
         with state.locked(stack, "up"):
             cluster.repair(stack, say)
 
+    def silence(self, stack: Stack) -> UserError | None:
+        """Return nothing: `access` looks whether the controller runs."""
+        return None
+
     def explain(self, design: ClusterDesign, since: float) -> str | None:
         """Return nothing: `up` has reported everything itself."""
         return None
@@ -166,15 +183,21 @@ class LocalProvider:
         return clusters.leftovers(RunDirectory.of(stack))
 
 
-def _standing(stack: Stack) -> RunDirectory:
+def _standing(up: StackUp) -> RunDirectory:
     """Return the run directory of a cluster that is up.
 
     Raises:
         NotUpError: It is not up.
-        UserError: Its controller's machine is dead.
+        UserError: Its controller's machine is dead, or its run directory is another user's.
     """
-    run = RunDirectory.of(stack)
+    run, stack = machine_access.run_directory(up), up.stack
     if not machine_access.is_up(run):
+        if up.published is not None:
+            raise NotUpError(
+                f"{up.named} is not up on this machine: it has no {run.path}. A local cluster runs on the "
+                "machine where `pulumi up` ran, for the user who ran it",
+                code="cluster.not-up",
+            )
         from cli.local import clusters
 
         raise NotUpError(
@@ -184,5 +207,14 @@ def _standing(stack: Stack) -> RunDirectory:
             code="cluster.not-up",
         )
     if agent.controller_is_dead(run):
-        raise UserError(agent.how_to_restart(stack.name), code="controller.not-running")
+        how = agent.how_to_restart(stack.name) if up.published is None else _how_to_replace_head(up)
+        raise UserError(how, code="controller.not-running")
     return run
+
+
+def _how_to_replace_head(up: StackUp) -> str:
+    return (
+        f"the controller of {up.named} does not run: the machine was restarted, or somebody ended it.\n"
+        "`pulumi up --replace URN` starts it again with its queue, with the URN of the resource …-head from "
+        "`pulumi stack --show-urns`."
+    )

@@ -12,6 +12,7 @@ from node.model import PROCESS, Settings, Site
 from node.published import read_settings
 from node.sites import LocalSite
 from operations.access import StackUp
+from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def settings(up: StackUp) -> Settings | None:
     Returns:
         `None` if there is no run directory, or none of the three exists.
     """
-    run = RunDirectory.of(up.stack)
+    run = machine_access.run_directory(up)
     if not run.path.exists():
         return None
     if run.containers:

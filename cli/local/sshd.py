@@ -13,23 +13,22 @@ from pathlib import Path
 
 from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import folders
-from infra.program.stack import Stack
 from infra.ssh import Target
 from localcloud.nspawn import enter
 from node.bootstrap.vm.users import PORT
 from node.subprocesses import SEARCH
 from operations import pages, programs
+from operations.access import StackUp
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory, user
 
 NO_SERVER = (
-    "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
+    "{cluster} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
     "A stack with one has machines that boot: local-machines (as root), aws-cpu, gcp-cpu."
 )
 
 
-def target(stack: Stack, run: RunDirectory) -> Target:
+def target(up: StackUp, run: RunDirectory) -> Target:
     """Return the login machine of a cluster of container machines, for OpenSSH's programs.
 
     The first call makes a key for the stack in its state folder. The key gives access to these machines only.
@@ -39,13 +38,13 @@ def target(stack: Stack, run: RunDirectory) -> Target:
     """
     if not run.containers:
         why = "its machines are processes of this machine"
-        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED, code="ssh.no-server")
+        raise UserError(NO_SERVER.format(cluster=up.named, why=why), EXIT_REFUSED, code="ssh.no-server")
     machine = machine_access.login(run)
     keys = [] if machine is None else run.report(machine[0]).get("host_keys")
     if machine is None or not keys:
         why = "its login machine is not on, or has not reported its host keys"
-        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED, code="ssh.no-server")
-    key = _key(folders.make_state_dir(stack))
+        raise UserError(NO_SERVER.format(cluster=up.named, why=why), EXIT_REFUSED, code="ssh.no-server")
+    key = _key(up.make_folder())
     words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "cli.local.sshd"]
     proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
     return Target(machine[0], user(), tuple(keys), PORT, proxy_command=proxy, identity=str(key))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
@@ -42,11 +42,14 @@ class Runner(Protocol):
         """
         ...
 
-    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(
+        self, on_event: OnEvent = ignore, *, benchmark: bool = True, lost: Collection[str] = ()
+    ) -> dict[str, Any]:
         """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
 
         Args:
             benchmark: Whether to include the benchmark's resources; False leaves them as they are.
+            lost: The hosts on a cloud whose machines are gone, which the engine does not notice by itself.
         """
         ...
 
@@ -74,7 +77,10 @@ class EmbeddedRunner:
     def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
         return self._engine.preview(self._stack, on_event, benchmark=benchmark)
 
-    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(
+        self, on_event: OnEvent = ignore, *, benchmark: bool = True, lost: Collection[str] = ()
+    ) -> dict[str, Any]:
+        assert not lost, "it runs local stacks, whose provider starts their machines again"
         return self._engine.up(self._stack, on_event, benchmark=benchmark)
 
     def destroy(self, on_event: OnEvent = ignore) -> None:

@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,26 +88,36 @@ class PulumiRunner:
                     self._forget()
         return Summary(translator.summary.counts, 0, translator.summary.seconds)
 
-    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(
+        self, on_event: OnEvent = ignore, *, benchmark: bool = True, lost: Collection[str] = ()
+    ) -> dict[str, Any]:
         """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
 
         Args:
             benchmark: Whether to include the benchmark's resources. If not, the program does not declare
                 them, and the engine excludes them.
+            lost: The hosts on a cloud whose machines are gone. The engine asks the cloud for their resources,
+                by their ids, forgets those that are gone, and so makes them again.
 
         Raises:
             UserError: The program or the engine failed, or the cluster belongs to the embedded runner
                 (exit 3).
         """
-        lost = self._local and owner.read(self._stack) is None
+        unowned = self._local and owner.read(self._stack) is None
         if self._local:
             owner.claim(self._stack, self.backend)
         with self._operation("up", on_event, create=True) as (stack, translator, config):
             assert stack is not None
-            if lost and (stack.export_stack().deployment or {}).get("resources"):
+            if unowned and _resources(stack):
                 # For the engine nothing has changed, so it would create nothing.
                 on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
                 stack.destroy(color="never", show_secrets=False, config_file=config)
+            if lost and (targets := resources_of(_resources(stack), lost)):
+                stack.refresh(target=targets, color="never", show_secrets=False, config_file=config)
+                for one in _resources(stack):
+                    if one["urn"] in targets and one["type"] in MACHINES:
+                        name = str(one["urn"]).rpartition("::")[2]
+                        on_event(Message(f"the cloud still has the machine of {name}: it stays", "warning"))
             more = {} if benchmark else self._without_benchmark(stack)
             result = stack.up(
                 on_event=translator, color="never", show_secrets=False, config_file=config, **more
@@ -116,8 +126,7 @@ class PulumiRunner:
 
     def _without_benchmark(self, stack: Any) -> dict[str, list[str]]:
         """Have the program leave the benchmark out, and return the arguments that make the engine do so."""
-        resources = (stack.export_stack().deployment or {}).get("resources") or []
-        left_out = [r["urn"] for r in resources if mode.is_benchmarks(r["urn"])]
+        left_out = [r["urn"] for r in _resources(stack) if mode.is_benchmarks(r["urn"])]
         kept = mode.of_benchmark(_outputs(stack.outputs()))
         stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
         # An older CLI does not know the option.
@@ -290,6 +299,39 @@ class PulumiRunner:
             shutil.rmtree(folder / "backend", ignore_errors=True)
             (folder / "passphrase").unlink(missing_ok=True)
             shutil.rmtree(self._engine_dir, ignore_errors=True)
+
+
+def _resources(stack: Any) -> list[dict[str, Any]]:
+    """Return the resources of a stack's state, as the CLI exports them."""
+    found: list[dict[str, Any]] = (stack.export_stack().deployment or {}).get("resources") or []
+    return found
+
+
+HEADS = ("slurm-stacks:index:AwsHead", "slurm-stacks:index:GcpHead")
+"""The components whose children are hosts' machines and root disks: `<component>-<host>[-disk]`."""
+MACHINES = ("aws:ec2/instance:Instance", "gcp:compute/instance:Instance")
+ATTACHMENTS = "slurm-stacks:index:AwsDisks"
+"""The component whose children attach the controller's disks. A disk itself is never among the lost."""
+
+
+def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str]) -> list[str]:
+    """Return the URNs of what ends with the machines of hosts, by a stack's state.
+
+    These are the machines, their root disks, and the attachments of the controller's other disks, whose
+    deletion would fail without the machine (hashicorp/terraform-provider-aws#20165). No disk with data is
+    among them, because one that is made again is empty.
+    """
+    components = {one["urn"]: one["type"] for one in resources if not one.get("custom")}
+    found = []
+    for one in resources:
+        kind = components.get(str(one.get("parent", "")))
+        name, parent = (str(urn).rpartition("::")[2] for urn in (one["urn"], one.get("parent", "")))
+        part = name.removeprefix(f"{parent}-")
+        if (kind in HEADS and part.removesuffix("-disk") in hosts) or (
+            kind == ATTACHMENTS and "controller" in hosts
+        ):
+            found.append(str(one["urn"]))
+    return found
 
 
 def _holder(file: Path) -> int | None:

@@ -200,10 +200,12 @@ class AwsImages(pulumi.ComponentResource):
         return name, text
 
     def _image_tags(self, kind: str, **more: str) -> dict[str, str]:
-        return tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
+        return {**self._design.tags, **self._identifying(kind, **more)}
 
     def _identifying(self, kind: str, **more: str) -> dict[str, str]:
-        return identifying_tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
+        release = recipes.slurm_release(self._design)
+        slurm = {} if release is None else {"slurm": release}
+        return identifying_tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **slurm, **more)
 
     def _recipe(
         self,

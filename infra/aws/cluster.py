@@ -118,7 +118,8 @@ class AwsCluster(pulumi.ComponentResource):
             self,
         )
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, self._queue(storage), addresses, login_ssh, wait)
+        login_machine = self._machine(self._login.name).id
+        self.inventory = inventory(design, self._queue(storage), addresses, login_machine, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property
@@ -314,6 +315,9 @@ class AwsHead(pulumi.ComponentResource):
             ),
             user_data_replace_on_change=False,
             instance_initiated_shutdown_behavior="stop",
+            # EC2 starts the machine on another host if its host fails, where the instance type has that. This
+            # is its default, and the next `up` puts it back where somebody has changed it.
+            maintenance_options=aws.ec2.InstanceMaintenanceOptionsArgs(auto_recovery="default"),
             tags={**own_tags, BUCKET: resources.bucket},
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -271,7 +271,10 @@ def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
 
 
 class AwsNetwork(pulumi.ComponentResource):
-    """A public subnet, a private subnet in each zone, one NAT gateway, and the security groups.
+    """A public subnet, the controller's, a private subnet in each zone, one NAT gateway, security groups.
+
+    The controller keeps its subnet, and with it its address, when it gets or loses its public address: then
+    only the subnet's route changes, to the internet gateway or to the NAT gateway.
 
     Without the NAT gateway (`aws.nat: false`) the private subnets reach the internet through the internet
     gateway. That gateway serves only machines with a public address, so machines that start there get one.
@@ -283,6 +286,7 @@ class AwsNetwork(pulumi.ComponentResource):
         vpc: The VPC's id.
         public: The public subnet's id.
         private: zone -> the private subnet's id, first the zones of `Zones.compute`.
+        controller: The id of the controller's own subnet; `None` in an existing VPC, or without a controller.
         groups: controller | login | compute | storage | image -> the security group's id. Login is there only
             with login machines, storage only where a service serves a file system, and image only where
             images are baked.
@@ -312,6 +316,7 @@ class AwsNetwork(pulumi.ComponentResource):
         self.vpc: pulumi.Output[str]
         self.public: pulumi.Output[str]
         self.private: dict[str, pulumi.Output[str]] = {}
+        self.controller: pulumi.Output[str] | None = None
         self.routes: list[pulumi.Resource] = []
         if design.network.vpc is not None:
             self._use_existing(design.network.vpc)
@@ -332,16 +337,21 @@ class AwsNetwork(pulumi.ComponentResource):
     def identity(self) -> list[pulumi.Output[str]]:
         """Return ids that are others when the network is another one, and not when zones come or go.
 
-        They are the VPC's, and that of the private subnet in the head's zone, which no list of zones moves.
+        They are the VPC's, that of the controller's subnet, and in our own network that of the private subnet
+        in the head's zone, which no list of zones moves.
         """
         private = None if self._design.network.vpc is not None else self.private.get(self.zones.head)
-        return [self.vpc, *([] if private is None else [private])]
+        heads = [self.subnet(host) for host in self._design.hosts if host.role == "controller"]
+        return [self.vpc, *([] if private is None else [private]), *heads]
 
     def subnet(self, host: Host) -> pulumi.Output[str]:
         """Return the subnet of a host.
 
-        It is the public one if users reach the host at a public address, else a private one.
+        The controller has its own in our network. Else it is the public one if users reach the host at a
+        public address, or a private one.
         """
+        if host.role == "controller" and self.controller is not None:
+            return self.controller
         private = self.private.get(self.zones.head)
         return self.public if private is None or "public" in host.tags else private
 
@@ -373,7 +383,8 @@ class AwsNetwork(pulumi.ComponentResource):
         gateway = aws.ec2.InternetGateway(
             f"{name}-internet-gateway", vpc_id=vpc.id, tags=self._tags("internet"), opts=opts
         )
-        public = self._subnet("public", vpc, self.zones.head, str(network.public_cidr))
+        public_cidr, head_cidr = self._public_cidrs()
+        public = self._subnet("public", vpc, self.zones.head, public_cidr)
         self.public = public.id
         label = labels(list(cidrs))
         private = {z: self._subnet(f"private-{label[z]}", vpc, z, cidr) for z, cidr in cidrs.items()}
@@ -387,6 +398,14 @@ class AwsNetwork(pulumi.ComponentResource):
             else {"gateway_id": gateway.id}
         )
         private_table, private_routes = self._table("private", vpc, private, **target)
+        tables = [public_table, private_table]
+        for host in (one for one in self._design.hosts if one.role == "controller"):
+            subnet = self._subnet("head", vpc, self.zones.head, head_cidr)
+            self.controller = subnet.id
+            out = {"gateway_id": gateway.id} if "public" in host.tags else target
+            table, routes = self._table("head", vpc, {self.zones.head: subnet}, **out)
+            tables.append(table)
+            private_routes += routes
         # The endpoint is free, and what nodes fetch from S3 then bypasses the NAT gateway, which costs by the
         # byte.
         store = aws.ec2.VpcEndpoint(
@@ -394,11 +413,23 @@ class AwsNetwork(pulumi.ComponentResource):
             vpc_id=vpc.id,
             vpc_endpoint_type="Gateway",
             service_name=f"com.amazonaws.{self._design.region}.s3",
-            route_table_ids=[public_table, private_table],
+            route_table_ids=tables,
             tags=self._tags("s3"),
             opts=opts,
         )
         self.routes = [*public_routes, *private_routes, store]
+
+    def _public_cidrs(self) -> tuple[str, str]:
+        """Return the CIDRs of the public and of the controller's subnet. Without hosts there is one."""
+        cidr = str(self._design.network.public_cidr)
+        parts = addresses.public_parts(cidr) if self._design.hosts else (cidr, "")
+        if parts is None:
+            raise UserError(
+                f"slurm-stacks:cluster.network.public_cidr: {cidr} is too small for two subnets, the public "
+                f"one and the controller's; give /{addresses.LONGEST_PREFIX - 1} or larger",
+                code="network.public-too-small",
+            )
+        return parts
 
     def _subnet(self, part: str, vpc: aws.ec2.Vpc, zone: str, cidr: str) -> aws.ec2.Subnet:
         return aws.ec2.Subnet(
@@ -407,7 +438,7 @@ class AwsNetwork(pulumi.ComponentResource):
             availability_zone=zone,
             cidr_block=cidr,
             # Other machines ask for their public address, but Image Builder's machines cannot.
-            map_public_ip_on_launch=part != "public" and not self._design.network.nat,
+            map_public_ip_on_launch=part.startswith("private") and not self._design.network.nat,
             tags=self._tags(part),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -515,15 +546,15 @@ def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) ->
     """Check, now that all zones are known, that all machines can have an address at once.
 
     Args:
-        head: The zone of the controller and the login machines.
+        head: The zone of the login machines.
         cidrs: zone -> the CIDR of its private subnet.
 
     Raises:
         UserError: They cannot.
     """
-    private = sum("public" not in host.tags for host in design.hosts)
     needs = [addresses.Need(p.name, p.max, frozenset(p.zones)) for p in design.partitions]
-    needs.append(addresses.Need("controller and login", private, frozenset([head])))
+    if login := sum(host.role == "login" and "public" not in host.tags for host in design.hosts):
+        needs.append(addresses.Need("login", login, frozenset([head])))
     free = {zone: addresses.free_addresses(cidr, "aws") for zone, cidr in cidrs.items()}
     if (short := addresses.shortage(needs, free)) is not None:
         raise UserError(

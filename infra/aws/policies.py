@@ -128,6 +128,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
+        *_backups(scope, design),
         *_member(scope, ["controller"]),
         *_common(scope, design, "controller"),
     )
@@ -425,6 +426,20 @@ def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
         statements.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
         statements.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
     return statements
+
+
+def _backups(scope: Scope, design: ClusterDesign) -> list[Statement]:
+    """Let the controller write, list, read and prune this cluster's backups, and nothing else there."""
+    if design.backup is None:
+        return []
+    address, prefix = design.backup.place()
+    arn = f"arn:{scope.partition}:s3:::{address.removeprefix('s3://')}"
+    ours = f"{prefix}{design.name}-*"
+    objects = ["s3:PutObject", "s3:GetObject", "s3:DeleteObject"]
+    return [
+        _allow("BackupList", ["s3:ListBucket"], arn, StringLike={"s3:prefix": [ours]}),
+        _allow("Backup", objects, f"{arn}/{ours}"),
+    ]
 
 
 def _document(*statements: Statement) -> Document:

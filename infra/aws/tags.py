@@ -21,6 +21,8 @@ SAVED = "slurm-stacks:snapshot"
 """The tag of a disk or a file system that a destroy saves, and of its snapshot or backup: likewise."""
 RECIPE = "slurm-stacks:recipe"
 """The tag of a baked image: the name of its recipe."""
+SLURM = "slurm-stacks:slurm"
+"""The tag of a baked image: the release of Slurm that it holds."""
 
 
 def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:

@@ -185,6 +185,7 @@ def inventory(
     design: ClusterDesign,
     head: pulumi.Output[str],
     addresses: Addresses,
+    login_machine: pulumi.Output[str],
     login_ssh: pulumi.Output[str],
     wait: command.local.Command,
 ) -> Inventory:
@@ -192,6 +193,7 @@ def inventory(
 
     Args:
         head: The id of the machine or the disk that holds Slurm's queue.
+        login_machine: What the access mode takes for the login machine.
         login_ssh: The command for a shell on the login machine.
         wait: The command of `infra.clouds.cluster`.
     """
@@ -199,6 +201,7 @@ def inventory(
     return {
         "id": head,
         "login_address": login_address(design, addresses),
+        "login_machine": login_machine,
         "controller_address": addresses.private["controller"].apply(lambda ip: f"{ip}:{SLURMCTLD[0]}"),
         "login_ssh": login_ssh,
         "scheduler_version": found["scheduler_version"],

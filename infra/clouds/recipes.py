@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pulumi
 
-from infra import bundle
+from infra import bundle, slurm_releases
+from infra.config import distributions
 from infra.program.mode import UNKNOWN
 from node.bootstrap.vm import images
 from node.bootstrap.vm.images import ImageKind
@@ -64,6 +65,21 @@ def recipes(design: ClusterDesign, root: Path = bundle.ROOT) -> list[Recipe]:
         return []
     steps = _steps(root)
     return [Recipe(kind, _digest(design, kind, steps)) for kind in images.kinds(design)]
+
+
+def slurm_release(design: ClusterDesign) -> str | None:
+    """Return the release of Slurm that baked images hold; `None` if it is not known before they are made."""
+    table, slurm = slurm_releases.table(), design.slurm
+    if (
+        slurm.packages
+        or slurm.repository is not None
+        or (slurm.source is None and design.image.id is not None)
+    ):
+        return None
+    if slurm.source is not None:
+        return slurm_releases.release_in(table.packages[slurm.source].version)
+    package = table.package_of_suite(distributions.of(design.image.source).suite)
+    return slurm_releases.release_in(package.version) if package is not None else None
 
 
 def site(design: ClusterDesign) -> Site:

@@ -125,6 +125,16 @@ class OpenSshShell:
         )
         return job, job.stdout
 
+    def guard(self, name: str, queue: pulumi.Input[str], opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return command.local.Command(
+            name,
+            delete=_client("guard", tool=self._paths.tool),
+            interpreter=INTERPRETER,
+            environment={ssh.VARIABLE: self._target},
+            triggers=[queue],
+            opts=opts,
+        )
+
     def _command(
         self,
         name: str,

@@ -67,9 +67,24 @@ def warnings(
                 f"cluster.storage.{mount.name}: {mount.deployment} keeps one copy of the data, which a "
                 "failed server loses"
             )
+    if design.hosts and design.state() is not None and (image := own_image(design)) is not None:
+        found.append(f"cluster.controller.image: {unknown_release(image)}")
     if config.placeholders:
         found.append(placeholders.listed(config.placeholders))
     return found
+
+
+def own_image(design: ClusterDesign) -> str | None:
+    """Return the image of the user's own from which a controller starts; `None` if it starts from another."""
+    return design.controller().image or (None if design.image.bake else design.image.id)
+
+
+def unknown_release(image: str) -> str:
+    """Return the sentence about a controller's image that does not say which Slurm it has."""
+    return (
+        f"which Slurm {image} has is known only when another controller boots from it: if that is older than "
+        "the one that has written the queue, the boot fails, and the queue is not changed"
+    )
 
 
 def _job(design: ClusterDesign) -> list[str]:

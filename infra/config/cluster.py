@@ -13,6 +13,7 @@ from pydantic import Field
 from infra.config.fields import (
     ABSOLUTE_PATH,
     APT_WORD,
+    BACKUPS,
     BOUNDARY,
     CPU_PLATFORM,
     FINGERPRINT,
@@ -77,7 +78,7 @@ class NetworkConfig(Section):
 
     cidr: Cidr | None = Field(None, description="The network's addresses; 10.0.0.0/16 by default.")
     public_cidr: Cidr | None = Field(
-        None, description="AWS: part for controller and login; chosen by default."
+        None, description="AWS: part for controller (its upper half) and login; chosen by default."
     )
     private_cidr: Cidr | None = Field(None, description="AWS: part for compute nodes; chosen by default.")
     peers: list[Cidr] = Field(
@@ -315,6 +316,18 @@ class OwnImageConfig(Section):
     )
 
 
+class BackupConfig(Section):
+    """Backups of Slurm's state and accounting to a bucket, by a timer on the controller."""
+
+    bucket: str = Field(
+        pattern=BACKUPS,
+        description="s3://bucket/prefix on AWS, gs://bucket/folder on Google Cloud, a folder of this machine "
+        "on the local stack. It is there already, and `down` leaves it.",
+    )
+    every_hours: int = Field(24, ge=1, le=24 * 31, description="Hours between two backups.")
+    keep: int = Field(14, ge=1, le=1000, description="How many stay; older ones are deleted.")
+
+
 class ControllerConfig(Section):
     """The machine that runs slurmctld and exports /home and /apps."""
 
@@ -336,6 +349,9 @@ class ControllerConfig(Section):
         description="Where Slurm's queue, its accounting and the machine's SSH host keys are. kept: on a "
         "disk of their own, with which another controller takes over: jobs go on. machine: on the root "
         "disk, and lost with the machine. Default: kept with slurm.accounting, else machine.",
+    )
+    backup: BackupConfig | None = Field(
+        None, description="Scheduled backups of Slurm's state and accounting; null: none."
     )
 
 

@@ -39,6 +39,7 @@ HTTPS = r"^https://[^\s/]+(/\S*)?$"
 APT_WORD = r"^(/|[A-Za-z0-9][A-Za-z0-9._/+-]*)$"
 FINGERPRINT = r"^([0-9A-F]{40}|[0-9A-F]{64})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
+BACKUPS = rf"^({ANY_BUCKET[1:-1]}|{ABSOLUTE_PATH[1:-1]})$"
 CPU_PLATFORM = r"^(Intel|AMD|Ampere|Google) [A-Z0-9][A-Za-z0-9 ]{1,40}$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
 BOUNDARY = rf"^(arn:aws(-[a-z]+)*:iam::([0-9]{{12}}|aws):policy/[A-Za-z0-9+=,.@_/-]+|{PLACEHOLDER})$"
@@ -70,6 +71,7 @@ IN_WORDS = {
     HTTPS: "an address that begins with https://",
     APT_WORD: "a suite or component of a deb line: letters, digits and . _ / + -",
     FINGERPRINT: "40 or 64 capital hexadecimal digits without spaces, as gpg --with-colons prints them",
+    BACKUPS: "s3://bucket/prefix on AWS, gs://bucket/folder on Google Cloud, /a/folder on the local stack",
     ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     CPU_PLATFORM: "a platform as Compute Engine names it: Intel Skylake, Intel Ice Lake, AMD Milan",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",

@@ -17,11 +17,11 @@ from infra.clouds import commands, recipes
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
 from infra.gcp.access import OPERATIONS
-from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResources, metadata
+from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResources, metadata, migrates
 from infra.gcp.names import labels, shortened
 from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE
-from node.elastic.drivers.gce.names import NAME_LENGTH
+from node.elastic.drivers.gce.names import NAME_LENGTH, SLURM, value
 from node.model import ClusterDesign
 
 DISK_GIB = 16
@@ -68,6 +68,7 @@ class GcpImages(pulumi.ComponentResource):
         size = None if design.image.id is not None else min(DISK_GIB, recipe.kind.disk_gib)
         name: pulumi.Output[str] = parent.apply(lambda known: image_name(design, recipe, known, size))
         own_labels = labels(design, role=ROLE, host=recipe.kind.host)
+        release = recipes.slurm_release(design)
         disk = compute.Disk(
             f"{resource}-disk",
             name=name,
@@ -88,7 +89,7 @@ class GcpImages(pulumi.ComponentResource):
             project=design.project,
             source_disk=disk.self_link,
             storage_locations=[str(design.region)],
-            labels=own_labels,
+            labels={**own_labels, **({} if release is None else {SLURM: value(release)})},
             # The provider waits 20 minutes.
             opts=pulumi.ResourceOptions(
                 parent=self, depends_on=[wait], custom_timeouts=pulumi.CustomTimeouts(create=BUILD)
@@ -117,7 +118,10 @@ class GcpImages(pulumi.ComponentResource):
             network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=resources.subnetwork)],
             service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),
             # A machine that Google started again would become half an image.
-            scheduling=compute.InstanceSchedulingArgs(on_host_maintenance="MIGRATE", automatic_restart=False),
+            scheduling=compute.InstanceSchedulingArgs(
+                on_host_maintenance="MIGRATE" if migrates(design.controller().instance_type) else "TERMINATE",
+                automatic_restart=False,
+            ),
             shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),

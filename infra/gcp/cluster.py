@@ -40,6 +40,7 @@ from infra.gcp.instance_templates import (
     ResourcesByRole,
     image_id,
     metadata,
+    migrates,
 )
 from infra.gcp.names import labels
 from infra.gcp.network import GcpNetwork, check_zones, with_zones
@@ -116,7 +117,8 @@ class GcpCluster(pulumi.ComponentResource):
         # The queue is on its own disk, or else on the root disk. Another machine may get either.
         queue = storage.disks.get(STATE, self._head.disks["controller"].disk_id)
         login_ssh = self._login_ssh(login_address(design, addresses))
-        self.inventory = inventory(design, queue, addresses, login_ssh, wait)
+        login_machine = self._head.machines[self._login.name].name
+        self.inventory = inventory(design, queue, addresses, login_machine, login_ssh, wait)
         self.register_outputs({"login": self.inventory["login_address"]})
 
     @property
@@ -349,7 +351,11 @@ class GcpHead(pulumi.ComponentResource):
                 )
             ],
             service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),
-            scheduling=compute.InstanceSchedulingArgs(on_host_maintenance="MIGRATE", automatic_restart=True),
+            scheduling=compute.InstanceSchedulingArgs(
+                on_host_maintenance="MIGRATE" if migrates(host.instance_type) else "TERMINATE",
+                # After an error of its host, and after a maintenance for which it had to stop.
+                automatic_restart=True,
+            ),
             shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),

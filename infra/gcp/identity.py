@@ -89,6 +89,12 @@ class GcpIdentity(pulumi.ComponentResource):
             # node could read the munge key.
             self.grants += self._secret(targets.secret)
             self.grants += self._launches(targets.subnetwork)
+            if (backups := policies.backups(design)) is not None:
+                bucket, limit = backups
+                part, granted = "backups", policies.WRITE_OBJECTS
+                self.grants.append(
+                    self._in_bucket("controller", part, bucket, granted, limit.title, limit.expression)
+                )
         self.register_outputs({"emails": self.emails})
 
     def _everywhere(self, role: str) -> list[pulumi.Resource]:

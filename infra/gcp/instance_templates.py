@@ -53,6 +53,8 @@ ALWAYS = {
 OPEN_METADATA = {"slurm-stacks-open-metadata": "true"}
 """Says that every user of a node may ask the metadata address. The boot reads the settings instead. With this
 a partition has another template, so that nodes which booted otherwise retire."""
+STAYING = ("h4d-", "z3-highmem-176", "z3-standard-176")
+"""The beginnings of machine types without devices that cannot move to another host while they run."""
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 """The scopes restrict nothing here. The roles of its service account say what a machine may do."""
 LONGEST_PREFIX = 37
@@ -224,6 +226,19 @@ def prefix(cluster: str, partition: str) -> str:
     return f"{shortened(f'{cluster}-{partition}', LONGEST_PREFIX - 1)}-"
 
 
+def migrates(machine_type: str) -> bool:
+    """Return whether a machine of this type can move to another host while it runs.
+
+    Google's page on host maintenance policies lists what can only stop
+    (docs.cloud.google.com/compute/docs/instances/setting-vm-host-options#limitations): H4D, bare metal, Z3
+    with the largest disks, and machines with GPUs or TPUs.
+    """
+    facts = catalog().instance_type(machine_type)
+    if facts is not None and facts.accelerator is not None:
+        return False
+    return not machine_type.startswith(STAYING) and not machine_type.endswith("-metal")
+
+
 def scheduling(partition: Partition) -> dict[str, Any]:
     """Return what Google does with a node when it needs the machine.
 
@@ -233,6 +248,7 @@ def scheduling(partition: Partition) -> dict[str, Any]:
     """
     placed = partition.placement == "cluster" or partition.placement_policy is not None
     stays = partition.spot or partition.accelerator is not None or placed
+    stays = stays or not migrates(partition.instance_type)
     found: dict[str, Any] = {
         "automatic_restart": False,
         "on_host_maintenance": "TERMINATE" if stays else "MIGRATE",

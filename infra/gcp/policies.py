@@ -122,6 +122,23 @@ def buckets(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
     return [(name, WRITE_OBJECTS if writes else READ_OBJECTS) for name, writes in changed.items()]
 
 
+def backups(design: ClusterDesign) -> tuple[str, Condition] | None:
+    """Return the bucket of backups, and the limit of the controller's grants on it to this cluster's backups.
+
+    Cloud Storage checks the permission to list on the bucket, so each grant is on the bucket's name, too.
+    """
+    if design.backup is None:
+        return None
+    address, prefix = design.backup.place()
+    bucket = address.removeprefix("gs://")
+    whole = f"projects/_/buckets/{bucket}"
+    ours = _quoted(f"{whole}/objects/{prefix}{design.name}-")
+    return bucket, Condition(
+        f"backups of {design.name}",
+        f"resource.name == {_quoted(whole)} || resource.name.startsWith({ours})",
+    )
+
+
 def one_object(bucket: str, name: str) -> Condition:
     """Limit a grant to one object of a bucket."""
     resource = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")

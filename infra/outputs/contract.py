@@ -60,6 +60,25 @@ class Endpoint(Part):
     address: str = Field(description="Host name or address.")
 
 
+class LoginAccess(Part):
+    """How a program connects to the login machine itself, as `./cluster --outputs` does."""
+
+    mode: str = Field(
+        description="ssh: to its address; ssm: by Session Manager; iap: by Identity-Aware Proxy; local: on "
+        "this machine."
+    )
+    user: str | None = Field(
+        default=None, description="The user there; null: everybody has a name of their own (OS Login)."
+    )
+    key: str | None = Field(
+        default=None, description="The EC2 key pair; null: each connection by Session Manager brings a key."
+    )
+    machine: str = Field(
+        description="The machine, as the mode takes it: an instance's id (AWS) or name (Google Cloud), or "
+        "the id of the local cluster, with which its folder is named."
+    )
+
+
 class Login(Endpoint):
     """Where users log in."""
 
@@ -67,6 +86,9 @@ class Login(Endpoint):
         description="The command that opens a shell there; with another behind it, it runs that, as ssh does."
     )
     host_keys: list[str] = Field(description="Public SSH host keys, to pin; empty on the local stack.")
+    access: LoginAccess | None = Field(
+        default=None, description="How to connect there; missing where an older version made the cluster."
+    )
 
 
 class AcceleratorOutput(Part):

@@ -33,6 +33,7 @@ class Deployed(Facts):
     id: str
     login_address: str | None = None
     controller_address: str | None = None
+    login_machine: str | None = None
     login_ssh: str | None = None
     scheduler_version: str
     host_keys: list[str] = Field(default_factory=list)
@@ -81,7 +82,10 @@ def build(
     login = controller = None
     if deployed.login_address is not None and deployed.login_ssh is not None:
         login = contract.Login(
-            address=deployed.login_address, ssh=deployed.login_ssh, host_keys=deployed.host_keys
+            address=deployed.login_address,
+            ssh=deployed.login_ssh,
+            host_keys=deployed.host_keys,
+            access=_access(design, deployed.login_machine),
         )
     if deployed.controller_address is not None:
         controller = contract.Endpoint(address=deployed.controller_address)
@@ -151,6 +155,13 @@ def of(
 
     outputs["cluster"] = pulumi.Output.all(**known).apply(made)
     return outputs
+
+
+def _access(design: ClusterDesign, machine: str | None) -> contract.LoginAccess | None:
+    if machine is None:
+        return None
+    found = design.access
+    return contract.LoginAccess(mode=found.mode, user=found.user, key=found.key, machine=machine)
 
 
 def _partition(p: Partition) -> contract.PartitionOutput:

@@ -118,7 +118,16 @@ def check_run_dir(stack: Stack) -> Path:
             copy.
     """
     clusters.follow(stack)
-    path = locations.run_dir(stack)
+    return check_run_dir_of(locations.cluster_id(stack))
+
+
+def check_run_dir_of(cluster: str) -> Path:
+    """Return the run directory of a cluster's id without creating it.
+
+    Raises:
+        UserError: As `make_run_dir`, for folders that exist.
+    """
+    path = locations.run_root() / cluster
     for folder in (path.parent, path):
         if os.path.lexists(folder):
             _check_private(folder)

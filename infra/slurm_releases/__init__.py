@@ -121,6 +121,14 @@ class Table(_Row):
         same = (known for known in candidates if parse(known.version)[:2] == parse(version)[:2])
         return next(same, Package(title=suite or "this machine", suite="", version=version))
 
+    def takes_over(self, before: str, now: str) -> bool:
+        """Say whether a release can take over the state and the database that another one has written.
+
+        A release that the table does not know yet takes over from every older one.
+        """
+        known = self.releases.get(now)
+        return before == now or (now > before if known is None else before in known.takes_over_from)
+
     def open_in(self, version: str, uses: Mapping[str, bool] | None = None) -> list[Advisory]:
         """Return the advisories that are open in a version, the oldest first.
 
@@ -204,6 +212,12 @@ def parse(version: str) -> tuple[str, int, str]:
     if match is None:
         raise ValueError(f"no version of Slurm in {version.strip()!r}")
     return match[1], int(match[2] or 0), match[3] or ""
+
+
+def release_in(text: str) -> str | None:
+    """Return the release of a version, such as `23.11`; `None` if the text has no version of Slurm."""
+    match = _VERSION.search(text)
+    return match[1] if match is not None else None
 
 
 def _order(revision: str) -> tuple[int, ...]:

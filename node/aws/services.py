@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from html import unescape
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from node import http_client as http
 from node.cloud_api import MissingError, ServiceError, checked
@@ -202,6 +203,8 @@ def explain(code: str, message: str) -> str:
 # Reads and writes whole objects of the cluster's bucket in S3, and checks their digests.
 
 SCHEME = "s3://"
+PAGE = 1000
+"""How many keys a list of a bucket has at most (S3's limit)."""
 
 
 class Bucket:
@@ -249,12 +252,39 @@ class Bucket:
         """
         self._call("PUT", key, content)
 
-    def _call(self, method: str, key: str, body: bytes = b"") -> http.Answer:
-        url = f"{self._base()}/{quote(key, safe='/-_.~')}"
+    def names(self, prefix: str) -> list[str]:
+        """Return the keys that begin with a prefix.
+
+        Raises:
+            UnreachableError: S3 did not answer.
+            ServiceError: S3 refused.
+        """
+        found: list[str] = []
+        more = ""
+        while True:
+            query = {"list-type": "2", "max-keys": str(PAGE), "prefix": prefix}
+            query |= {"continuation-token": more} if more else {}
+            body = self._call("GET", "", query=urlencode(query, quote_via=quote)).body
+            found += [unescape(key) for key in re.findall("<Key>([^<]*)</Key>", body.decode())]
+            more = unescape(_tag(body, "NextContinuationToken"))
+            if not more:
+                return found
+
+    def delete(self, key: str) -> None:
+        """Delete an object. There may be none.
+
+        Raises:
+            UnreachableError: S3 did not answer.
+            ServiceError: S3 refused.
+        """
+        self._call("DELETE", key)
+
+    def _call(self, method: str, key: str, body: bytes = b"", query: str = "") -> http.Answer:
+        url = f"{self._base()}/{quote(key, safe='/-_.~')}{'?' if query else ''}{query}"
         # Without this header urllib would send the content type of a form.
         kind = {"content-type": "application/octet-stream"} if method == "PUT" else {}
         answer = self._service.call(method, url, kind, body, attempts=self._attempts, timeout=self._timeout)
-        if answer.status == 200:
+        if answer.status in (200, 204):
             return answer
         code, message = (_tag(answer.body, name) for name in ("Code", "Message"))
         what = f"{self.url}/{key}"

@@ -277,22 +277,32 @@ def ready(context: Context) -> str:
     run = files.folder(context.at("run/munge"), 0o755, owner)
     lib, log = (files.folder(context.at(f"var/{name}/munge"), 0o700, owner) for name in ("lib", "log"))
     daemons.munged(context, run, lib, log)
-    started = ["munged"]
+    started: list[str | None] = ["munged"]
     if context.role == "controller":
+        # Imported late, because no node needs it.
+        from node.backup import restore, schedule
+        from node.slurm.control import Control
+
         if context.settings.design.state() is not None:
             from node.bootstrap.vm import kept_state
 
             kept_state.check_held(context)
+        if (note := restore.put_in_place(context)) is not None:
+            started.append(note)
         if context.settings.design.slurm.accounting:
             from node.bootstrap import accounting
 
-            started.append(accounting.start(context))
+            started.append(accounting.start(context, restore.take_database))
         if context.vm:
             from node.bootstrap.vm import machine_names
 
             started.append(machine_names.start_name_server(context))
+        restore.note_in_place(context)
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
+        if (note := restore.finish(context, Control(context.folders.slurm_conf))) is not None:
+            context.report.content["facts"]["restore"] = note
+        started.append(schedule.set_timer(context))
         # If the controller boots again, running nodes fetch the new files only after this.
         if waits := daemons.reconfigure(context):
             context.report.content["facts"]["waits"] = waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import urllib.parse
@@ -50,7 +51,7 @@ def request(
         answer = http.call(method, url, given, body, attempts=attempts, timeout=timeout)
         if answer.status != 401:
             break
-    if answer.status == 200:
+    if answer.status in (200, 204):
         return answer
     code, message = _parse_error(answer.body)
     code = code or f"HTTP status {answer.status}"
@@ -136,6 +137,34 @@ class Bucket:
         """
         query = urllib.parse.urlencode({"uploadType": "media", "name": key})
         self._call("POST", f"upload/storage/v1/b/{self._name}/o?{query}", key, content)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of objects that begin with a prefix.
+
+        Raises:
+            UnreachableError: Cloud Storage did not answer.
+            ServiceError: Cloud Storage refused.
+        """
+        found: list[str] = []
+        more = ""
+        while True:
+            wanted = {"prefix": prefix, "fields": "items(name),nextPageToken"}
+            query = urllib.parse.urlencode({**wanted, **({"pageToken": more} if more else {})})
+            page = json.loads(self._call("GET", f"storage/v1/b/{self._name}/o?{query}", prefix).body)
+            found += [str(item["name"]) for item in page.get("items", [])]
+            if not (more := str(page.get("nextPageToken", ""))):
+                return found
+
+    def delete(self, key: str) -> None:
+        """Delete an object. There may be none.
+
+        Raises:
+            UnreachableError: Cloud Storage did not answer.
+            ServiceError: Cloud Storage refused.
+        """
+        name = urllib.parse.quote(key, safe="")
+        with contextlib.suppress(MissingError):
+            self._call("DELETE", f"storage/v1/b/{self._name}/o/{name}", key)
 
     def _call(self, method: str, path: str, key: str, body: bytes | None = None) -> http.Answer:
         base = os.environ.get(STORAGE_ENDPOINT_VARIABLE) or STORAGE_ENDPOINT

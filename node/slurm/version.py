@@ -91,6 +91,39 @@ def check_takeover(before: str, now: str) -> None:
         )
 
 
+RELEASES: tuple[Version, ...] = (
+    (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5)
+)  # fmt: skip
+"""Slurm's releases. Each reads the state of the two before it, and from `_READS_THREE` on of three."""
+_READS_THREE: Version = (24, 11)
+
+
+def reads_state_of(release: Version) -> tuple[Version, ...]:
+    """Return the releases whose state a release reads: its own and, newest first, those before it."""
+    known = [*RELEASES, *([release] if release > RELEASES[-1] else [])]
+    place = known.index(release)
+    return tuple(reversed(known[max(0, place - (3 if release >= _READS_THREE else 2)) : place + 1]))
+
+
+def check_readable(before: str, now: str) -> None:
+    """Refuse a saved state that a release cannot read.
+
+    Args:
+        before: The release that has written the state, as Slurm's programs print it.
+        now: The release that is to read it.
+
+    Raises:
+        ValueError: It is newer, or too old.
+    """
+    readable = reads_state_of(parse(now))
+    if parse(before) not in readable:
+        raise ValueError(
+            f"Slurm {short(now)} cannot read the state of Slurm {short(before)}: it reads that of "
+            f"{', '.join(spell(release) for release in readable)}. Give the controller an image with a "
+            "release that can (controller.image, image), and run `up` again"
+        )
+
+
 def spell(version: Version) -> str:
     """Return a release as text: (22, 5) -> `22.05`."""
     return f"{version[0]}.{version[1]:02d}"

@@ -80,8 +80,16 @@ class AwsCloud:
 
         images.remove_unused(self._ec2, builder, self.place.cluster, say)
 
+    def failure(self, machine: Machine) -> str | None:
+        return machines.failed_checks(self._ec2, machine.id)
+
+    def keeps_root_disk(self, host: str) -> bool:
+        return False  # it ends with its instance
+
+    def image_slurm(self, image: str) -> str | None:
+        return images.slurm(self._ec2, image)
+
     def bucket(self) -> str | None:
-        """Return the cluster's bucket, also before it has a machine; `None` if it has no bucket."""
         with explained():
             return next(leftovers.buckets(lambda _: self._s3, self.place.cluster), None)
 
@@ -112,6 +120,9 @@ class AwsCloud:
 
     def start_line(self, machine: Machine) -> str:
         return f"aws ec2 start-instances --region {self.place.region} --instance-ids {machine.id}"
+
+    def stop_line(self, machine: Machine) -> str:
+        return f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}"
 
 
 # The boot reports of failed image builds, for the message of an `up` that failed.

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from infra.aws.tags import CLUSTER, RECIPE
+from infra.aws.tags import CLUSTER, RECIPE, SLURM
 from infra.errors import UserError
 from node import plurals
 from node.bootstrap.vm.images import ROLE
@@ -97,6 +97,20 @@ def images(ec2: Any, cluster: str, recipe: str | None = None) -> list[dict[str, 
     with explained():
         pages = ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=wanted)
         return [image for page in pages for image in page["Images"]]
+
+
+def slurm(ec2: Any, image: str) -> str | None:
+    """Return the release of Slurm in an AMI's tags; `None` if they name none, or there is no such AMI.
+
+    Raises:
+        UserError: AWS refuses, or does not answer.
+    """
+    # A filter finds nothing where an id that does not exist would be an error.
+    wanted = [{"Name": "image-id", "Values": [image]}]
+    with explained():
+        found = ec2.describe_images(Filters=wanted)["Images"]
+    tags = {tag["Key"]: tag["Value"] for one in found for tag in one.get("Tags", [])}
+    return tags.get(SLURM)
 
 
 def leftovers(ec2: Any, cluster: str) -> list[str]:

@@ -21,6 +21,9 @@ BATCH = 500
 STATES = {"shutting-down": "ending", "terminated": "gone"}
 """The values of `Machine.state` for those states that EC2 names differently."""
 
+CHECKS = {"SystemStatus": "the system", "InstanceStatus": "the instance", "AttachedEbsStatus": "the disks"}
+"""EC2's status checks, by their key in DescribeInstanceStatus."""
+
 
 def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine]:
     """Return the instances of a cluster, from every page of the list.
@@ -77,6 +80,26 @@ def tagged(ec2: Any) -> list[TaggedMachine]:
             )
         )
     return machines
+
+
+def failed_checks(ec2: Any, identity: str) -> str | None:
+    """Return which of EC2's status checks fail for an instance, and since when; `None` if none does.
+
+    The check of the system is of the host and its network, that of the instance is of its kernel, and that of
+    EBS is of its disks. A check that has no result yet does not fail.
+
+    Raises:
+        UserError: AWS refuses, or does not answer.
+    """
+    with explained():
+        (found,) = ec2.describe_instance_status(InstanceIds=[identity])["InstanceStatuses"] or [{}]
+    failed = []
+    for key, name in CHECKS.items():
+        for detail in found.get(key, {}).get("Details", []):
+            if detail["Status"] == "failed":
+                since = detail.get("ImpairedSince")
+                failed.append(name + (f" (since {since:%Y-%m-%d %H:%M} UTC)" if since else ""))
+    return f"its check of {', '.join(failed)} fails" if failed else None
 
 
 def networks(ec2: Any) -> set[str]:

@@ -187,6 +187,22 @@ class Cloud(Protocol):
         """
         ...
 
+    def failure(self, machine: Machine) -> str | None:
+        """Return what the cloud finds wrong with a machine that runs; `None` if it finds nothing."""
+        ...
+
+    def keeps_root_disk(self, host: str) -> bool:
+        """Whether a host's root disk is there although its machine is gone."""
+        ...
+
+    def image_slurm(self, image: str) -> str | None:
+        """Return the release of Slurm that an image says to hold, such as `23.11`; `None` if it says none."""
+        ...
+
+    def bucket(self) -> str | None:
+        """Return the cluster's bucket, also while it has no machine; `None` if it has no bucket."""
+        ...
+
     def read(self, bucket: str, key: str) -> bytes | None:
         """Return an object's content; `None` if there is no such object or no such bucket."""
         ...
@@ -213,4 +229,8 @@ class Cloud(Protocol):
 
     def start_line(self, machine: Machine) -> str:
         """Return the command by which a user starts a machine that is stopped."""
+        ...
+
+    def stop_line(self, machine: Machine) -> str:
+        """Return the command by which a user switches a machine off that does not answer."""
         ...

@@ -6,17 +6,21 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from infra.program import folders, launcher
+from infra.program import launcher
 from infra.program.launcher import Run
 from infra.program.stack import Stack
 from infra.ssh import Target
 from node.bootstrap import report
+from node.bootstrap.vm.users import KEY
 from node.model import Access, ClusterDesign
 from operations import openssh, programs
 from operations.clouds.cloud import ALIVE, Cloud, Machine
+
+if TYPE_CHECKING:
+    from infra.outputs.contract import ClusterOutput
 
 # The user's own SSH keys; a cloud can make machines accept one of them.
 
@@ -88,8 +92,8 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
     (machine, *_) = machines
     if machine.state != "running":
         raise UserError(
-            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
-            f"`{cloud.start_line(machine)}`, and try again in a minute",
+            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: "
+            f"`./cluster up --stack {stack.name}` starts it if it is off, and waits until it has booted",
             code="ssh.machine-stopped",
         )
     found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
@@ -120,6 +124,78 @@ def target(
     )
 
 
+# From a login machine to the controller, which port 22 may be open to from there only. The user's key for the
+# cluster's machines is in the home folder that they share (`node.bootstrap.vm.users`).
+_INSIDE = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "GlobalKnownHostsFile": "none",
+    "UserKnownHostsFile": "none",
+    "IdentityFile": f"~/.ssh/{KEY}",
+    "LogLevel": "ERROR",
+}
+CONTROLLER = "controller"
+
+
+def controller_command(
+    stack: Stack, cloud: Cloud, login: Login, folder: Path, argv: Sequence[str]
+) -> list[str]:
+    """Return the `ssh` command that runs `argv` on the controller as root, by way of the login machine.
+
+    The controller is known by the host keys that it has published.
+
+    Args:
+        folder: Where the login machine's host keys are kept.
+
+    Raises:
+        NotUpError: There is no controller, or it has not published its host keys yet.
+        UserError: The cloud refuses.
+    """
+    line = ["sudo", "-n", *argv]
+    if login.host != CONTROLLER:
+        keys = openssh.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
+        known = shlex.join(["/usr/bin/printf", "%%s\\n", *(f"{CONTROLLER} {key}" for key in keys)])
+        options = {**_INSIDE, "KnownHostsCommand": known}
+        words = [f"-o{name}={value}" for name, value in options.items()]
+        line = ["ssh", "-F", "none", *words, "--", CONTROLLER, shlex.join(line)]
+    return command(login.target, folder, line, tty=False)
+
+
+def _host_keys(stack: Stack, cloud: Cloud, host: str) -> list[str]:
+    machine = next(iter(cloud.machines(*ALIVE, host=host)), None)
+    found = None if machine is None or machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if found is None or not found["host_keys"]:
+        raise NotUpError(
+            f"the {host} of stack {stack.name} has not published its SSH host keys: `./cluster up --stack "
+            f"{stack.name}` shows how far it is",
+            code="ssh.booting",
+        )
+    return list(found["host_keys"])
+
+
+def published(cluster: ClusterOutput, cloud: Cloud, run: Run) -> Target:
+    """How `ssh` reaches the login machine of a cluster that is known by its outputs.
+
+    In the mode `ssh` no cloud is asked, except for a user's own name there.
+
+    Args:
+        cluster: The outputs, which have `login.access` and whose values have been checked.
+
+    Raises:
+        UserError: There are no credentials, or the cloud refuses.
+    """
+    login = cluster.login
+    if login is None or login.access is None:
+        raise ValueError("the outputs of a cluster without a login machine")
+    access = Access(login.access.mode, key=login.access.key, user=login.access.user)
+    return Target(
+        host=login.address if access.mode == "ssh" else login.access.machine,
+        user=cloud.user(access),
+        host_keys=tuple(login.host_keys),
+        proxy_command=cloud.proxy(access, run),
+    )
+
+
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     """Return a machine's boot report; `None` if there is none yet.
 
@@ -132,14 +208,15 @@ def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     return None if body is None else report.displayable(body)
 
 
-def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:
+def command(target: Target, folder: Path, argv: Sequence[str], *, tty: bool) -> list[str]:
     """Return the `ssh` command for `argv`, or for a shell.
 
     Args:
+        folder: Where the machine's host keys are kept.
         tty: Whether the command gets a terminal.
     """
-    known = openssh.keep_host_keys(folders.make_state_dir(stack), login.target.host_keys)
-    words = openssh.arguments(login.target, known)
+    known = openssh.keep_host_keys(folder, target.host_keys)
+    words = openssh.arguments(target, known)
     # ssh takes options only before the host, which is the last word.
     place = words.index("--")
     words[place:place] = ["-t"] if tty else []

@@ -188,6 +188,18 @@ class GcpCloud:
 
         return list(leftovers.kept(self.account, self.place.cluster, paths))
 
+    def failure(self, machine: Machine) -> str | None:
+        return machines.failure(self.account, machine)
+
+    def keeps_root_disk(self, host: str) -> bool:
+        return machines.has_disk(self.account, str(self.place.zone), f"{self.place.cluster}-{host}")
+
+    def image_slurm(self, image: str) -> str | None:
+        return machines.image_slurm(self.account, image)
+
+    def bucket(self) -> str | None:
+        return leftovers.bucket(self.account, self.place.cluster)
+
     def read(self, bucket: str, key: str) -> bytes | None:
         try:
             return self.account.object(bucket, key)
@@ -214,6 +226,9 @@ class GcpCloud:
 
     def start_line(self, machine: Machine) -> str:
         return self._gcloud("start", machine)
+
+    def stop_line(self, machine: Machine) -> str:
+        return self._gcloud("stop", machine)
 
     def _gcloud(self, verb: str, machine: Machine) -> str:
         zone = machine.zone or str(self.place.zone)

@@ -10,7 +10,7 @@ from typing import Any
 from infra.errors import UserError
 from node import plurals
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, STACK, node_of, short
+from node.elastic.drivers.gce.names import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, SLURM, STACK, node_of, short
 from operations.clouds.cloud import Machine, TaggedMachine
 from operations.gcp.account import Account, GoogleError
 from operations.gcp.leftovers import matching
@@ -99,6 +99,44 @@ def machine(found: dict[str, Any], cluster: str) -> Machine:
         zone=short(str(found["zone"])),
         stack=labels.get(STACK),
     )
+
+
+def failure(account: Account, one: Machine) -> str | None:
+    """Return what Compute Engine finds wrong with a machine; `None` if it finds nothing.
+
+    A machine is REPAIRING while Compute Engine replaces a host that has failed.
+    """
+    found = account.call("GET", "compute", f"projects/{{project}}/zones/{one.zone}/instances/{one.id}")
+    return "it is REPAIRING, because its host has failed" if found.get("status") == "REPAIRING" else None
+
+
+def has_disk(account: Account, zone: str, name: str) -> bool:
+    """Whether a zone has a disk of this name."""
+    try:
+        account.call("GET", "compute", f"projects/{{project}}/zones/{zone}/disks/{name}")
+    except GoogleError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def image_slurm(account: Account, image: str) -> str | None:
+    """Return the release of Slurm in the labels of an image; `None` if they name none, or it is not there.
+
+    Args:
+        image: A name in the account's project, or an address: `projects/P/global/images/NAME`.
+    """
+    path = image.rpartition("/compute/v1/")[2] if "/" in image else f"global/images/{image}"
+    path = path if path.startswith("projects/") else f"projects/{{project}}/{path}"
+    try:
+        labels = account.call("GET", "compute", path).get("labels", {})
+    except GoogleError as error:
+        if error.status in (403, 404):
+            return None
+        raise
+    said = labels.get(SLURM)
+    return str(said).replace("-", ".") if said is not None else None
 
 
 def start(account: Account, machines: Sequence[Machine]) -> None:

@@ -22,7 +22,16 @@ from infra.program.stack import Stack
 from node import rpc
 from node.processes import CALLER_VARIABLE, end_with_parent
 from operations.local.benchmark import cancel, environment, stage, tool
-from operations.local.cluster import cloud_down, cloud_up, head_down, head_up, look, publish, terminate_nodes
+from operations.local.cluster import (
+    cloud_down,
+    cloud_up,
+    guard,
+    head_down,
+    head_up,
+    look,
+    publish,
+    terminate_nodes,
+)
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "look": look,
@@ -30,6 +39,7 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "cloud-down": cloud_down,
     "publish": publish,
     "head-up": head_up,
+    "guard": guard,
     "head-down": head_down,
     "terminate-nodes": terminate_nodes,
     "stage": stage,

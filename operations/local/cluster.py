@@ -6,10 +6,12 @@ Every function is idempotent, because an interrupted `up` runs it again. Progres
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ from node.bootstrap.vm import state_guard
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
 from node.published import read_settings
+from node.slurm.environment import without_slurm
+from operations import guard as guards
+from operations import programs
+from operations.access import TOOL
 from operations.local import containers, machine_access, names, system_packages
 from operations.local.agent import (
     agent_answers,
@@ -41,6 +47,7 @@ from operations.local.run_directory import RunDirectory, user
 from operations.waiting import attempts
 
 HEAD_START_SECONDS = 120.0
+STATUS_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 ENDED = ("ready", "failed")
 """The states of a boot that has come to its end."""
@@ -118,6 +125,13 @@ def publish(stack: Stack) -> dict[str, Any]:
     if run.containers:
         if problem := containers.state_problem(design):
             raise UserError(problem, EXIT_REFUSED, code="containers.not-possible")
+        if design.backup is not None and not Path(design.backup.bucket).is_dir():
+            raise UserError(
+                f"controller.backup.bucket: there is no folder {design.backup.bucket} here: make it, best "
+                "on another disk and with mode 700, or name another one",
+                EXIT_REFUSED,
+                code="backup.no-folder",
+            )
         layers = containers.ensure_image(design, say)
         containers.image_plan(design, layers).write(run.path)
     write_file(
@@ -152,12 +166,39 @@ def head_up(stack: Stack) -> dict[str, Any]:
     for host in (head, *login):
         _wait_for_boot(run, host)
     site = settings.site
-    return {
+    facts = {
+        "id": run.path.name,
+        "login_ssh": shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--outputs", str(run.outputs)]),
         "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
         "controller": f"{site.controller_address}:{site.slurmctld_port}",
         "scheduler_version": run.report(head.name)["facts"]["slurm"],
         "shared": site.shared,
     }
+    _write_outputs(run, settings.design, facts)
+    return facts
+
+
+def _write_outputs(run: RunDirectory, design: ClusterDesign, facts: Mapping[str, str]) -> None:
+    """Write the `cluster` output for `./cluster --outputs`, which needs no stack file and no engine.
+
+    The engine's own output also has the benchmark.
+    """
+    # A repair runs outside of the engine, and leaves the file as it is.
+    if (cluster_id := os.environ.get("CLUSTER_ID")) is None:
+        return
+    # Imported here, because few heads need it.
+    from infra.outputs.publish import Deployed, build
+
+    deployed = Deployed(
+        id=cluster_id,
+        login_address=facts["login"],
+        login_machine=facts["id"],
+        login_ssh=facts["login_ssh"],
+        controller_address=facts["controller"],
+        scheduler_version=facts["scheduler_version"],
+        shared=facts["shared"],
+    )
+    write_file(run.outputs, json.dumps(build(design, deployed), indent=1).encode())
 
 
 def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:
@@ -270,6 +311,23 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     current = run.current()
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
     return _published(run)
+
+
+def guard(stack: Stack) -> dict[str, Any]:
+    """Fail if the cluster has jobs, or does not answer. Without a controller none can run."""
+    run = RunDirectory.of(stack)
+    if machine_access.is_up(run) and not controller_is_dead(run):
+        guards.check(lambda: _status(run))
+    return {}
+
+
+def _status(run: RunDirectory) -> str:
+    command = machine_access.command(run, [TOOL, "status"])
+    env = without_slurm(os.environ) | command.env
+    done = programs.capture(command.argv, env=env, seconds=STATUS_SECONDS)
+    if done.failed:
+        raise UserError(done.err.strip() or f"status {done.status}", code="tool.failed")
+    return done.out
 
 
 def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:

@@ -65,7 +65,14 @@ def image_plan(design: ClusterDesign, parts: list[Path]) -> BootPlan:
         for role in roles
     }
     state = design.state()
-    return BootPlan(tuple(map(str, parts)), texts, {}, state.size_gib if state is not None else None)
+    backup = design.backup
+    return BootPlan(
+        tuple(map(str, parts)),
+        texts,
+        {},
+        state.size_gib if state is not None else None,
+        backup.bucket if backup is not None else None,
+    )
 
 
 def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:

@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 
 from infra.errors import UserError
+from infra.program import folders
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader
 from node.bootstrap.report import was_ready
 from node.model import SHARED
 from node.processes import ProcessId
-from operations.access import TOOL, Command, Files, Inside
+from operations.access import TOOL, Command, Files, Inside, StackUp
 from operations.local.run_directory import RunDirectory, user
 
 HEAD = "controller"
@@ -20,6 +21,20 @@ MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 OWN_PATH = f"/opt/slurm-stacks/current/bin:/usr/local/bin:/usr/bin:/bin:{MACHINE_COMMAND_PATH}"
 PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
 """Variables of the caller that are passed on, as ssh does; the others belong to another machine."""
+
+
+def run_directory(up: StackUp) -> RunDirectory:
+    """Return the run directory of a cluster that may be up.
+
+    Raises:
+        UserError: Exit 3. The directory is not ours to read.
+    """
+    if up.published is None:
+        return RunDirectory.of(up.stack)
+    login = up.published.cluster.login
+    if login is None or login.access is None:
+        raise ValueError("the outputs of a cluster without a login machine")
+    return RunDirectory(folders.check_run_dir_of(login.access.machine))
 
 
 def is_up(run: RunDirectory) -> bool:

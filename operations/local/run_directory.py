@@ -148,6 +148,11 @@ class RunDirectory:
         return self.path / "bucket"
 
     @property
+    def outputs(self) -> Path:
+        """The file with the cluster's output, for `./cluster --outputs`."""
+        return self.path / "outputs.json"
+
+    @property
     def apps(self) -> Path:
         return self.path / "apps"
 

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.bench.node_boot --boots 4 --against ../other --units
     .venv/bin/python -m tests.bench.node_boot --releases bookworm bookworm-source trixie forky
+    .venv/bin/python -m tests.bench.node_boot --boots 8 --accounting process
 
 It needs root. It brings up the stack of container machines from this checkout, and with `--against` a second
 one from another checkout, boots a node of each in turn, so that both meet the same load, and removes them.
@@ -9,6 +10,9 @@ With `--releases` there is a stack of this checkout for each of tests/cluster/te
 prints a line for each boot: the moments in seconds after `sbatch`, the CPU seconds that the node's processes
 have taken by the script's start, and the machine's load. `--units` adds the slowest parts of each boot, as
 systemd and cloud-init report them.
+
+With `--accounting` it compares heads instead of nodes, with and without accounting, of process or container
+machines: the seconds of their first boot and of further ones, and the memory that MariaDB and slurmdbd take.
 """
 
 from __future__ import annotations
@@ -25,10 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from localcloud import nspawn
+from node.model import CONTAINER, PROCESS
 from node.processes import ProcessId, descendants
 from operations.local.run_directory import RunDirectory
-from tests.bench.figures import ROOT, in_turns, parser
+from tests.bench.figures import ROOT, in_turns, parser, ratios, spread
 from tests.support.checkout import Checkout, until
+from tests.support.mishaps import end
 
 MOST = 16
 PRINTS = r"^this, median of \d+: .*script \d+\.\d\d.*(?s:.)*^left behind: nothing$"
@@ -36,10 +42,10 @@ STACK = """
 config:
   slurm-stacks:cluster:
     provider: local
-    local: {{isolation: container{suite}}}
+    local: {{isolation: {isolation}{suite}}}
     partitions:
       - {{name: debug, instance_type: local.small, nodes: {{max: {most}}}, default: true}}
-    slurm: {{suspend_time: 600{source}}}
+    slurm: {{suspend_time: 600{slurm}}}
   slurm-stacks:benchmark: {{enabled: false}}
 """
 SOURCE = "-source"
@@ -57,11 +63,16 @@ def options() -> argparse.ArgumentParser:
     arguments.add_argument("--against", type=Path, help="another checkout")
     arguments.add_argument("--releases", nargs="+", metavar="SUITE", help=f"suites, also SUITE{SOURCE}")
     arguments.add_argument("--units", action="store_true", help="the slowest parts too")
+    arguments.add_argument(
+        "--accounting", choices=(PROCESS, CONTAINER), help="heads with and without accounting"
+    )
     return arguments
 
 
 def main() -> int:
     chosen = options().parse_args()
+    if chosen.accounting:
+        return heads(chosen.accounting, chosen.boots)
     kinds = {name: (stack(name), ROOT) for name in chosen.releases or ()} or {"this": (stack(), ROOT)}
     if chosen.against:
         kinds["other"] = (stack(), chosen.against.resolve())
@@ -87,12 +98,64 @@ def main() -> int:
     return 1 if left else 0
 
 
-def stack(release: str = "") -> str:
-    """Return the stack file of a release, or of this machine's own."""
+def heads(isolation: str, boots: int) -> int:
+    """Boot heads with and without accounting in turns, and print how long that takes and how much memory."""
+    texts = {"without": "", "with": ", accounting: true"}
+    with tempfile.TemporaryDirectory() as folder:
+        checkouts = {
+            name: Checkout(Path(folder) / name, stack(isolation=isolation, slurm=text))
+            for name, text in texts.items()
+        }
+        first: dict[str, float] = {}
+        later: dict[str, list[float]] = {name: [] for name in checkouts}
+        try:
+            for name, checkout in checkouts.items():
+                checkout.cluster("up", check=True, timeout=4800)
+                first[name] = head_seconds(RunDirectory(checkout.run_directory))
+            for number, name in in_turns(list(checkouts), boots):
+                run = RunDirectory(checkouts[name].run_directory)
+                end(record(run, "controller")["process"]["pid"])
+                checkouts[name].cluster("up", check=True, timeout=600)
+                later[name].append(head_seconds(run))
+                print(f"{name} {number}: {later[name][-1]:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
+            memory = rss(RunDirectory(checkouts["with"].run_directory))
+        finally:
+            left = [line for checkout in checkouts.values() for line in checkout.close()]
+    for name, seconds in later.items():
+        print(f"{name} accounting: first boot {first[name]:.2f} s, later {spread(seconds, 2)} s")
+    print(f"ratio of later boots {spread(ratios(later['with'], later['without']), 2)}")
+    print(f"memory, MiB: {', '.join(f'{name} {mib:.0f}' for name, mib in memory.items())}")
+    print(f"left behind: {left or 'nothing'}")
+    return 1 if left else 0
+
+
+def head_seconds(run: RunDirectory) -> float:
+    """Return the seconds that the steps of the controller's last boot took."""
+    report = run.report("controller")
+    return float(max(step["started"] + step["seconds"] for step in report["steps"]) - report["started"])
+
+
+def rss(run: RunDirectory) -> dict[str, float]:
+    """Return the memory of the accounting's daemons in MiB."""
+    found: dict[str, float] = {}
+    for pid in run.pids():
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        if name in ("mariadbd", "slurmdbd"):
+            found[name] = os.sysconf("SC_PAGESIZE") * stat(pid)[21] / 2**20
+    return found
+
+
+def stack(release: str = "", isolation: str = CONTAINER, slurm: str = "") -> str:
+    """Return the stack file of a release, or of this machine's own.
+
+    Args:
+        slurm: more of the section `slurm`.
+    """
     suite = release.removesuffix(SOURCE)
     return STACK.format(
         suite=f", suite: {suite}" if suite else "",
-        source=", source: debian-13" if release.endswith(SOURCE) else "",
+        slurm=", source: debian-13" if release.endswith(SOURCE) else slurm,
+        isolation=isolation,
         most=MOST,
     )
 

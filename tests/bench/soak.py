@@ -2,13 +2,18 @@
 
     .venv/bin/python -m tests.bench.soak --minutes 30
     .venv/bin/python -m tests.bench.soak --minutes 30 --machines container --faults kill,freeze --seed 5
+    .venv/bin/python -m tests.bench.soak --minutes 30 --machines container --lose-head 300
 
 It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
-machines, and kills daemons. Then it removes all faults, waits until the queue is empty, and checks that
+machines, and kills daemons. With --lose-head it ends the controller and deletes its root disk every so many
+seconds, and `./cluster up` makes another one, which takes over its disk with Slurm's state. Then it removes
+all faults, waits until the queue is empty, and checks that
 
 - every job is accounted for: completed, cancelled by us, or ended with its machine where it asked for that;
 - every run that was cut off was cut off by a fault of this program, of its job or of its machine;
+- what had run to its end ran again only where Slurm queued it again because of such a fault;
+- the accounting of container machines has the end of every job;
 - no machine and no process is left, every node is idle and off, and there were never too many machines.
 
 It prints the seed and, every 10 s, what is going on. It exits 1 with the findings and the folder of the logs.
@@ -21,6 +26,7 @@ import random
 import sys
 from pathlib import Path
 
+from node.model import CONTAINER, PROCESS
 from tests.bench.figures import parser
 from tests.support.soak.faults import ALL_KINDS, KINDS
 from tests.support.soak.harness import Options, soak
@@ -34,11 +40,17 @@ def options() -> argparse.ArgumentParser:
         "--minutes", type=float, default=2.0, help="of jobs and faults, before the queue empties"
     )
     arguments.add_argument("--seed", type=int, help="the same choices again; times still differ")
-    arguments.add_argument("--machines", choices=("process", "container"), default="process")
+    arguments.add_argument("--machines", choices=(PROCESS, CONTAINER), default=PROCESS)
     arguments.add_argument(
         "--faults",
         default="all",
         help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: container only",
+    )
+    arguments.add_argument(
+        "--lose-head",
+        type=float,
+        metavar="SECONDS",
+        help="lose the controller every so often; container only",
     )
     arguments.add_argument(
         "--drain", type=float, default=300.0, help="seconds that the queue may take to empty"
@@ -49,15 +61,23 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     chosen = options().parse_args()
-    every = ALL_KINDS if chosen.machines == "container" else KINDS
+    every = ALL_KINDS if chosen.machines == CONTAINER else KINDS
     kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in every]:
         options().error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")
     if chosen.logs is not None and chosen.logs.exists():
         options().error(f"--logs: {chosen.logs} exists already: name a new folder")
+    if chosen.lose_head is not None and chosen.machines != CONTAINER:
+        options().error(
+            "--lose-head: process machines have no disk for Slurm's state; add --machines container"
+        )
     seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
     try:
-        found = soak(Options(chosen.minutes * 60, seed, chosen.drain, chosen.machines, kinds, chosen.logs))
+        found = soak(
+            Options(
+                chosen.minutes * 60, seed, chosen.drain, chosen.machines, kinds, chosen.logs, chosen.lose_head
+            )
+        )
     except KeyboardInterrupt:
         print("interrupted: the cluster is gone, the logs are kept", file=sys.stderr)
         return 130

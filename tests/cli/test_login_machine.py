@@ -226,7 +226,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
-        "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
+        "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
         "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
@@ -235,18 +235,18 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
 
 
 def test_the_way_in_keeps_the_callers_path_and_adds_slurms(
-    tmp_path: Path, run: RunDirectory, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    up: StackUp, run: RunDirectory, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool("")
     monkeypatch.setenv("PATH", "/mine:/usr/bin")
-    command = LocalProvider().access(Stack(tmp_path, "test"), {}, ["squeue", "--me"], tty=False)
+    command = LocalProvider().access(up, ["squeue", "--me"], tty=False)
     assert command.argv == ["squeue", "--me"]
     path = command.env["PATH"].split(":")
     assert path[0] == str(run.tool.parent), "the cluster's own tool first"
     assert path[1:3] == ["/mine", "/usr/bin"]
     assert "/usr/sbin" in path
     monkeypatch.delenv("SHELL", raising=False)
-    assert LocalProvider().access(Stack(tmp_path, "test"), {}, [], tty=True).argv == ["/bin/sh"]
+    assert LocalProvider().access(up, [], tty=True).argv == ["/bin/sh"]
 
 
 def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:

@@ -231,7 +231,7 @@ def test_the_command_passes_its_words_on(
     tmp_path: Path, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(cli, "load_up", lambda stack: stack.name)
+    monkeypatch.setattr(cli, "load_up", lambda stack, outputs: stack.name)
     monkeypatch.setattr(logs, "show", lambda *given, **options: seen.append((given, options)) or 3)  # type: ignore[func-returns-value]
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(tmp_path))
     for words in ([], ["debug-1", "-n", "5"], ["12", "-f", "--stack", "other"]):

@@ -52,7 +52,7 @@ class Engine:
     def outputs(self) -> dict[str, Any]:
         return self.known
 
-    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without the benchmark")
         return {"login_ssh": "./cluster ssh"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from infra.program import locations
 from infra.program.stack import Stack
 from tests.support import sentences
 from tests.support.checkout import ROOT
+from tests.support.fake_pulumi import called, install
 from tests.support.provider_checks import refused
 from tests.support.stack_values import values
 from tests.support.tiny_project import make
@@ -40,6 +40,7 @@ class Engine:
         self._stack = stack
         self._did = did
         self.fails: UserError | None = None
+        self.lost: tuple[str, ...] = ()
 
     def outputs(self) -> dict[str, Any]:
         return {}
@@ -61,8 +62,9 @@ class Engine:
             on_event(ResourceDone(one["urn"], one["name"], one["type"], "created", 0.0))
         return Summary({"created": len(declared), "unchanged": 1})
 
-    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self._did.append("up")
+        self.lost = lost
         return {}
 
 
@@ -77,7 +79,9 @@ class Provider(AwsProvider):
     def check_changes(self, *_arguments: Any, **_options: Any) -> CheckedChanges:
         self._did.append("hold partitions")
         return CheckedChanges(
-            end_jobs=lambda: self._did.append("end jobs"), release=lambda: self._did.append("release")
+            end_jobs=lambda: self._did.append("end jobs"),
+            release=lambda: self._did.append("release"),
+            lost=("controller",),
         )
 
     def prepare(self, *_arguments: Any) -> None:
@@ -135,6 +139,7 @@ def test_what_the_provider_accepts_is_made_and_jobs_end_only_then(scene: Scene) 
     assert scene.did == [
         "hold partitions", "preview without the benchmark", "prepare", "end jobs", "up",
     ]  # fmt: skip
+    assert scene.engine.lost == ("controller",), "the engine gets to know which machines are gone"
     made = len(plan(scene.stack)["resources"])
     assert f"the provider accepts it: create {made}\n" in scene.said
     assert "created" not in scene.said, "nothing is, as yet"
@@ -158,55 +163,9 @@ REFUSED = (
     "Examine values at 'e.updatePolicy.jobExecutionTimeoutMinutes'."
 )
 URN = "urn:pulumi:t::tiny::aws:batch/computeEnvironment:ComputeEnvironment::e"
-CLI = """\
-#!{python} -IS
-# The Pulumi CLI as the SDK calls it, with the event log of its version 3.200.
-import json, os, pathlib, sys
-words = [word for word in sys.argv[1:] if word != "--non-interactive"]
-with open({calls!r}, "a") as log:
-    log.write(json.dumps([words, os.environ.get("{kept}")]) + "\\n")
-if words[0] == "version":
-    print("v3.200.0")
-elif words[0] == "preview":
-    file = pathlib.Path(words[words.index("--event-log") + 1])
-    file.write_text("".join(json.dumps(event) + "\\n" for event in json.loads({events!r})))
-    sys.exit({status})
-elif words[:2] == ["stack", "export"]:
-    print(json.dumps({{"version": 3, "deployment": {{"resources": [{{"urn": {job!r}}}]}}}}))
-elif words[:2] == ["stack", "output"]:
-    print("{{}}")
-"""
 CHANGES = {"create": 2, "same": 1}
 SUMMARY = {"maybeCorrupt": False, "durationSeconds": 1, "resourceChanges": CHANGES, "PolicyPacks": {}}
 JOB = "urn:pulumi:t::tiny::slurm-stacks:index:Benchmark$command:local:Command::a-benchmark-job"
-
-
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]], status: int) -> Path:
-    """Put such a CLI on PATH. Returns the file with its calls."""
-    import sys
-
-    program = folder / "bin" / "pulumi"
-    program.parent.mkdir(exist_ok=True)
-    calls = folder / "calls"
-    ended = [*events, {"cancelEvent": {}}]
-    numbered = [{"sequence": number, "timestamp": 0, **event} for number, event in enumerate(ended)]
-    program.write_text(
-        CLI.format(
-            python=sys.executable, calls=str(calls), events=json.dumps(numbered), status=status, job=JOB,
-            kept="SLURM_STACKS_KEPT_BENCHMARK",
-        )
-    )  # fmt: skip
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("PULUMI_HOME", str(folder / "pulumi-home"))
-    for variable in ("PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
-    return calls
-
-
-def called(file: Path, verb: str) -> list[tuple[list[str], str | None]]:
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [(words, kept) for words, kept in lines if words[0] == verb]
 
 
 def test_the_sdks_preview_says_what_the_provider_refuses_and_leaves_no_stack_behind(
@@ -251,7 +210,7 @@ def test_the_sdks_preview_leaves_out_what_up_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = make(tmp_path, monkeypatch).write("command('a')")
-    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], 0)
+    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], resources=[{"urn": JOB}])
     found = PulumiRunner(tiny.stack, local=False).preview(benchmark=False)
     assert found.counts == {"created": 2, "unchanged": 1}
     ((words, kept),) = called(calls, "preview")

@@ -11,13 +11,20 @@ from cli import slurm_release
 from cli.console.status import show_release
 from cli.doctor import general
 from cli.doctor.finding import Severity
-from infra.config import load_file
+from infra.config import StackConfig, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
+from infra.program.stack import Stack
 from node.model import ClusterDesign, Package
 from node.slurm import packaged
+from operations.access import StackUp
 
 ROOT = Path(__file__).parents[2]
+STACK = Stack(ROOT, "test")
+
+
+def of_file(config: StackConfig) -> StackUp:
+    return StackUp.of(STACK, config)
 
 
 def of(stack: str) -> ClusterDesign:
@@ -47,7 +54,7 @@ def test_a_slurm_that_is_built_counts_as_the_package_that_it_is_built_from() -> 
     assert lines == []
     config = load_file(ROOT / "Pulumi.aws-gpu.yaml")
     there = {"slurm": {"version": "24.11.5-4+deb13u1", "suite": "noble"}}
-    assert slurm_release.running(config, there) == (name, [])
+    assert slurm_release.running(of_file(config), there) == (name, [])
 
 
 def test_the_release_of_the_users_own_packages_is_not_known_before_they_are_there() -> None:
@@ -92,19 +99,21 @@ def test_the_doctor_warns_of_each_advisory_with_its_cure() -> None:
 def test_the_status_is_about_the_package_that_the_controller_has(capsys: pytest.CaptureFixture[str]) -> None:
     config = load_file(ROOT / "Pulumi.gcp-cpu.yaml")
     late = {"slurm": {"version": "24.11.5-4", "suite": "trixie"}}
-    name, lines = slurm_release.running(config, late)
+    name, lines = slurm_release.running(of_file(config), late)
     assert "published advisories open" in name
     assert {line.split()[2] for line in lines} >= {"CVE-2026-65107", "CVE-2026-65138"}
-    assert len(slurm_release.running(None, late)[1]) > len(lines), "without a stack file all are named"
+    assert len(slurm_release.running(StackUp(STACK, "gcp"), late)[1]) > len(lines), (
+        "without a stack file all are named"
+    )
     show_release(name, lines)
     printed = " ".join(capsys.readouterr().out.split())
     assert "CVE-2026-65107" in printed
     assert "24.11.5-4 of Debian 13" in printed
     here = load_file(ROOT / "Pulumi.local.yaml")
-    name, lines = slurm_release.running(here, late)
+    name, lines = slurm_release.running(of_file(here), late)
     assert "published advisories open" in name
     assert lines == [], "plan and doctor name them"
     unknown = {"slurm": {"version": None, "suite": None}}
-    assert slurm_release.running(config, unknown) == ("", [])
+    assert slurm_release.running(of_file(config), unknown) == ("", [])
     built = {"slurm": {"version": "25.11.8-1", "suite": "plucky"}}
-    assert "25.11.8-1 of plucky), maintained by SchedMD" in slurm_release.running(config, built)[0]
+    assert "25.11.8-1 of plucky), maintained by SchedMD" in slurm_release.running(of_file(config), built)[0]

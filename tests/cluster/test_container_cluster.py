@@ -22,6 +22,7 @@ import pytest
 from localcloud import volumes
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
+from node.backup import archive
 from operations.access import TOOL
 from operations.local import containers, machine_access
 from operations.local.run_directory import RunDirectory
@@ -273,6 +274,26 @@ def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_q
     cluster.execute("touch", "goes-on")
     until(lambda: job(cluster, number) == "COMPLETED", 120, "the job")
     assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"
+
+
+def test_a_backup_is_taken_while_jobs_go_on(cluster: Checkout, tmp_path: Path) -> None:
+    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
+    file = tmp_path / "mine.backup.tar"
+    told = json.loads(cluster.cluster("backup", str(file), "--json", check=True).stdout)
+    assert told["file"] == str(file)
+    content = tmp_path / "content"
+    manifest = archive.read(file, content)
+    assert (manifest.accounting, manifest.as_json()) == (True, told["backup"])
+    archive.unpack(content, tmp_path / "new")
+    assert "CREATE TABLE `" in (tmp_path / "new" / "accounting.sql").read_text()
+    script = tmp_path / "new" / "state" / f"hash.{int(held) % 10}" / f"job.{held}" / "script"
+    assert "\ntrue\n" in script.read_text()
+    assert (tmp_path / "new" / "state" / "clustername").read_text().split() == ["test"]
+    assert job(cluster, held) == "PENDING"
+    # It is no new cluster, so nothing is restored into it.
+    refused = cluster.cluster("restore", str(file))
+    assert (refused.returncode, "[restore.not-empty]" in refused.stderr) == (3, True)
+    cluster.execute("scancel", held)
 
 
 @pytest.mark.wide

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from localcloud import nspawn, volumes
-from localcloud.containers import BootPlan, disk_folder, leftovers, state_image
+from localcloud import volumes
+from localcloud.containers import disk_folder, leftovers
 from localcloud.machines import CONTROLLER
-from node import rpc
-from node.processes import ProcessId
-from operations.local import containers, machine_access
+from node.bootstrap.vm.state_guard import LOST_SECONDS
+from operations.local import containers
 from operations.local.run_directory import RunDirectory
+from tests.support import lost_head
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import Command, end, until_saved
-from tests.support.private_mounts import EXT4_SHUTDOWN, WITHOUT_LOG
 
 # The first test makes the machines' image where there is none.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.wide]
@@ -92,44 +86,8 @@ def home(cluster: Checkout) -> Path:
     return cluster.run_directory / "shared" / "root"
 
 
-def controller(cluster: Checkout) -> dict[str, Any]:
-    """Return the local cloud's record of the controller."""
-    machines = rpc.call(str(RunDirectory(cluster.run_directory).agent_socket), "inspect", 10.0)["machines"]
-    (record,) = [one for one in machines if one["tags"]["role"] == CONTROLLER]
-    return dict(record)
-
-
-def daemons(cluster: Checkout) -> list[str]:
-    """Return which of the daemons that write to the controller's disk run."""
-    names = ("slurmctld", "slurmdbd", "mariadbd")
-    machine = ProcessId(**controller(cluster)["process"])
-    return [name for name in names if nspawn.execute(machine, "pgrep", "--exact", name).status == 0]
-
-
-def take_the_disk_away(cluster: Checkout) -> None:
-    """Let the controller's disk answer no more. What was not written through to it is lost."""
-    pid = machine_access.controller(RunDirectory(cluster.run_directory))
-    handle = os.open(f"/proc/{pid}/root/state", os.O_RDONLY)
-    try:
-        fcntl.ioctl(handle, EXT4_SHUTDOWN, WITHOUT_LOG)
-    finally:
-        os.close(handle)
-
-
-def lose_the_controller(cluster: Checkout) -> None:
-    """End the controller at once, and delete its root disk. Its successor has another image."""
-    run = RunDirectory(cluster.run_directory)
-    end(controller(cluster)["process"]["pid"])
-    until(lambda: volumes.attached(state_image(run.path)) == [], 60, "the disk, which nobody has")
-    folder = disk_folder(run.path, "controller")
-    for part in folder.iterdir():
-        if part.name != "log":
-            shutil.rmtree(part)
-    layer = run.path / "cloud" / f"layer-{time.monotonic_ns()}"
-    (layer / "etc").mkdir(parents=True)
-    (layer / "etc" / "another-image").touch()
-    plan = BootPlan.read(run.path)
-    dataclasses.replace(plan, layers=(str(layer), *plan.layers)).write(run.path)
+def run_of(cluster: Checkout) -> RunDirectory:
+    return RunDirectory(cluster.run_directory)
 
 
 def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> None:
@@ -149,12 +107,12 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
     cluster.execute("scontrol", "create", "reservation", "reservationname=mine", *at)
     cluster.execute("scontrol", "update", "nodename=debug-5", "state=drain", "reason=by hand")
-    keys = RunDirectory(cluster.run_directory).report("controller")["host_keys"]
+    keys = run_of(cluster).report("controller")["host_keys"]
     assert keys
     until(lambda: recorded(cluster, wide[0]) == [("RUNNING", "0:0")], 120, "the records")
     until_saved(cluster)
 
-    lose_the_controller(cluster)
+    lost_head.lose(run_of(cluster))
     lost = time.monotonic()
     # This job ends while nobody schedules: its nodes report that later.
     (home(cluster) / "go-b").touch()
@@ -164,7 +122,7 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     assert away <= 60, told
 
     assert "another-image" in cluster.execute("ls", "/etc"), "it is another machine"
-    assert RunDirectory(cluster.run_directory).report("controller")["host_keys"] == keys
+    assert run_of(cluster).report("controller")["host_keys"] == keys
     now = states(cluster)
     assert {job: now[job] for job in running if job != wide[1]} == dict.fromkeys(
         [wide[0], single, f"{array}_3"], "RUNNING"
@@ -192,14 +150,14 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
 def test_a_controller_that_loses_its_disk_stops_and_another_one_takes_over(cluster: Checkout) -> None:
     held = submit(cluster, "--hold", script="true")
     until_saved(cluster)
-    assert daemons(cluster) == ["slurmctld", "slurmdbd", "mariadbd"]
-    before = controller(cluster)["id"]
-    take_the_disk_away(cluster)
-    until(lambda: not daemons(cluster), 120, "the end of the daemons")
-    assert controller(cluster)["id"] == before, "the machine is there"
+    old = lost_head.controller(run_of(cluster))
+    assert lost_head.daemons(old) == [*lost_head.DAEMONS]
+    lost_head.take_the_disk_away(old)
+    until(lambda: not lost_head.daemons(old), 120, "the end of the daemons")
+    assert lost_head.controller(run_of(cluster))["id"] == old["id"], "the machine is there"
     told = cluster.cluster("up", check=True).stderr
     assert "the controller has lost the disk with Slurm's state" in told
-    assert controller(cluster)["id"] != before
+    assert lost_head.controller(run_of(cluster))["id"] != old["id"]
     assert states(cluster)[held] == "PENDING"
     cluster.execute("scancel", held)
 
@@ -208,7 +166,7 @@ def test_a_takeover_that_dies_in_the_middle_is_continued(cluster: Checkout) -> N
     held = submit(cluster, "--hold", script="true")
     until_saved(cluster)
     for step in ("disks", "slurm"):
-        lose_the_controller(cluster)
+        lost_head.lose(run_of(cluster))
         command = Command(cluster, "up")
         command.until_said(f"controller: {step}")
         # The machine that it started boots on. The first one is lost in its boot, the second one is found.
@@ -218,6 +176,56 @@ def test_a_takeover_that_dies_in_the_middle_is_continued(cluster: Checkout) -> N
     cluster.execute("scancel", held)
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["cut off", "frozen"])
+def test_a_controller_that_comes_back_behind_its_successor_is_no_second_one(
+    cluster: Checkout, frozen: bool
+) -> None:
+    run, script = run_of(cluster), "frozen" if frozen else "cut"
+    job = submit(cluster, "-N2", script=WAITS.format(name=script, status=3))
+    until(lambda: states(cluster).get(job) == "RUNNING", 240, "the job", 0.5)
+    held = submit(cluster, "--hold", script="true")
+    until(lambda: recorded(cluster, held) == [("PENDING", "0:0")], 120, "its record", 0.5)
+    until_saved(cluster)
+    old, begun = lost_head.controller(run), len((run.cloud / "agent.log").read_text())
+    run.call("fault", 20.0, action="freeze" if frozen else "cut", node=CONTROLLER)
+    since = time.monotonic()
+    # Nobody can have the disk meanwhile: the cloud attaches it to one machine.
+    lost_head.launch_beside(run, old)
+    said = run.cloud / "agent.log"
+    until(lambda: "one machine has it at a time" in said.read_text()[begun:], 120, "the refusal", 0.5)
+    until(lambda: [one["id"] for one in lost_head.controllers(run)] == [old["id"]], 60, "its end", 0.5)
+
+    lost_head.detach_by_force(run, old)
+    lost_head.launch_beside(run, old)
+    until(lambda: run.report(CONTROLLER).get("state") in ("ready", "failed"), 240, "the successor", 0.5)
+    assert run.report(CONTROLLER)["state"] == "ready", run.report(CONTROLLER)
+    _, new = lost_head.controllers(run)
+    until(lambda: lost_head.execute(new, "scontrol", "ping"), 60, "its slurmctld", 0.5)
+    assert lost_head.daemons(new) == [*lost_head.DAEMONS]
+
+    if frozen:
+        # Longer than the guard waits for a disk: it then kills the daemons before it asks the disk.
+        time.sleep(max(0.0, since + LOST_SECONDS + 5 - time.monotonic()))
+    lost_head.come_back(run, old)
+    until(lambda: not lost_head.daemons(old), 120, "the end of the old one's daemons", 0.5)
+    for name in ("slurmctld", "slurmdbd", "elastic"):
+        lost_head.execute(old, "systemctl", "start", f"slurm-stacks-{name}")
+    time.sleep(5)
+    assert lost_head.daemons(old) == [], "they do not start"
+    assert lost_head.daemons(new) == [*lost_head.DAEMONS]
+    log = disk_folder(run.path, f"former-{old['id']}") / "log" / "state.log"
+    assert "this machine does not hold the disk with Slurm's state any more" in log.read_text()
+    lost_head.end_former(run, old)
+
+    now = states(cluster)
+    assert (now[job], now[held]) == ("RUNNING", "PENDING")
+    (home(cluster) / f"go-{script}").touch()
+    until(lambda: recorded(cluster, job) == [("FAILED", "3:0")], 240, "the job's end", 0.5)
+    assert (home(cluster) / script).read_text().split() == ["began", "ended"], "it ran once"
+    cluster.execute("scancel", held)
+    cluster.cluster("up", check=True)
+
+
 def test_ten_power_cuts_in_a_write_lose_nothing_that_was_saved(cluster: Checkout) -> None:
     saved: list[str] = []
     for _ in range(10):
@@ -225,8 +233,9 @@ def test_ten_power_cuts_in_a_write_lose_nothing_that_was_saved(cluster: Checkout
         until_saved(cluster)
         # The disk stops in the middle of what slurmctld and MariaDB are writing.
         submit(cluster, "--array=0-50", "--hold", script="true")
-        take_the_disk_away(cluster)
-        end(controller(cluster)["process"]["pid"])
+        old = lost_head.controller(run_of(cluster))
+        lost_head.take_the_disk_away(old)
+        end(old["process"]["pid"])
         cluster.cluster("up", check=True)
         now = states(cluster)
         assert {job: now.get(job) for job in saved} == dict.fromkeys(saved, "PENDING")
@@ -251,7 +260,7 @@ def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
         assert "/state is new: applied to the running cluster" in told
         assert len(volumes.attached(cluster.run_directory)) == 1
         assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
-        lose_the_controller(cluster)
+        lost_head.lose(run_of(cluster))
         cluster.cluster("up", check=True)
         assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
         (home(cluster) / "go-a").touch()

@@ -18,16 +18,17 @@ from pulumi.runtime import config as pulumi_config
 
 from component.arguments import FORMS, Form, Given, Program, checked, read
 from component.construction import TOKEN, construct
-from infra.config import ConfigError, load_file
+from infra.config import ConfigError, argument_names, load_file
 from infra.config.load import CLUSTER
 from infra.program import mode
 from infra.program.stand_ins import MARK
-from tests.component.test_component_schema import SHIPPED, in_schema
+from tests.component.test_component_schema import SHIPPED
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.component_program import (
     CPU,
     NODES,
+    PRINTED,
     PUBLIC,
     SMALL,
     VPC,
@@ -40,6 +41,7 @@ from tests.support.component_program import (
     known,
     unknown,
 )  # fmt: skip
+from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, run
 
 # --- several clusters in one program -----------------------------------------------------------------------
@@ -66,11 +68,34 @@ def test_two_local_clusters_have_run_folders_of_their_own(
     try:
         local = {"provider": "local", "partitions": [{"name": "debug", "instanceType": "local.small"}]}
         monkeypatch.setattr("infra.program.owner.claim_in_program", lambda stack: None)
-        made = declared({"one": lambda: local, "two": lambda: local})
+        seen: dict[str, Any] = {}
+        made = declared({"one": lambda: local, "two": lambda: local}, seen=seen)
     finally:
         mode.FOLDER.reset(mode_token)
     stacks = {made.inputs(f"{name}-head")["create"].rpartition("--stack ")[2] for name in ("one", "two")}
     assert stacks == {"test.one", "test.two"}
+    # No stack file says how to log in, so the head's command writes the outputs.
+    assert seen["one"]["loginSsh"] == PRINTED["login_ssh"]
+    assert seen["one"]["cluster"]["login"]["access"] == {
+        "mode": "local", "user": None, "key": None, "machine": PRINTED["id"],
+    }  # fmt: skip
+    assert made.inputs("one-head")["environment"]["CLUSTER_ID"] == "x"
+
+
+def test_a_guard_must_go_before_what_holds_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is deleted first, in a destroy and with another queue (tests/engine/test_engine_component.py)."""
+    # The mocks submit no job.
+    monkeypatch.setattr("infra.slurm_cluster.publish.of", lambda *_: {})
+    benchmark = {"nodes": 1.0}
+    made = declared({"train": lambda: {**SMALL, "benchmark": benchmark}})
+    guard = made.inputs("train-guard")
+    assert operation_words(guard, "delete") == ["operations.ssh", "guard", "--tool=slurm-stacks"]
+    assert guard["triggers"] == ["train-head-controller-id"], "the queue is on the controller's disk"
+    assert "create" not in guard
+    assert "update" not in guard
+    kept = declared({"train": lambda: {**SMALL, "controller": {"state": "kept"}}})
+    assert kept.inputs("train-guard")["triggers"] == ["train-storage-state-id"]
+    assert made.after("train-guard") >= {"train-head-controller", "train-ready", "train-benchmark-job"}
 
 
 def test_the_outputs_are_those_of_a_stack() -> None:
@@ -173,7 +198,7 @@ def test_the_arguments_of_a_component_are_those_of_a_stack_file(file: Path) -> N
     values = yaml.safe_load(file.read_text())["config"]
     expected = load_file(file)
     cluster, benchmark = (values.get(f"slurm-stacks:{key}") for key in ("cluster", "benchmark"))
-    given = in_schema({**cluster, **({"benchmark": benchmark} if benchmark else {})})
+    given = argument_names.in_schema({**cluster, **({"benchmark": benchmark} if benchmark else {})})
     settings = {key: value for key, value in values.items() if not key.startswith("slurm-stacks:")}
     program = Program("dev", ROOT, settings)
     if expected.placeholders:
@@ -184,6 +209,8 @@ def test_the_arguments_of_a_component_are_those_of_a_stack_file(file: Path) -> N
     config, values_of_others = read(expected.cluster.name, given, program)
     assert config.model_copy(update={"stack": expected.stack}) == expected
     assert values_of_others.all == ()
+    again, _ = read(config.cluster.name, argument_names.arguments(config), program)
+    assert again == config, "so the component's inputs in a state, and for policies, say all of it"
 
 
 @pytest.fixture(autouse=True)

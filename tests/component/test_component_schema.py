@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from component import names, schema
+from component import schema
 from component.construction import SCHEMA, TOKEN
-from component.names import ARGUMENTS, camel_case, from_schema, inner, known, path_in_schema
+from infra.config.argument_names import camel_case, from_schema, in_schema, path_in_schema
 from infra.config.schema import schema as stack_schema
 from infra.outputs import contract
 from tests.support.checkout import ROOT
@@ -19,17 +19,6 @@ from tests.support.checkout import ROOT
 SHIPPED = sorted(ROOT.glob("Pulumi.*.yaml"))
 MADE: dict[str, Any] = json.loads(SCHEMA.read_text())
 TYPES = MADE["types"]
-
-
-def in_schema(value: Any, keys: Any = ARGUMENTS, kind: Any = None) -> Any:
-    """Return a section with the schema's names, by the type of each key."""
-    if isinstance(value, dict) and keys is not None:
-        return {camel_case(key): in_schema(part, known(keys[key]), keys[key]) for key, part in value.items()}
-    if isinstance(value, dict):
-        return {key: in_schema(part, known(inner(kind)), inner(kind)) for key, part in value.items()}
-    if isinstance(value, list):
-        return [in_schema(part, known(inner(kind)), inner(kind)) for part in value]
-    return value
 
 
 def test_the_schema_is_current() -> None:
@@ -114,6 +103,5 @@ def test_a_path_of_a_message_has_the_schemas_names(path: str, shown: str) -> Non
 
 def test_the_plugin_reads_the_schema_without_what_a_cluster_is_made_with() -> None:
     """Its start takes as long as the SDK's import."""
-    assert names.BENCHMARK
     text = (ROOT / "component" / "construction.py").read_text()
     assert "\nfrom infra" not in text.replace("\nif TYPE_CHECKING", "\n#"), "only inside functions"

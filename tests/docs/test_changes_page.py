@@ -24,9 +24,18 @@ def test_the_table_is_the_programs() -> None:
         assert key in found[0]
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", SHORT)
 def test_every_kind_is_explained(kind: Kind) -> None:
     assert kind.value in WORDS[SHORT[kind]]
+
+
+def test_no_key_loses_the_queue_where_slurms_state_has_a_disk() -> None:
+    """`compare` makes it this kind where there is none, and the page says so below the words."""
+    assert set(Kind) - set(SHORT) == {Kind.HEAD}
+    assert all(
+        Kind.HEAD not in (row.kind, row.less) for table in PROVIDERS.values() for row in table.values()
+    )
+    assert "Without it the queue and running jobs end with the head" in TEXT
 
 
 def test_every_key_is_in_one_line_or_changes_nothing() -> None:

@@ -170,6 +170,7 @@ def test_the_engines_output_reaches_the_events(tiny: Tiny, backend: str) -> None
 
 
 def test_nobody_owns_a_cluster_twice(tiny: Tiny, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tiny, 'command("a", create=say("a+"))')  # which the embedded runner knows as well
     chosen(tiny).up()
     with pytest.raises(UserError, match=f"`PULUMI_BACKEND_URL={backend} pulumi destroy --stack t`"):
         tiny.up()

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from cli import outputs
 from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
+from tests.support import sentences
 from tests.support.checkout import ROOT
-from tests.support.consumer_program import Consumer, program
+from tests.support.consumer_program import PAGE, Consumer, code, program
 
 START_SECONDS = 1.5
+AWS = "7.48.0"
+"""The release of AWS's package for TypeScript."""
+PLATFORM = ROOT / "docs" / "platform.md"
+NODEJS = pytest.mark.skipif(
+    not (shutil.which("npm") and shutil.which("pulumi-language-nodejs")),
+    reason="npm, or Pulumi's host for Node.js, is not on PATH",
+)
 
 
 @pytest.fixture
@@ -41,7 +53,9 @@ def test_the_engine_reads_the_package_and_makes_sdks_of_it(consumer: Consumer) -
     assert re.search(r"placement\?: pulumi.Input<string \| enums.PartitionConfigPlacement", arguments)
 
 
-def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer, tmp_path: Path) -> None:
+def test_two_clusters_of_somebody_elses_program_live_and_end(
+    consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer.generate()
     consumer.pulumi("stack", "init", "dev")
     preview = consumer.pulumi("preview")
@@ -79,13 +93,79 @@ def test_two_clusters_of_somebody_elses_program_live_and_end(consumer: Consumer,
     assert changed
     assert all(name.startswith("small-") for name in changed), "the other cluster stays as it is"
 
+    # The commands of a checkout find both clusters in the stack.
+    with monkeypatch.context() as ours:
+        for name, value in consumer.env().items():
+            ours.setenv(name, value)
+        found = {name: outputs.read(f"organization/consumer/dev:{name}") for name in ("train", "small")}
+        with sentences.raises("outputs.several", "--outputs organization/consumer/dev:small"):
+            outputs.read("organization/consumer/dev")
+    for name, published in found.items():
+        login = published.cluster.login
+        assert login is not None
+        assert login.access is not None
+        assert (published.cluster.name, login.access.mode) == (name, "ssm")
+        assert login.access.machine.startswith("i-")
+
+    # While a cluster has jobs, its guard refuses, and nothing of it is deleted.
+    consumer.refuses = "train-guard"
+    consumer.log.unlink()
+    consumer.pulumi("destroy", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.key = "another"
+    consumer.write_program()
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview", fails=True)
+    assert [name for name in consumer.calls("delete") if not name.startswith("small")] == ["train-guard"]
+    consumer.refuses = ""
+    consumer.log.unlink()
+    consumer.pulumi("up", "--yes", "--skip-preview")
+    order = consumer.calls("delete")
+    assert order.index("train-guard") < order.index("train-head-controller")
+
     consumer.log.unlink()
     consumer.pulumi("destroy", "--yes", "--skip-preview")
     order = consumer.calls("delete")
     for name in ("train", "small"):
-        places = [order.index(f"{name}-{part}") for part in ("ready", "head-controller", "termination")]
+        places = [
+            order.index(f"{name}-{part}") for part in ("guard", "ready", "head-controller", "termination")
+        ]
         assert [*places, order.index("vpc")] == sorted([*places, order.index("vpc")])
     assert len(order) == len(created)
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(
+    not (shutil.which("go") and shutil.which("pulumi-language-go")),
+    reason="go, or Pulumi's host for Go, is not on PATH",
+)
+def test_a_program_in_go(consumer: Consumer) -> None:
+    (text,) = code("go")
+    consumer.go(text)
+    consumer.pulumi("stack", "init", "dev")
+    assert re.search(r"SlurmCluster +train", consumer.pulumi("preview"))
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(
+    not shutil.which("pulumi-language-dotnet"), reason="Pulumi's host for .NET is not on PATH"
+)
+def test_the_package_for_csharp(consumer: Consumer, tmp_path: Path) -> None:
+    """It is generated. The engine downloads a logo for it, which comes from here."""
+    picture = tmp_path / "www" / "logo.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"\x89PNG")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(picture.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        logo = f"http://127.0.0.1:{server.server_port}/{picture.name}"
+        schema = tmp_path / "schema.json"
+        schema.write_text(json.dumps({**json.loads(SCHEMA.read_text()), "logoUrl": logo}))
+        consumer.pulumi("package", "gen-sdk", str(schema), "--language", "dotnet", "--out", "sdk")
+        server.shutdown()
+    arguments = (consumer.folder / "sdk" / "dotnet" / "Inputs" / "PartitionConfigArgs.cs").read_text()
+    assert '[Input("instanceType", required: true)]' in arguments
+    assert "public Input<string> InstanceType { get; set; }" in arguments
 
 
 def _same(consumer: Consumer) -> str:
@@ -94,41 +174,11 @@ def _same(consumer: Consumer) -> str:
     return "no changes" if " unchanged" in text and " to " not in text else text
 
 
-NODE = {
-    "@pulumi/aws": "7.48.0",
-    "@pulumi/pulumi": "3.270.0",
-    "@pulumi/slurm-stacks": "file:sdk/nodejs",
-    "@types/node": "^20",
-    "typescript": "^5.9",
-}
-COMPILER = {
-    "strict": True,
-    "target": "es2020",
-    "module": "commonjs",
-    "moduleResolution": "node",
-    "skipLibCheck": True,
-}
-
-
 @pytest.mark.wide
+@NODEJS
 def test_the_same_program_in_typescript(consumer: Consumer) -> None:
-    if not shutil.which("npm") or not shutil.which("pulumi-language-nodejs"):
-        pytest.skip("npm, or Pulumi's host for Node.js, is not on PATH")
-    folder = consumer.folder
-    for file in ("__main__.py", "pyproject.toml", "uv.lock"):
-        (folder / file).unlink()
-    project = (folder / "Pulumi.yaml").read_text()
-    (folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", "runtime: nodejs\n", project))
-    (folder / "package.json").write_text(json.dumps({"name": "consumer", "dependencies": NODE}))
-    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": COMPILER, "files": ["index.ts"]}))
-    (folder / "index.ts").write_text(program("typescript"))
-    consumer.plugin("aws", NODE["@pulumi/aws"])
-    consumer.pulumi("package", "gen-sdk", str(consumer.component), "--language", "nodejs", "--out", "sdk")
-    consumer.run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--install-links=false")
-    sdk = folder / "sdk" / "nodejs"
-    consumer.run("npx", "tsc", "--project", str(sdk), "--outDir", str(sdk / "bin"))
-    shutil.copy(sdk / "package.json", sdk / "bin")
-    consumer.run("npx", "tsc", "--noEmit", "--project", str(folder))
+    consumer.plugin("aws", AWS)
+    consumer.typescript({"@pulumi/aws": AWS}, index=program("typescript"))
     consumer.pulumi("stack", "init", "dev")
     assert "[unknown]" in consumer.pulumi("preview")
     consumer.pulumi("up", "--yes", "--skip-preview")
@@ -136,6 +186,154 @@ def test_the_same_program_in_typescript(consumer: Consumer) -> None:
     assert "no changes" in _same(consumer)
     consumer.pulumi("destroy", "--yes", "--skip-preview")
     assert {*consumer.calls("delete")} == {*consumer.calls("create")}
+
+
+# --- transforms --------------------------------------------------------------------------------------------
+
+TRANSFORMED = {
+    "python": """
+from pulumi_slurm_stacks import SlurmCluster
+
+
+def everywhere(args):
+    changes = {
+        "aws:ebs/volume:Volume": {"size": 77},
+        "slurm-stacks:index:SlurmCluster": {"tags": {"team": "vision"}},
+    }
+    if args.type_ in changes:
+        return pulumi.ResourceTransformResult({**args.props, **changes[args.type_]}, args.opts)
+
+
+pulumi.runtime.register_resource_transform(everywhere)
+for name, options in {"train": opts, "small": None}.items():
+    SlurmCluster(
+        name,
+        provider="aws",
+        network={"zones": ["eu-west-1b"]},
+        partitions=[{"name": "cpu", "instance_type": "m5.xlarge"}],
+        opts=options,
+    )
+""",
+    "typescript": """
+import { SlurmCluster } from "@pulumi/slurm-stacks";
+
+const changes: Record<string, object> = {
+    "aws:ebs/volume:Volume": { size: 77 },
+    "slurm-stacks:index:SlurmCluster": { tags: { team: "vision" } },
+};
+pulumi.runtime.registerResourceTransform(args =>
+    args.type in changes ? { props: { ...args.props, ...changes[args.type] }, opts: args.opts } : undefined);
+for (const [name, options] of Object.entries({ train: opts, small: {} })) {
+    new SlurmCluster(name, {
+        provider: "aws",
+        network: { zones: ["eu-west-1b"] },
+        partitions: [{ name: "cpu", instanceType: "m5.xlarge" }],
+    }, options);
+}
+""",
+}
+
+
+def transformed(language: str) -> str:
+    """Return a program with the transform that the page shows, as the option of one of its two clusters."""
+    (shown,) = code(language, PLATFORM)
+    return shown + TRANSFORMED[language]
+
+
+def check_transformed(consumer: Consumer) -> None:
+    consumer.pulumi("stack", "init", "dev")
+    consumer.pulumi("up", "--yes", "--skip-preview")
+    made = consumer.inputs()
+    assert made["train-logs-group"]["retentionInDays"] == 365
+    assert made["small-logs-group"]["retentionInDays"] != 365, "which is an option of the other"
+    for name in ("train", "small"):
+        assert made[f"{name}-storage-home"]["size"] == 77
+        for part in ("head-controller", "storage-home", "network-vpc"):
+            assert made[f"{name}-{part}"]["tags"]["team"] == "vision", "the component's own arguments"
+    assert "no changes" in _same(consumer)
+
+
+def test_transforms_reach_every_resource_of_a_cluster(consumer: Consumer) -> None:
+    consumer.generate()
+    consumer.write_program(transformed("python"))
+    check_transformed(consumer)
+
+
+@pytest.mark.wide
+@NODEJS
+def test_transforms_in_typescript(consumer: Consumer) -> None:
+    consumer.typescript({}, index=transformed("typescript"))
+    check_transformed(consumer)
+
+
+# --- policies ----------------------------------------------------------------------------------------------
+
+
+PLAIN_DISKS = """import pulumi
+
+
+def plain(args):
+    if args.type_ == "aws:ebs/volume:Volume":
+        return pulumi.ResourceTransformResult({**args.props, "encrypted": False}, args.opts)
+
+
+pulumi.runtime.register_resource_transform(plain)
+"""
+
+
+def test_a_policy_pack_sees_resources_and_arguments(consumer: Consumer, tmp_path: Path) -> None:
+    pack = tmp_path / "policy"
+    shutil.copytree(ROOT / "examples" / "policy", pack)
+    project = pack / "PulumiPolicy.yaml"
+    # The pack's packages are also in this environment.
+    project.write_text(project.read_text().replace("virtualenv: .venv", f"virtualenv: {sys.prefix}"))
+    for name in ("pyproject.toml", "uv.lock"):
+        shutil.copy(consumer.folder / name, pack)
+    consumer.generate()
+    consumer.write_program(program("python").replace("import pulumi\n", PLAIN_DISKS, 1))
+    consumer.pulumi("stack", "init", "dev")
+    text = consumer.pulumi("preview", "--policy-pack", str(pack), fails=True)
+    assert "a disk is not encrypted" in text, "policies are asked after transforms"
+    assert "tags without cost-center, owner" in text
+    assert "set budget.maxUsd or budget.maxHours" in text
+    assert not re.search("open to everybody|IMDSv1", text)
+    given = 'tags={"cost-center": "4711", "owner": "ml"}, budget={"max_usd": 100.0},'
+    consumer.write_program(program("python").replace('provider="aws",', f'provider="aws", {given}'))
+    text = consumer.pulumi("preview", "--policy-pack", str(pack))
+    assert "to create" in text
+    assert "mandatory" not in text.lower()
+
+
+# --- a user's tests ----------------------------------------------------------------------------------------
+
+
+def test_a_users_tests_with_mocks(consumer: Consumer) -> None:
+    """They need neither the engine, which has generated the package before, nor our code."""
+    line = "python -m unittest test_program.py"
+    assert line in PAGE.read_text()
+    consumer.generate()
+    sdk = f"import sys\nsys.path.insert(0, {str(consumer.folder / 'sdk' / 'python')!r})\n"
+    (consumer.folder / "test_program.py").write_text(sdk + code("python")[1])
+    consumer.run(*line.split())
+    consumer.write_program(program("python").replace("vpc.id", '"vpc-elsewhere"'))
+    with pytest.raises(AssertionError, match="vpc-elsewhere"):
+        consumer.run(*line.split())
+
+
+@pytest.mark.wide
+@NODEJS
+def test_a_users_tests_with_mocks_in_typescript(consumer: Consumer) -> None:
+    line = "node -r ts-node/register program_test.ts"
+    assert line in PAGE.read_text()
+    shown, tests = code("typescript")
+    consumer.typescript({"@pulumi/aws": AWS, "ts-node": "^10"}, index=shown, program_test=tests)
+    consumer.run(*line.split())
+    (consumer.folder / "index.ts").write_text(shown.replace("vpc: vpc.id", 'vpc: "vpc-elsewhere"'))
+    with pytest.raises(AssertionError, match="vpc-elsewhere"):
+        consumer.run(*line.split())
+
+
+# --- mistakes, and the start -------------------------------------------------------------------------------
 
 
 def test_bad_arguments_are_told_as_those_of_a_stack_file(consumer: Consumer) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.program import owner
 from infra.program.stack import Stack
 from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout
@@ -101,7 +102,7 @@ def test_cluster_drives_the_cli_and_writes_nothing_into_the_checkout(engine: Eng
     before = stack_file.read_bytes()
     up = engine.cluster("up")
     assert up.returncode == 0, up.stderr
-    assert (checkout.run_directory / "owner").read_text().startswith("file://")
+    assert (checkout.run_directory / "owner").read_text().strip() == owner.IN_CHECKOUT
     assert stack_file.read_bytes() == before
     down = engine.cluster("down")
     assert down.returncode == 0, down.stderr

@@ -69,7 +69,7 @@ def test_a_machine_that_is_gone(driver: Cli, machine: LoginMachine, tmp_path: Pa
 
 
 def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine) -> None:
-    """One message is a single line that would hang the provider if it were logged."""
+    """One message is so long a line that the plugin would stop reading and its writer wait for ever."""
     machine.tool.write_text(
         "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\necho no such partition >&2\nexit 1\n"
     )

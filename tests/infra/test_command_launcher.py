@@ -114,6 +114,28 @@ def test_the_exit_status_and_the_input_are_the_commands_own(tmp_path: Path, empt
     assert (done.returncode, done.stdout) == (7, "given\n")
 
 
+def test_no_line_is_so_long_that_the_engine_would_stop_reading(tmp_path: Path, empty: dict[str, str]) -> None:
+    """pulumi-command 1.2.1 reads lines by Go's bufio.Scanner, whose tokens have at most 64 KiB."""
+    place = code(tmp_path / "program")
+    long = """
+import sys
+for stream in (sys.stdout, sys.stderr):
+    print("short", file=stream)
+    stream.write("\U0001f600" * 9000)
+    stream.write("x" * 50_000)
+    stream.write("y" * 50_000 + "\\nlast")
+    stream.flush()
+"""
+    (place / "operations" / "long.py").write_text(long)
+    done = run("operations.long", place, {**empty, "PYTHONUTF8": "1"})
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr):
+        first, *broken, last = text.split("\n")
+        assert (first, last) == ("short", "last")
+        assert "".join(broken) == "\U0001f600" * 9000 + "x" * 50_000 + "y" * 50_000
+        assert [len(line.encode()) < 64 * 1024 for line in broken] == [True] * 3
+
+
 def test_the_code_that_ran_last_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     link = tmp_path / "state" / "slurm-stacks" / launcher.CODE

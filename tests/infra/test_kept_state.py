@@ -93,6 +93,50 @@ def test_no_change_of_the_head_replaces_the_disk(stack: str, changes: dict[str, 
         assert {"head-controller", "disks-state"} <= set(gone), "it is a new head, which gets the disk"
 
 
+@pytest.mark.parametrize(
+    ("stack", "mode"),
+    [
+        ("aws", {"access": {"mode": "ssh", "key": "lab", "ssh_cidrs": ["198.51.100.0/24"]}}),
+        ("aws", {"login": {"count": 1}}),
+        ("gcp", {"access": {"mode": "ssh", "ssh_cidrs": ["198.51.100.0/24"]}}),
+        ("gcp", {"login": {"count": 1}}),
+    ],
+)
+def test_the_head_keeps_its_address_whoever_reaches_it_and_from_where(
+    stack: str, mode: dict[str, Any]
+) -> None:
+    """Nodes know the head by its address: slurmd, their mounts of /home and /apps, the name server."""
+    closed, reached = up(stack), of_stack(stack, {**KEPT, **mode})
+    for before, after in ((closed, reached), (reached, closed)):
+        gone = names(before, list(replacements.replaced(before, after)))
+        stay = ("addresses-", "network-", "storage-", "termination")
+        assert [name for name in gone if name.startswith(stay)] == []
+        if stack == "aws":
+            # A key pair is given at the launch. The successor gets disks and address.
+            assert ("head-controller" in gone) == ("key" in mode.get("access", {}))
+
+
+@pytest.mark.parametrize(
+    ("stack", "zone", "restore", "key"),
+    [
+        ("aws", {"network": {"zones": ["us-east-1b"]}}, "snap-0123456789abcdef0", "snapshotId"),
+        ("gcp", {"gcp:zone": "europe-west4-b"}, "state-of-lab", "snapshot"),
+    ],
+)
+def test_in_another_zone_the_disk_begins_as_a_snapshot_or_empty(
+    stack: str, zone: dict[str, Any], restore: str, key: str
+) -> None:
+    """A disk cannot leave its zone; `up` refuses this of a cluster that is up (test_clouds_lost_files.py)."""
+    before, after = up(stack), of_stack(stack, {**KEPT, **zone, "storage.state.restore": restore})
+    old, new = before.named("-storage-state"), after.named("-storage-state")
+    place = "availabilityZone" if stack == "aws" else "zone"
+    assert old.inputs[place] != new.inputs[place]
+    assert (old.inputs.get(key), new.inputs[key]) == (None, restore)
+    assert place in replacements.replaced(before, after)[old.urn]
+    empty = of_stack(stack, {**KEPT, **zone}).named("-storage-state")
+    assert empty.inputs.get(key) is None
+
+
 @pytest.mark.parametrize("stack", ["aws", "gcp"])
 def test_down_keeps_it_on_wish(stack: str) -> None:
     assert of_stack(stack, {**KEPT, "storage.state.keep": True}).named("-storage-state").stays

@@ -26,6 +26,7 @@ THERE = publish.Deployed(
     id="c0ffee",
     login_address="198.51.100.7",
     controller_address="10.0.0.5",
+    login_machine="i-0123456789abcdef0",
     login_ssh="ssh ubuntu@198.51.100.7",
     scheduler_version="23.11.4",
     host_keys=["ssh-ed25519 AAAA"],
@@ -63,6 +64,7 @@ def test_what_the_output_says() -> None:
         "address": "198.51.100.7",
         "ssh": "ssh ubuntu@198.51.100.7",
         "host_keys": ["ssh-ed25519 AAAA"],
+        "access": {"mode": "iap", "user": None, "key": None, "machine": "i-0123456789abcdef0"},
     }
     assert output["controller"] == {"address": "10.0.0.5"}
     (partition,) = output["partitions"]

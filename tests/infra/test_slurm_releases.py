@@ -129,3 +129,16 @@ def test_a_release_between_two_fixed_ones_without_its_own_fix_is_open() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "may"),
+    [
+        ("23.11", "23.11", True), ("23.11", "24.11", True), ("23.11", "22.05", False),
+        ("22.05", "25.11", False), ("24.11", "99.05", True), ("99.05", "24.11", False),
+    ],
+)  # fmt: skip
+def test_a_release_takes_over_from_few_before_it_and_from_none_after_it(
+    before: str, now: str, may: bool
+) -> None:
+    assert TABLE.takes_over(before, now) == may

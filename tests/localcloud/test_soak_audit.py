@@ -31,7 +31,11 @@ def task(journal: Journal) -> Callable[..., Task]:
         made = Task(name, None, "debug", 1, 5.0, requeue, BEGAN, job=7, states=[(BEGAN, state)])
         made.over, made.there = state not in ("RUNNING", "PENDING"), True
         journal.tasks[made.key] = made
-        lines = [f"{word} {BEGAN + after} debug-[1-2]\n" for word, after in notes]
+        counts = [sum(word == "start" for word, _ in notes[: n + 1]) - 1 for n in range(len(notes))]
+        lines = [
+            f"{word} {BEGAN + after} debug-[1-2] {count}\n"
+            for (word, after), count in zip(notes, counts, strict=True)
+        ]
         (journal.notes / made.key).write_text("".join(lines))
         return made
 
@@ -216,3 +220,91 @@ def test_gpus_that_are_counted_as_used_without_a_job_are_a_finding() -> None:
         NodeState("gpu-2", "IDLE", gres_used=2),
     ]
     assert audit.leaked({node.name: node for node in nodes}) == ["gpu-2 uses 2"]
+
+
+def repeated(journal: Journal) -> dict[str, int]:
+    return dict(audit.repeated_runs(journal))
+
+
+TWICE = (("start", 0.0), ("end", 20.0), ("start", 60.0), ("end", 80.0))
+
+
+def test_what_had_ended_and_runs_again_without_a_cause_is_a_finding(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("COMPLETED", *TWICE)
+    fault(journal, "kill", 30, "debug-1")
+    fault(journal, "kill", 10, "debug-3")
+    fault(journal, "elastic", 19)
+    assert repeated(journal) == {"no cause": 1}
+    assert "a job ran twice, and Slurm had no reason: soak-0 (job 7" in journal.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "node", "cause"),
+    [
+        ("head", 22.0, None, "its end was forgotten"),
+        ("slurmctld", 26.0, None, "its end was forgotten"),
+        ("head", 3.0, None, "its start was forgotten"),
+        ("kill", 21.0, "debug-2", "kill"),
+        ("preempt", 10.0, "debug-1", "preempt"),
+        ("head", 28.0, None, "no cause"),
+        ("head", 10.0, None, "no cause"),
+    ],
+)
+def test_slurm_runs_again_what_it_had_not_saved_and_what_it_queued_again(
+    journal: Journal, task: Callable[..., Task], kind: str, after: float, node: str | None, cause: str
+) -> None:
+    task("COMPLETED", *TWICE)
+    fault(journal, kind, after, node)
+    assert repeated(journal) == {cause: 1}
+
+
+def test_a_second_run_without_a_requeue_has_no_cause(journal: Journal, task: Callable[..., Task]) -> None:
+    made = task("COMPLETED", *TWICE)
+    fault(journal, "kill", 21, "debug-2")
+    notes = journal.notes / made.key
+    notes.write_text(notes.read_text().replace("debug-[1-2] 1\n", "debug-[1-2] 0\n"))
+    assert repeated(journal) == {"no cause": 1}
+
+
+def test_an_end_that_nobody_heard_is_told_to_the_successor(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    """A node that dies before it has told the new controller of a job's end: Slurm queues the job again."""
+    task("COMPLETED", *TWICE)
+    fault(journal, "kill", 45, "debug-2")
+    assert repeated(journal) == {"no cause": 1}
+    fault(journal, "head", 12, lasts=15)
+    assert repeated(journal) == {"kill": 1}
+
+
+def test_the_accounting_has_the_end_of_every_job(journal: Journal, task: Callable[..., Task]) -> None:
+    task("COMPLETED", ("start", 0), ("end", 5))
+    task("CANCELLED")
+    assert audit.unrecorded(journal, {"soak-0": ["REQUEUED", "COMPLETED"]}) == []
+    assert audit.unrecorded(journal, {"soak-0": ["RUNNING"]}) == [
+        "soak-0 (job 7) is completed, and sacct has: RUNNING"
+    ]
+    assert audit.unrecorded(journal, {}) == ["soak-0 (job 7) is completed, and sacct has: none"]
+    task("FAILED", ("start", 0), ("term", 5))
+    left = {"soak-0": ["COMPLETED"], "soak-2": ["RUNNING"]}
+    assert audit.unrecorded(journal, left) == ["soak-2 (job 7) is over, and sacct has it as RUNNING"]
+
+
+def test_a_machine_that_dies_before_it_tells_the_successor_of_an_end_costs_a_job_that_may_not_run_again(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("NODE_FAIL", ("start", 0), ("end", 15), requeue=False)
+    fault(journal, "cut", 56, "debug-1")
+    assert audit.outcomes(journal) == {"lost": 1}
+    fault(journal, "head", 13, lasts=36)
+    assert audit.outcomes(journal) == {"--no-requeue, and its machine died": 1}
+
+
+def test_a_requeue_that_comes_after_the_end_is_a_cause(journal: Journal, task: Callable[..., Task]) -> None:
+    made = task("COMPLETED", *TWICE)
+    made.requeued.append((BEGAN + 26, BEGAN + 27))
+    assert repeated(journal) == {"requeued": 1}
+    made.requeued[:] = [(BEGAN + 61, BEGAN + 62)]
+    assert repeated(journal) == {"no cause": 1}

@@ -14,6 +14,7 @@ import boto3
 import pytest
 
 from node import http_client
+from node.aws import services
 from node.aws.services import Bucket, Credentials, Secret
 from node.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server
@@ -64,6 +65,18 @@ def test_objects_go_and_come_whole(cloud: str, bucket: Bucket) -> None:
     assert there == b'{"state": "ready"}'
     bucket.put("empty", b"")
     assert bucket.get("empty") == b""
+
+
+def test_a_bucket_is_listed_by_a_prefix_page_by_page(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "PAGE", 2)
+    keys = [f"backups/lab-{number} & <{number}>.tar" for number in range(5)]
+    for key in (*keys, "backups/other-1.tar"):
+        bucket.put(key, b"x")
+    assert bucket.names("backups/lab-") == keys
+    bucket.delete(keys[0])
+    bucket.delete(keys[0])
+    assert bucket.names("backups/lab-") == keys[1:]
+    assert bucket.names("none") == []
 
 
 def test_another_digest_is_refused(bucket: Bucket) -> None:

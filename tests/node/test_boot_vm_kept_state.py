@@ -96,6 +96,9 @@ def test_a_new_disk_begins_with_the_files_of_the_machine(
         "mount --bind /state/mysql /var/lib/mysql",
     ]
     assert context.report.content["host_keys"] == ["ssh-ed25519 first"]
+    # A power cut must not leave these names with empty files.
+    synced = [call.rpartition("/")[2] for call in calls if call.startswith("sync --file-system ")]
+    assert synced == [".slurmctld.new", ".elastic.new", ".mysql.new", ".ssh.new"]
 
 
 def test_another_controller_finds_everything_and_takes_the_host_keys(

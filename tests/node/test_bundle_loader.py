@@ -216,6 +216,27 @@ def test_install_unpacks_once_and_follows_what_is_published(bucket: Bucket, tmp_
     assert read(code) == ("# a.py\n", "t")
 
 
+def test_code_that_a_power_cut_would_empty_has_no_name_yet(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On ext4 a name may be on the disk before the content, so the content goes there first."""
+    code = tmp_path / "opt"
+    names: list[list[str]] = []
+
+    def look(*_: object) -> None:
+        names.append(sorted(p.name for p in code.iterdir() if not p.name.startswith(("tmp", "."))))
+
+    monkeypatch.setattr(os, "sync", look)
+    monkeypatch.setattr(os, "fsync", look)
+    bucket.publish()
+    folder = loader.install(str(bucket.folder), code, durable=True)
+    assert names == [[], [folder.name]], "one sync before the code has its name, one before the settings"
+    loader.install(str(bucket.folder), code, durable=True)
+    assert len(names) == 2, "a later boot, which finds both, syncs nothing"
+    loader.install(str(bucket.folder), tmp_path / "another")
+    assert len(names) == 2, "a node syncs nothing"
+
+
 @pytest.mark.parametrize("part", ["code", "settings"])
 def test_an_object_with_another_digest_is_refused(bucket: Bucket, tmp_path: Path, part: str) -> None:
     code = tmp_path / "opt"

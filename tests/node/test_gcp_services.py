@@ -47,6 +47,18 @@ def test_objects_go_and_come_whole(cloud: FakeMetadata, bucket: Bucket) -> None:
     assert cloud.tokens == ["token-1"], "one token for all"
 
 
+def test_a_bucket_is_listed_by_a_prefix_page_by_page(cloud: FakeMetadata, bucket: Bucket) -> None:
+    cloud.page = 2
+    names = [f"backups/lab-{number} & <{number}>.tar" for number in range(5)]
+    for name in (*names, "backups/other-1.tar"):
+        bucket.put(name, b"x")
+    assert bucket.names("backups/lab-") == names
+    bucket.delete(names[0])
+    bucket.delete(names[0])
+    assert bucket.names("backups/lab-") == names[1:]
+    assert bucket.names("none") == []
+
+
 def test_another_digest_is_refused(cloud: FakeMetadata, bucket: Bucket) -> None:
     cloud.objects["code/x.zip"] = b"tampered"
     with pytest.raises(ServiceError, match=r"gs://t-bucket/code/x\.zip: its digest is [0-9a-f]{64}, and"):

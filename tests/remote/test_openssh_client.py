@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from infra import ssh, workload_files
+from infra.errors import EXIT_REFUSED
 from infra.ssh import Target
 from operations import openssh, waiting
 from operations import ssh as clients
@@ -221,14 +222,6 @@ def test_known_hosts_in_any_folder(there: Target, tmp_path: Path, monkeypatch: p
     assert list(folder.iterdir()) == []
 
 
-def test_what_is_streamed_is_cut_into_lines_that_the_provider_can_read(
-    there: Target, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo done"
-    assert openssh.run(there, line, seconds=60, stream=True) == "done\n"
-    assert max(map(len, capsys.readouterr().err.splitlines())) == openssh.LONGEST_LINE
-
-
 # --- the process that runs it ----------------------------------------------------------------------------
 
 
@@ -336,6 +329,32 @@ def test_cancel_goes_on_without_the_machine(there: Target, machine: LoginMachine
     assert process.returncode == 0
     assert "was not cancelled" in said
     assert "Connection refused" in said
+
+
+def test_a_guard_asks_the_machine_for_jobs_and_refuses_without_an_answer(
+    there: Target, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_STACKS_END_JOBS", raising=False)
+    running = {"slurm_id": "3", "name": "train", "user": "ann", "state": "RUNNING"}
+
+    def guard() -> tuple[int, str]:
+        with client(replace(there, patience=600), "guard", f"--tool={machine.tool}") as process:
+            _, said = process.communicate(timeout=60)
+        return process.returncode, said
+
+    for jobs, status in (([], 0), ([running], EXIT_REFUSED)):
+        machine.tool.write_text(f"#!/bin/sh\necho '{json.dumps({'jobs': jobs})}'\n")
+        code, said = guard()
+        assert (code, "job 3 train (ann, RUNNING)" in said) == (status, bool(jobs)), said
+    machine.sshd.stop()
+    code, said = guard()
+    assert (code, "Connection refused" in said, "SLURM_STACKS_END_JOBS=1" in said) == (
+        EXIT_REFUSED,
+        True,
+        True,
+    )
+    monkeypatch.setenv("SLURM_STACKS_END_JOBS", "1")
+    assert guard() == (0, "")
 
 
 def test_environment_says_where_it_is(there: Target, machine: LoginMachine) -> None:

@@ -21,10 +21,13 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from infra.aws import policies
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.aws.launch_templates import METADATA as OPTIONS
+from infra.clouds.commands import ClusterRef
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.names import NODES, node_of
-from node.model import ClusterDesign, Host
+from node.model import STATE, ClusterDesign, Host
 from node.sites import MountSource
+from operations.aws.cloud import AwsCloud
+from operations.clouds.cloud import Cloud
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_land import ADDRESSES, Instance, Land
 from tests.support.cloud_server import Answer, Request
@@ -39,6 +42,7 @@ REGION = "eu-central-1"
 EFS = f"fs-12345678.efs.{REGION}.amazonaws.com"
 SHARES = {path: f"{EFS}:{path}" for path in ("/home", "/apps")}
 HOST = "slurm-stacks:host"
+DEVICE = "/dev/sdh"
 
 
 class AwsLand(Land):
@@ -65,6 +69,8 @@ class AwsLand(Land):
         self.secret: str = manager.create_secret(Name=f"t-munge-{secrets.token_hex(4)}")["ARN"]
         self._imds: dict[str, FakeImds] = {}
         self.refused: list[tuple[str, str]] = []
+        self._interfaces: dict[str, str] = {}
+        self._volume: str | None = None
         self.hops = int(OPTIONS["http_put_response_hop_limit"])
 
     # --- what the stack makes ------------------------------------------------------------------------------
@@ -72,6 +78,8 @@ class AwsLand(Land):
     def site(self) -> dict[str, Any]:
         """Return the `Site`'s fields about this cloud, once the partitions have their templates."""
         mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
+        if self._design.state() is not None:
+            mounts[STATE] = MountSource(disk=self._state(), device=DEVICE)
         return {**self.ec2.site(), "bucket": BUCKET, "secret": self.secret, "mounts": mounts}
 
     def template(self, partition: str) -> None:
@@ -82,16 +90,53 @@ class AwsLand(Land):
         )
 
     def make(self, host: Host) -> None:
-        """Make a machine that lives as long as the cluster."""
-        self.ec2.connect().run_instances(
+        """Make a machine that lives as long as the cluster, at its address, with its volumes."""
+        client = self.ec2.connect()
+        (made,) = client.run_instances(
             ImageId="ami-12345678", InstanceType="m5.large", MinCount=1, MaxCount=1,
             UserData=BOOT_SCRIPT.render(self._design, BUCKET, host.role, host.name),
-            SubnetId=self.ec2.subnets[self.ec2.zones[0]], PrivateIpAddress=ADDRESSES[host.name],
+            NetworkInterfaces=[{"DeviceIndex": 0, "NetworkInterfaceId": self._interface_of(host)}],
             TagSpecifications=[{"ResourceType": "instance", "Tags": [
                 {"Key": ec2_names.CLUSTER, "Value": "t"}, {"Key": ec2_names.ROLE, "Value": host.role},
                 {"Key": HOST, "Value": host.name},
             ]}],
-        )  # fmt: skip
+        )["Instances"]  # fmt: skip
+        if host.role == "controller" and self._design.state() is not None:
+            client.attach_volume(VolumeId=self._state(), InstanceId=made["InstanceId"], Device=DEVICE)
+
+    def _interface_of(self, host: Host) -> str:
+        """Return the host's network interface, which outlives its machines."""
+        if host.name not in self._interfaces:
+            made = self.ec2.connect().create_network_interface(
+                SubnetId=self.ec2.subnets[self.ec2.zones[0]], PrivateIpAddress=ADDRESSES[host.name]
+            )
+            self._interfaces[host.name] = made["NetworkInterface"]["NetworkInterfaceId"]
+        return self._interfaces[host.name]
+
+    def _state(self) -> str:
+        """Return the volume with Slurm's state, which outlives the controller."""
+        if self._volume is None:
+            made = self.ec2.connect().create_volume(AvailabilityZone=self.ec2.zones[0], Size=1)
+            self._volume = made["VolumeId"]
+        return self._volume
+
+    def lose(self, host: str) -> None:
+        """Let a machine's host fail for good: its power is cut, and then EC2 has ended it."""
+        identity = self.hosts()[host].id
+        self.lose_power(host)
+        self.ec2.connect().terminate_instances(InstanceIds=[identity])
+
+    def attached(self) -> dict[str, dict[str, str]]:
+        if self._volume is None:
+            return {}
+        (volume,) = self.ec2.connect().describe_volumes(VolumeIds=[self._volume])["Volumes"]
+        # Ubuntu's kernel names a device of a Xen instance so (`node.bootstrap.vm.clouds.aws.find`).
+        device = DEVICE.replace("/sd", "/xvd")
+        return {one["InstanceId"]: {device: self._volume} for one in volume["Attachments"]}
+
+    def cloud(self) -> Cloud:
+        """Return the cloud as the engineer's machine sees it."""
+        return AwsCloud(ClusterRef("t", REGION), (self.ec2.connect(), self.ec2.s3()))
 
     def end_all(self) -> None:
         """End all machines, as a termination and a destroy do."""

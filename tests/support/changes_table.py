@@ -35,7 +35,7 @@ SHORT = {
     Kind.PAUSE: "restart",
     Kind.ENDS: "ends jobs",
     Kind.TAKEOVER: "takeover",
-    Kind.HEAD: "**new head**",
+    Kind.MOVED: "**new head**",
     Kind.DATA: "**recreated**",
     Kind.NEVER: "no",
     Kind.NOTHING: "–",

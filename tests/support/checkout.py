@@ -137,9 +137,11 @@ class Checkout:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
         from cli import provider
         from infra.errors import UserError
+        from operations.access import StackUp
 
+        up = StackUp(Stack(self.folder, self.stack), "local")
         try:
-            found = provider.load("local").access(Stack(self.folder, self.stack), {}, command, tty=False)
+            found = provider.load("local").access(up, command, tty=False)
         except UserError as error:
             if check:
                 raise AssertionError(f"{' '.join(command)}: {error}") from None

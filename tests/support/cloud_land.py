@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import socketserver
+import stat
 import subprocess
 import threading
 from abc import abstractmethod
@@ -27,7 +28,7 @@ from typing import Any
 import google.auth
 import pytest
 
-from localcloud import cgroups, nspawn
+from localcloud import cgroups, nspawn, volumes
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
 from localcloud.nspawn import Bind
@@ -54,6 +55,7 @@ OWNER = "cloud-test"
 """The file in a land's folder with the pid of the process that has this simulated cloud."""
 BOOT_SECONDS = 420.0
 OFF_SECONDS = 20.0
+VOLUME_GIB = 1
 UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
 # A container has no firmware, and cloud-init does not read any if it notices that it is in one.
 HARDWARE = """\
@@ -102,6 +104,8 @@ class Land:
         self._names_server: subprocess.Popen[Any] | None = None
         self._instances: dict[str, Instance] = {}
         self._booted: dict[str, Booted] = {}
+        self._plugged: dict[str, dict[str, tuple[Path, Path]]] = {}
+        """Id of a machine -> its device -> the volume's file, and this host's device of it."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._errors: list[BaseException] = []
@@ -144,6 +148,10 @@ class Land:
     @abstractmethod
     def running(self) -> list[Instance]:
         """Return the machines that run according to the cloud."""
+
+    def attached(self) -> Mapping[str, Mapping[str, str]]:
+        """Return id of a machine -> its device -> the volume that the cloud says to be attached there."""
+        return {}
 
     @abstractmethod
     def metadata(self, address: str, ask: Request) -> Answer:
@@ -212,6 +220,26 @@ class Land:
         booted.run("systemctl", "reboot")
         until(lambda: nspawn.leader(booted.launcher) not in (None, before), 180, "another boot")
 
+    def volume(self, name: str) -> Path:
+        """Return the file of a volume."""
+        return self.path / "volumes" / f"{name}.img"
+
+    def _plug(self) -> None:
+        """Give machines that are on the volumes that are attached to them."""
+        for identity, wanted in self.attached().items():
+            with self._lock:
+                booted = self._booted.get(identity)
+            known = self._plugged.setdefault(identity, {})
+            leader = nspawn.leader(booted.launcher) if booted is not None else None
+            for device, name in wanted.items() if leader is not None else ():
+                node = Path(f"/proc/{leader}/root") / device.lstrip("/")
+                if device not in known:
+                    image = self.volume(name)
+                    known[device] = image, volumes.attach(image, VOLUME_GIB)
+                if not node.exists():  # it is gone again after a reboot
+                    node.parent.mkdir(parents=True, exist_ok=True)
+                    os.mknod(node, stat.S_IFBLK | 0o660, known[device][1].stat().st_rdev)
+
     def lose_power(self, host: str) -> None:
         """Kill a machine at once, without any shutdown, and without telling the cloud."""
         self.machine(host).kill()
@@ -231,6 +259,11 @@ class Land:
                 self._pool.submit(self._noting, self._power_off, one)
             for one in new:
                 self._pool.submit(self._noting, self._power_on, one)
+            try:
+                self._plug()
+            except Exception as error:
+                self._errors.append(error)
+                return
 
     def _noting(self, work: Callable[[Instance], None], one: Instance) -> None:
         try:
@@ -290,6 +323,8 @@ class Land:
             if not self._over.is_set():
                 self._resolver()
         assert nspawn.clear(booted.machine.folder, booted.machine.id) == []
+        for image, _ in self._plugged.pop(one.id, {}).values():
+            assert volumes.detach(image) == []
 
     # --- services ------------------------------------------------------------------------------------------
 
@@ -344,6 +379,7 @@ class Land:
         """Check that no machine, present or past, has left a cgroup. `Lab.close` checks everything else."""
         left = cgroups.remove(lambda: [path for name in self._groups for path in cgroups.of(name)])
         assert left == []
+        assert volumes.detach(self.path) == []
 
 
 def _sweep() -> None:

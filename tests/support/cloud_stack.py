@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra import bundle
+from infra.design import MOUNT_OPTIONS
 from localcloud import cgroups
-from node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
+from node.model import STATE, ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
 from tests.support.checkout import CODE, ROOT, until
 from tests.support.cloud_land import ADDRESSES, CGROUPS, CONTROLLER, Land
 
@@ -68,16 +69,19 @@ class Stack(Protocol):
         ...
 
 
-def design(provider: str, region: str, kind: str) -> ClusterDesign:
+def design(provider: str, region: str, kind: str, *, kept: bool = False) -> ClusterDesign:
     """Return the design of the cluster.
 
     Args:
         kind: the kind of its shared directories.
+        kept: whether Slurm's state is on a disk of its own.
     """
     options = "rw,hard,nfsvers=4.1,_netdev"
+    shared = tuple(Mount(path, kind, options=options) for path in ("/home", "/apps"))
+    own = Mount(STATE, "disk", served_by="controller", options=MOUNT_OPTIONS["disk"], roles=("controller",))
     return ClusterDesign(
         "t", "test", provider, "vm", (HEAD, LOGIN), (COMPUTE, OPEN),
-        tuple(Mount(path, kind, options=options) for path in ("/home", "/apps")),
+        (*shared, *([own] if kept else [])),
         hooks=(Hook("all", "hooks/people.sh", ("x",)),), slurm=TIMERS, region=region, trains=False,
     )  # fmt: skip
 

@@ -26,7 +26,10 @@ CPU = {"name": "cpu", "instanceType": "m5.xlarge", "nodes": {"max": 4.0}, "diskG
 SMALL: dict[str, Any] = {"provider": "aws", "network": {"zones": ["eu-west-1b"]}, "partitions": [CPU]}
 
 
-PRINTED = {"login": "x", "controller": "x:1", "scheduler_version": "slurm 1", "shared": "/s"}
+PRINTED = {
+    "id": "0123456789", "login_ssh": "/code/cluster ssh --outputs /run/outputs.json", "login": "x",
+    "controller": "x:1", "scheduler_version": "slurm 1", "shared": "/s",
+}  # fmt: skip
 
 
 class Cloud(mocks.Mocks):

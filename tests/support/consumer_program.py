@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,31 @@ CLUSTERS = {"train": 4, "small": 2}
 """The clusters of the page's program, each with the most nodes that it may have."""
 
 
-def program(language: str) -> str:
-    """Return the program that the page shows in a language."""
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return str(text)
+def code(language: str, page: Path = PAGE) -> list[str]:
+    """Return what a page shows in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
+
+def program(language: str) -> str:
+    """Return the program that the page shows in a language, and then tests."""
+    return code(language)[0]
+
+
+NODE = {
+    "@pulumi/pulumi": "3.270.0",
+    "@pulumi/slurm-stacks": "file:sdk/nodejs",
+    "@types/node": "^20",
+    "typescript": "^5.9",
+}
+GO_SDK = "github.com/pulumi/pulumi/sdk/v3 v3.256.0"
+"""The SDK of programs in Go, in the release that generated packages ask for."""
+COMPILER = {
+    "strict": True,
+    "target": "es2020",
+    "module": "commonjs",
+    "moduleResolution": "node",
+    "skipLibCheck": True,
+}
 
 LOCK = """
 version = 1
@@ -45,6 +66,9 @@ class Consumer:
     Attributes:
         component: The folder `component` of the checkout that the program uses.
         shared: The folder of the state, which several engineers have in common.
+        variables: More variables of the environment.
+        key: The key pair of all clusters, with which a program has other machines.
+        refuses: The name of a resource whose deletion fails.
     """
 
     folder: Path
@@ -52,6 +76,9 @@ class Consumer:
     shared: Path
     component: Path = ROOT / "component"
     clusters: dict[str, int] = field(default_factory=lambda: dict(CLUSTERS))
+    variables: dict[str, str] = field(default_factory=dict)
+    key: str | None = None
+    refuses: str = ""
 
     @property
     def log(self) -> Path:
@@ -68,6 +95,8 @@ class Consumer:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             stand_in_plugin.LOG: str(self.log),
+            **self.variables,
+            stand_in_plugin.REFUSES: self.refuses,
         }
 
     def write(self) -> None:
@@ -98,11 +127,15 @@ class Consumer:
         (self.folder / "uv.lock").write_text(LOCK)
         self.write_program()
 
-    def write_program(self) -> None:
-        text = program("python")
-        usual = json.dumps(CLUSTERS)
-        assert usual in text
-        text = text.replace(usual, json.dumps(self.clusters))
+    def write_program(self, text: str | None = None) -> None:
+        """Write the page's program with these clusters, or another one."""
+        if text is None:
+            text = program("python")
+            usual = json.dumps(CLUSTERS)
+            assert usual in text
+            text = text.replace(usual, json.dumps(self.clusters))
+            if self.key is not None:
+                text = text.replace("partitions=", f'access={{"key": "{self.key}"}}, partitions=')
         sdk = self.folder / "sdk" / "python"
         (self.folder / "__main__.py").write_text(f"import sys\nsys.path.insert(0, {str(sdk)!r})\n{text}")
 
@@ -112,6 +145,45 @@ class Consumer:
         note = self.folder / "sdk" / "python" / "pulumi_slurm_stacks-0.1.0.dist-info" / "METADATA"
         note.parent.mkdir()
         note.write_text("Metadata-Version: 2.1\nName: pulumi_slurm_stacks\nVersion: 0.1.0\n")
+
+    def typescript(self, packages: Mapping[str, str], **files: str) -> None:
+        """Make it a program in TypeScript, `index.ts`, with packages besides the usual ones.
+
+        Args:
+            files: Module -> its text.
+        """
+        folder = self.folder
+        self._runtime("nodejs")
+        package = {"name": "consumer", "dependencies": {**NODE, **packages}}
+        (folder / "package.json").write_text(json.dumps(package))
+        settings = {"compilerOptions": COMPILER, "files": [f"{name}.ts" for name in files]}
+        (folder / "tsconfig.json").write_text(json.dumps(settings))
+        for name, text in files.items():
+            (folder / f"{name}.ts").write_text(text)
+        self.pulumi("package", "gen-sdk", str(self.component), "--language", "nodejs", "--out", "sdk")
+        self.run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--install-links=false")
+        sdk = folder / "sdk" / "nodejs"
+        self.run("npx", "tsc", "--project", str(sdk), "--outDir", str(sdk / "bin"))
+        shutil.copy(sdk / "package.json", sdk / "bin")
+        self.run("npx", "tsc", "--noEmit", "--project", str(folder))
+
+    def go(self, text: str) -> None:
+        """Make it a program in Go, with the package as the engine adds it."""
+        for name in ("GOPATH", "GOCACHE", "GOPROXY", "GOTOOLCHAIN"):
+            # What this user has downloaded and compiled.
+            done = subprocess.run(["go", "env", name], capture_output=True, text=True, check=True)
+            self.variables[name] = done.stdout.strip()
+        self._runtime("go")
+        (self.folder / "go.mod").write_text(f"module consumer\n\ngo 1.25\n\nrequire {GO_SDK}\n")
+        (self.folder / "main.go").write_text(text)
+        self.pulumi("package", "add", str(self.component))
+        self.run("go", "mod", "tidy")
+
+    def _runtime(self, name: str) -> None:
+        for file in ("__main__.py", "pyproject.toml", "uv.lock"):
+            (self.folder / file).unlink()
+        project = (self.folder / "Pulumi.yaml").read_text()
+        (self.folder / "Pulumi.yaml").write_text(re.sub("runtime:\n.*\n.*\n", f"runtime: {name}\n", project))
 
     def plugin(self, name: str, version: str) -> None:
         """Put the stand-in of a cloud also where the engine looks for another version of its plugin."""

@@ -20,7 +20,7 @@ NEEDS = {
 _FENCE = re.compile(
     r"^(?:<!-- needs: (?P<needs>[^>]*) -->\n\n?)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
-_LANGUAGES = ("sh", "yaml", "python", "typescript", "json", "text")
+_LANGUAGES = ("sh", "yaml", "python", "typescript", "go", "json", "text")
 
 
 @dataclass(frozen=True, slots=True)

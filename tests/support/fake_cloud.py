@@ -51,6 +51,12 @@ class FakeCloud:
         self.stays: list[KeptStorage] = []
         self.refuses: UserError | None = None
         self.did: list[str] = []
+        self.failures: dict[str, str] = {}
+        """host -> what the cloud finds wrong with its machine."""
+        self.root_disks: set[str] = set()
+        """The hosts whose root disks are there without their machines."""
+        self.images: dict[str, str] = {}
+        """image -> the release of Slurm that its tags name."""
         self.obeys = True
         """Whether a machine that is told to end does so."""
 
@@ -162,6 +168,25 @@ class FakeCloud:
     def start_line(self, machine: Machine) -> str:
         return f"cloud start {machine.id}"
 
+    def stop_line(self, machine: Machine) -> str:
+        return f"cloud stop {machine.id}"
+
+    def failure(self, machine: Machine) -> str | None:
+        self._ask()
+        return self.failures.get(machine.name)
+
+    def keeps_root_disk(self, host: str) -> bool:
+        self._ask()
+        return host in self.root_disks
+
+    def image_slurm(self, image: str) -> str | None:
+        self._ask()
+        return self.images.get(image)
+
+    def bucket(self) -> str | None:
+        self._ask()
+        return BUCKET if self.objects else None
+
     def _ask(self) -> None:
         if self.refuses is not None:
             raise self.refuses
@@ -193,6 +218,7 @@ class FakeProvider(CloudProvider):
         return Rules(
             {
                 "partitions.name": Row(Kind.LIVE),
+                "login.count": Row(Kind.LIVE),
                 "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",)),
                 "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), less=Kind.ENDS),
                 "storage.*.path": Row(Kind.DATA),

@@ -246,6 +246,10 @@ class FakeEc2:
                 "Network interfaces and an instance-level subnet ID may not be specified on the same request",
             )
         subnets = {params.get(f"NetworkInterface.{number}.SubnetId") for number in interfaces}
+        cards = [params[key] for key in params if key.endswith(".NetworkInterfaceId")]
+        if cards:
+            # A machine with an interface that exists is in the subnet of that.
+            subnets = {ec2_backends[ACCOUNT][self.region].enis[card].subnet.id for card in cards}
         subnet = params.get("SubnetId") or (subnets.pop() if len(subnets) == 1 else None)
         zone = next((zone for zone, known in self.subnets.items() if known == subnet), None)
         if zone is None:

@@ -290,7 +290,8 @@ class FakeGce:
             count=1, per_instance_properties={one.name: {}},
             source_instance_template=request.source_instance_template,
             instance_properties=gce.InstanceProperties(
-                labels=one.labels, machine_type=one.machine_type.rpartition("/")[2]
+                labels=one.labels, machine_type=one.machine_type.rpartition("/")[2],
+                disks=one.disks, network_interfaces=one.network_interfaces,
             ),
         )  # fmt: skip
         return self.cloud.bulk(f"zones/{request.zone}", body, request.zone)

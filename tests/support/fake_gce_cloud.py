@@ -279,17 +279,38 @@ class Cloud:
             child = self.operation(scope, "insert", link, group=group)
             self.begin(child)
             return child, None, why
+        address = _own_address(properties) or self._next_address()
         instance = gce.Instance(
             name=name, status="PROVISIONING", labels=properties.labels, scheduling=properties.scheduling,
             machine_type=f"{SITE}projects/{self.project}/{scope}/machineTypes/{properties.machine_type}",
             metadata=properties.metadata, guest_accelerators=properties.guest_accelerators,
-            network_interfaces=[gce.NetworkInterface(network_i_p=self._next_address())],
+            network_interfaces=[gce.NetworkInterface(network_i_p=address)],
+            disks=[one for one in properties.disks if one.source],
         )  # fmt: skip
         self.put(scope, "instances", instance)
         self._shown_at[int(instance.id)] = self.now() + self.lag
+        self.tell_users()
         child = self.operation(scope, "insert", link, target_id=instance.id, group=group)
         self.begin(child)
         return child, instance, None
+
+    def disk(self, link: str) -> Any:
+        """Return the disk with an address.
+
+        Raises:
+            RefusalError: 404.
+        """
+        *_, kind, zone, collection, name = link.split("/")
+        return self.get(f"{kind}/{zone}", collection, name)
+
+    def _holder(self, instance: Any, link: str) -> bool:
+        return any(one.source.endswith(link.partition("/projects/")[2]) for one in instance.disks)
+
+    def tell_users(self) -> None:
+        """Let each disk name the instances that have it."""
+        for (_, kind), disks in self.store.items():
+            for disk in disks.values() if kind == "disks" else ():
+                disk.users = [one.self_link for one in self._instances() if self._holder(one, disk.self_link)]
 
     def _next_address(self) -> str:
         """Return a private address that no other instance has had."""
@@ -303,6 +324,17 @@ class Cloud:
             return "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists"
         if (why := self.failure("insert", name)) is not None:
             return why
+        for one in properties.disks:
+            if one.source and (users := self.disk(one.source).users):
+                said = f"The disk resource '{one.source}' is already being used by '{users[0]}'"
+                return "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", said
+        wanted = _own_address(properties)
+        for other in self._instances() if wanted else ():
+            if other.network_interfaces[0].network_i_p == wanted:
+                return (
+                    "IP_IN_USE_BY_ANOTHER_RESOURCE",
+                    f"IP '{wanted}' is already being used by another resource.",
+                )
         for metric, limit, used in (*self.usage(self.quotas), *self.usage(self.global_quotas)):
             if used + _need(metric, properties.machine_type, properties.guest_accelerators) > limit:
                 where = "globally" if metric in self.global_quotas else f"in region {self.region}"
@@ -345,6 +377,7 @@ class Cloud:
             here, called = self.at(scope, "instances"), str(instance.name)
             if here.get(called) is instance:
                 del here[called]
+            self.tell_users()
             self.end(operation)
 
         self.later(1, begin)
@@ -376,6 +409,11 @@ class Cloud:
 
         self.later(notice, finish)
         self.tick()
+
+
+def _own_address(properties: Any) -> str:
+    """Return the reserved address that an instance is to have; empty if any will do."""
+    return next((str(one.network_i_p) for one in properties.network_interfaces), "")
 
 
 def _need(metric: str, machine: str, accelerators: Sequence[Any]) -> float:

@@ -179,6 +179,10 @@ class FakeMetadata:
             if query.get("alt") == "media" and name in self.objects:
                 return 200, self.objects[name]
             return _refusal(404, "notFound", f"No such object: t-bucket/{name}")
+        if method == "DELETE" and path.startswith(folder) and "/" not in path.removeprefix(folder):
+            if self.objects.pop(name, None) is not None:
+                return 204, b""
+            return _refusal(404, "notFound", f"No such object: t-bucket/{name}")
         return _refusal(404, "notFound", "The specified bucket does not exist.")
 
     def _list(self, query: dict[str, str]) -> dict[str, Any]:
@@ -248,7 +252,7 @@ def fake_metadata() -> Iterator[FakeMetadata]:
             with contextlib.suppress(BrokenPipeError):  # the caller has ended meanwhile
                 self.wfile.write(content)
 
-        do_GET = do_POST = _do  # noqa: N815 - the names that http.server calls
+        do_GET = do_POST = do_DELETE = _do  # noqa: N815 - the names that http.server calls
 
         def log_message(self, *_arguments: Any) -> None:
             pass

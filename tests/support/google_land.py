@@ -17,24 +17,38 @@ from typing import Any
 
 from google.cloud import compute_v1 as gce
 
+from infra.clouds.commands import ClusterRef
 from infra.clouds.userdata import HOOK
-from infra.gcp import policies
+from infra.gcp import policies, storage
 from infra.gcp.instance_templates import ALWAYS, BOOT_SCRIPT, USER_DATA
 from node.bootstrap.vm.cloud_client import LOCKED
-from node.elastic.drivers.gce.names import ROLE, instance_of, node_of
+from node.elastic.drivers.gce.names import CLUSTER, HOST, ROLE, instance_of, node_of
 from node.elastic.programs import CLIENT
-from node.model import ClusterDesign, Host
+from node.model import STATE, ClusterDesign, Host
 from node.sites import MountSource
+from operations.clouds.cloud import Cloud
+from operations.gcp.account import Account
+from operations.gcp.cloud import GcpCloud
 from tests.support import cel
 from tests.support.cloud_land import ADDRESSES, SERVICES, Instance, Land
 from tests.support.cloud_server import Answer, Request
 from tests.support.fake_gce import fake_gce
+from tests.support.fake_google import Anybody
 from tests.support.fake_metadata import SECRET, V1, FakeMetadata, refusal
 
 BUCKET = "t-bucket"
 SHARES = {path: f"{SERVICES}:{path}" for path in ("/home", "/apps")}
 OBJECT = "storage.googleapis.com/Object"
+DISK = "t-state"
+DEVICE = f"{storage.BY_ID}{storage.device(STATE)}"
 PEOPLE = {"ada": 2001, "bob": 2002}
+
+
+class _Machines(GcpCloud):
+    """A cluster's cloud as far as machines go: only they reach the fake Cloud Storage of a `GoogleLand`."""
+
+    def bucket(self) -> str | None:
+        return None
 
 
 class GoogleLand(Land):
@@ -60,6 +74,8 @@ class GoogleLand(Land):
     def site(self) -> dict[str, Any]:
         """Return the `Site`'s fields about this cloud, once the partitions have their templates."""
         mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
+        if self._design.state() is not None:
+            mounts[STATE] = MountSource(disk=DISK, device=DEVICE)
         return {**self.gce.site(), "bucket": BUCKET, "secret": SECRET, "mounts": mounts}
 
     def template(self, partition: str) -> None:
@@ -71,12 +87,14 @@ class GoogleLand(Land):
         return gce.Metadata(items=[gce.Items(key=key, value=value) for key, value in items.items()])
 
     def make(self, host: Host) -> None:
-        """Make a machine that lives as long as the cluster."""
+        """Make a machine that lives as long as the cluster, at its address, with its disks."""
         template = self.gce.template(host.name, metadata=self._told(host.role, host.name))
         made = gce.Instance(
             name=instance_of("t", host.name),
-            labels={ROLE: host.role},
+            labels={CLUSTER: "t", ROLE: host.role, HOST: host.name},
             machine_type="zones/z/n1-standard-8",
+            network_interfaces=[gce.NetworkInterface(network_i_p=ADDRESSES[host.name])],
+            disks=self._disks() if host.role == "controller" else [],
         )
         with gce.InstancesClient(**self.gce.options()) as client:
             client.insert(
@@ -85,6 +103,39 @@ class GoogleLand(Land):
                     source_instance_template=template,
                 )
             )  # fmt: skip
+
+    def _disks(self) -> list[Any]:
+        """Return the disks that outlive the controller."""
+        if self._design.state() is None:
+            return []
+        scope = f"zones/{self.gce.cloud.zones[0]}"
+        if DISK not in self.gce.cloud.at(scope, "disks"):
+            self.gce.cloud.put(scope, "disks", gce.Disk(name=DISK))
+        link = self.gce.cloud.link(scope, "disks", DISK)
+        return [gce.AttachedDisk(source=link, device_name=storage.device(STATE))]
+
+    def lose(self, host: str) -> None:
+        """Let a machine end for good, as somebody's deletion does after its power was cut."""
+        name = instance_of("t", host)
+        self.lose_power(host)
+        with self.gce.lock:
+            self.gce.cloud.delete(f"zones/{self.gce.cloud.zones[0]}", name)
+
+    def attached(self) -> dict[str, dict[str, str]]:
+        with self.gce.lock:
+            return {
+                str(one.id): {DEVICE: disk.source.rpartition("/")[2]}
+                for one in self.gce.cloud.instances()
+                for disk in one.disks
+            }
+
+    def cloud(self) -> Cloud:
+        """Return the cloud as the engineer's machine sees it."""
+        found = self.gce.cloud
+        services = {"compute": f"{self.gce.url}/compute/v1"}
+        account = Account(found.project, Anybody(), services, sleep=lambda _: None)
+        place = ClusterRef("t", found.region, found.zones[0], found.project)
+        return _Machines(place, lambda _project: account)
 
     def end_all(self) -> None:
         """End all machines, as a termination and a destroy do."""

@@ -59,6 +59,8 @@ class Declared:
     ignores: tuple[str, ...]
     deleted_first: bool
     stays: bool
+    parent: str = ""
+    custom: bool = True
     timeouts: Mapping[str, int] = field(default_factory=dict)
 
     def forcing(self) -> list[str]:
@@ -77,6 +79,13 @@ class Run:
     def named(self, end: str) -> Declared:
         (found,) = (one for one in self.declared.values() if one.name.endswith(end))
         return found
+
+    def exported(self) -> list[dict[str, Any]]:
+        """Return the resources of the stack once it is up, as far as the CLI exports what the plan says."""
+        return [
+            {"urn": one.urn, "type": one.type, "custom": one.custom, "parent": one.parent}
+            for one in self.declared.values()
+        ]
 
     def published(self, fallback: ClusterDesign) -> ClusterDesign:
         """The design that machines on AWS would read, with the zones that were chosen.
@@ -110,6 +119,8 @@ class _Recorder(plan.Recorder):
             tuple(request.ignoreChanges),
             request.deleteBeforeReplace,
             request.retainOnDelete,
+            request.parent,
+            request.custom,
             {
                 verb: _minutes(text)
                 for verb in ("create", "update", "delete")

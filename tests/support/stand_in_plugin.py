@@ -1,13 +1,15 @@
 """Plugins of the clouds for the real engine that make nothing: they answer as the mocks of our unit tests do.
 
 The protocol is that of `pulumirpc.ResourceProvider`, whose messages the SDK brings along. A property that a
-program changes is an update. Every call is a line of the file `$STAND_IN_LOG`.
+program changes is an update, or a replacement where the providers' own rules say so. Every call is a line of
+the file `$STAND_IN_LOG`. The deletion of a resource that `$STAND_IN_REFUSES` names fails.
 
     with_plugins(home)  # puts them where the engine looks
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -19,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import yaml
 from google.protobuf import empty_pb2, json_format, struct_pb2
 from pulumi.runtime import mocks
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG = "STAND_IN_LOG"
+LOG, REFUSES = "STAND_IN_LOG", "STAND_IN_REFUSES"
 PACKAGES = {"aws": "pulumi-aws", "gcp": "pulumi-gcp", "command": "pulumi-command"}
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 """The key that marks a secret, an output or an asset (`pulumi.runtime.rpc._special_sig_key`)."""
@@ -32,6 +35,7 @@ IDS = {
     "aws:ec2/vpc:Vpc": "vpc",
     "aws:ec2/subnet:Subnet": "subnet",
     "aws:ec2/securityGroup:SecurityGroup": "sg",
+    "aws:ec2/instance:Instance": "i",
     "aws:efs/fileSystem:FileSystem": "fs",
 }
 """Types whose ids have a form that our checks know."""
@@ -46,6 +50,16 @@ def with_plugins(home: Path) -> None:
         line = shlex.join([sys.executable, str(Path(__file__).resolve()), name])
         plugin.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         plugin.chmod(0o755)
+
+
+@functools.cache
+def replaced_by() -> dict[str, set[str]]:
+    """Return the properties of each type whose change replaces a resource (`tests.support.replacements`)."""
+    facts = yaml.safe_load((ROOT / "tests" / "infra" / "data" / "replacing_properties.yaml").read_text())
+    return {
+        kind: {name for condition in ("cloud", "provider") for name in names.get(condition, ())}
+        for kind, names in facts["replaced_by"].items()
+    }
 
 
 def answers(package: str) -> mocks.Mocks:
@@ -117,8 +131,13 @@ class StandIn(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:  # noqa: N802
         old, new = plain(request.old_inputs), plain(request.news)
         changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        replaces = replaced_by().get(request.urn.split("::")[2].rpartition("$")[2], set())
         kind = provider_pb2.DiffResponse
-        return kind(changes=kind.DIFF_SOME if changed else kind.DIFF_NONE, diffs=changed)
+        return kind(
+            changes=kind.DIFF_SOME if changed else kind.DIFF_NONE,
+            diffs=changed,
+            replaces=[key for key in changed if key in replaces],
+        )
 
     def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
         identity, outputs = self._made("create", request, plain(request.properties))
@@ -130,6 +149,8 @@ class StandIn(provider_pb2_grpc.ResourceProviderServicer):
 
     def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("delete", request.urn, {})
+        if request.urn.rpartition("::")[2] == os.environ.get(REFUSES):
+            context.abort(grpc.StatusCode.UNKNOWN, "it refuses")
         return empty_pb2.Empty()
 
     def Read(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -107,6 +107,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
         yield from condition.budget(status["cost"], stack)
         yield from condition.health(status["nodes"], stack)
         yield from condition.service(status, stack)
+        yield from condition.backups(status, stack)
     nodes = sum(machine["tags"]["role"] == "compute" for machine in machines)
     yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
 

@@ -209,6 +209,7 @@ def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventor
     return {
         "id": environment.ecs_cluster,
         "login_address": nothing,
+        "login_machine": nothing,
         "controller_address": nothing,
         "login_ssh": nothing,
         "scheduler_version": pulumi.Output.from_input(VERSION),

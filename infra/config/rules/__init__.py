@@ -11,6 +11,7 @@ from pathlib import Path
 from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake
+from infra.config.rules.backup import check_backup
 from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
 from infra.config.rules.clouds import check_amazon, check_google
@@ -74,6 +75,7 @@ def check(
             check_login,
             check_network,
             check_storage,
+            check_backup,
             check_local,
         ):
             step(context)

@@ -306,17 +306,8 @@ def _capacity(c: Context) -> None:
     key = "private_cidr" if c.provider == "aws" and network.private_cidr is not None else "cidr"
     at = (*CLUSTER, "network", key)
     public, private = network.subnets()
-    outside = "public" if c.cluster.access.mode == "ssh" else "private"
-    if c.provider == "aws" and outside == "public":
-        hosts = 1 + c.cluster.login.count + 1  # and the NAT gateway
-        if hosts > (free := addresses.free_addresses(str(public), "aws")):
-            c.add(
-                "network.public-too-small",
-                (*CLUSTER, "network", "public_cidr"),
-                str(public),
-                f"a network for {plurals.count(hosts, 'machine')}",
-                f"it has {plurals.count(free, 'address', 'addresses')}: give a larger one",
-            )
+    if c.provider == "aws":
+        _public_part(c, str(public))
     short = _shortage(c, str(private if c.provider == "aws" else network.whole()))
     if short is None:
         return
@@ -334,6 +325,33 @@ def _capacity(c: Context) -> None:
     )
 
 
+def _public_part(c: Context, public: str) -> None:
+    """Check that the public part has a subnet for the controller, and one for login and the NAT gateway."""
+    at = (*CLUSTER, "network", "public_cidr")
+    parts = addresses.public_parts(public)
+    if parts is None:
+        most = addresses.LONGEST_PREFIX - 1
+        c.add(
+            "network.public-too-small",
+            at,
+            public,
+            f"/{most} or larger: half of it is the controller's subnet, and AWS makes none smaller than "
+            f"/{addresses.LONGEST_PREFIX}",
+            "give a larger one",
+        )
+    elif c.cluster.access.mode == "ssh":
+        machines = c.cluster.login.count + 1  # and the NAT gateway
+        if machines > (free := addresses.free_addresses(parts[0], "aws")):
+            c.add(
+                "network.public-too-small",
+                at,
+                public,
+                f"a network with {plurals.count(machines, 'address', 'addresses')} in its first half, for "
+                "login machines and the NAT gateway",
+                f"it has {free}: give a larger one",
+            )
+
+
 def _part(c: Context, prefix: int) -> str:
     """Return what a network of this size has for nodes: half of it on AWS, all of it on Google Cloud."""
     return f"10.0.0.0/{prefix + 1 if c.provider == 'aws' else prefix}"
@@ -346,8 +364,8 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
     then: here they may be in any zone that the network is divided for.
     """
     cluster = c.cluster
-    hosts = 1 + cluster.login.count
     if c.provider == "gcp":
+        hosts = 1 + cluster.login.count
         free = {ANY: addresses.free_addresses(cidr, "gcp")}
         needs = [addresses.Need(p.name, p.nodes.max, frozenset(free)) for p in cluster.partitions]
         return addresses.shortage([addresses.Need(HOSTS, hosts, frozenset(free)), *needs], free)
@@ -357,7 +375,8 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
         return None  # the network is too small for these zones, which has a message of its own
     every = [*named, *(f"{ANY} {number}" for number in range(len(named), len(parts)))]
     free = {zone: addresses.free_addresses(part, "aws") for zone, part in zip(every, parts, strict=True)}
-    needs = [addresses.Need(HOSTS, 0 if cluster.access.mode == "ssh" else hosts, frozenset(free))]
+    login = 0 if cluster.access.mode == "ssh" else cluster.login.count
+    needs = [addresses.Need("login", login, frozenset(free))] if login else []
     for partition in cluster.partitions:
         zones = _zones_of(c, partition)
         # Neither a placement group nor EFA spans zones.

@@ -131,9 +131,18 @@ def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
     if new:
         shutil.rmtree(draft, ignore_errors=True)
         context.run("cp", "--archive", "--no-target-directory", str(place), str(draft), timeout=COPY_SECONDS)
-        draft.rename(source)
+        _publish(context, draft, source)
     context.run("mount", "--bind", str(source), str(place))
     return new
+
+
+def _publish(context: Context, draft: Path, place: Path) -> None:
+    """Give a finished folder its name.
+
+    A power cut may leave the new name with empty files, unless the disk has their content before.
+    """
+    context.run("sync", "--file-system", str(draft), timeout=COPY_SECONDS)
+    draft.rename(place)
 
 
 def _host_keys(context: Context, mount: Mount) -> None:
@@ -144,17 +153,38 @@ def _host_keys(context: Context, mount: Mount) -> None:
         draft = files.folder(kept.with_name(".ssh.new"), 0o700)
         for key in own.glob(KEYS):
             shutil.copy2(key, draft / key.name)
-        draft.rename(kept)
-    elif changed := [key for key in sorted(kept.glob(KEYS)) if not _same(own / key.name, key)]:
-        for key in own.glob(KEYS):
-            key.unlink()
-        for key in sorted(kept.glob(KEYS)):
-            files.write(own / key.name, key.read_bytes(), 0o644 if key.suffix == ".pub" else 0o600)
+        _publish(context, draft, kept)
+        context.report.content["host_keys"] = users.host_keys(context)
+    else:
+        adopt_host_keys(context, kept, mount.path)
+
+
+def adopt_host_keys(context: Context, folder: Path, name: str) -> None:
+    """Give this machine the host keys in a folder, and publish them; an empty folder changes nothing.
+
+    Args:
+        name: Where they come from, for the boot report.
+    """
+    own = context.at("etc/ssh")
+    if changed := [key for key in sorted(folder.glob(KEYS)) if not _same(own / key.name, key)]:
+        _replace_keys(folder, own)
         context.run("systemctl", "try-reload-or-restart", "ssh.service", allow=range(256))
-        context.report.content["facts"]["host keys"] = (
-            f"{plurals.count(len(changed), 'file')} from {mount.path}"
-        )
+        context.report.content["facts"]["host keys"] = f"{plurals.count(len(changed), 'file')} from {name}"
     context.report.content["host_keys"] = users.host_keys(context)
+
+
+def restore_host_keys(context: Context, folder: Path) -> None:
+    """Give this machine, and the disk that outlives it, the host keys of a backup."""
+    if (mount := context.settings.design.state()) is not None and list(folder.glob(KEYS)):
+        _replace_keys(folder, context.at(mount.path.lstrip("/")) / "ssh")
+    adopt_host_keys(context, folder, "the backup")
+
+
+def _replace_keys(source: Path, target: Path) -> None:
+    for key in target.glob(KEYS):
+        key.unlink()
+    for key in sorted(source.glob(KEYS)):
+        files.write(target / key.name, key.read_bytes(), 0o644 if key.suffix == ".pub" else 0o600)
 
 
 def _same(file: Path, other: Path) -> bool:

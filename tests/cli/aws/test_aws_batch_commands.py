@@ -156,8 +156,8 @@ def test_numbers_of_nodes() -> None:
 
 def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
     for asked in (
-        lambda: AwsProvider().access(STACK, {}, ["squeue"], tty=False),
-        lambda: AwsProvider().ssh(STACK),
+        lambda: AwsProvider().access(StackUp(STACK, "aws"), ["squeue"], tty=False),
+        lambda: AwsProvider().ssh(StackUp(STACK, "aws")),
     ):
         with sentences.raises("batch.no-login-machine", "`./cluster status --stack aws-batch`") as caught:
             asked()

@@ -463,7 +463,7 @@ class Engine:
         self.did.append("preview" if benchmark else "preview without a job")
         return Summary()
 
-    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+    def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
 

@@ -11,8 +11,19 @@ from cli.aws.changes import RULES, TABLE, UNSEEN
 from cli.changes import table as changes
 from cli.changes.jobs import Job
 from cli.changes.table import Change, Kind, refusal
-from node.model import Accelerator, ClusterDesign, Hook, Network
-from tests.support.aws_mocks import CONTROLLER, CPU, EFS, GPU, LOGIN, LUSTRE, NFS, aws_design, ssh_design
+from node.model import STATE, Accelerator, ClusterDesign, Hook, Mount, Network
+from tests.support.aws_mocks import (
+    CONTROLLER,
+    CPU,
+    EFS,
+    EXISTING,
+    GPU,
+    LOGIN,
+    LUSTRE,
+    NFS,
+    aws_design,
+    ssh_design,
+)
 from tests.support.changes_table import check_fields, check_keys
 
 
@@ -43,6 +54,12 @@ def home(**values: Any) -> dict[str, Any]:
 
 def head(**values: Any) -> dict[str, Any]:
     return {"hosts": (dataclasses.replace(CONTROLLER, **values),)}
+
+
+def kept(design: ClusterDesign) -> ClusterDesign:
+    """The design with a disk for Slurm's state."""
+    disk = Mount(STATE, "disk", served_by="controller", size_gib=20)
+    return dataclasses.replace(design, mounts=(*design.mounts, disk))
 
 
 CASES = [
@@ -138,12 +155,49 @@ def test_lustre_shrinks_by_being_made_anew_and_a_scratch_1_in_every_way() -> Non
     assert kinds(first, s3_import="s3://a") == [Kind.DATA]
 
 
-def test_login_machines_that_take_the_public_address_move_the_head() -> None:
-    found = compare(ssh_design(), ssh_design(login=True))
-    assert [change.kind for change in found] == [Kind.LIVE, Kind.HEAD]
-    assert [c.key for c in compare(aws_design(), ssh_design()) if c.kind is Kind.HEAD] == [
-        "access.mode", "access.key",
-    ]  # fmt: skip
+def test_the_controller_stays_in_its_subnet_whoever_has_the_public_address() -> None:
+    assert {change.kind for change in compare(ssh_design(), ssh_design(login=True))} == {Kind.LIVE}
+    found = {change.key: change.kind for change in compare(kept(aws_design()), kept(ssh_design()))}
+    assert found["access.mode"] is Kind.LIVE
+    assert found["access.key"] is Kind.TAKEOVER, "EC2 gives a machine its key pair at the launch"
+
+
+def test_in_somebodys_network_a_public_address_moves_the_controller_to_another_subnet() -> None:
+    def found(old: ClusterDesign, new: ClusterDesign) -> list[str]:
+        return [c.line() for c in compare(old, new) if c.kind in (Kind.MOVED, Kind.HEAD)]
+
+    alone, beside = ssh_design(network=EXISTING), ssh_design(login=True, network=EXISTING)
+    assert found(kept(alone), kept(beside)) == [
+        "controller: network.aws public_subnet → private_subnets: needs a new head at another address: "
+        "waiting jobs stay, and running ones are queued again (its subnet is another one)"
+    ]
+    closed = aws_design(network=EXISTING)
+    (moved,) = found(kept(closed), kept(alone))
+    assert moved.startswith("controller: network.aws private_subnets → public_subnet: needs a new head at")
+    lost = found(closed, alone)
+    assert ["its queue and running jobs are lost" in line for line in lost] == [True, True]
+
+
+def test_a_head_at_another_address_has_running_jobs_queued_again_and_loses_none_that_waits() -> None:
+    network = dataclasses.replace(aws_design().network, cidr="10.1.0.0/16")
+    runs = Job("1", "ann", "cpu", "cpu-[0-1]", "RUNNING", "", "train")
+    asks = Job("2", "ann", "cpu", "", "PENDING", "cpu-1", "next")
+    found = compare(kept(aws_design()), kept(aws_design(network=network)))
+    assert {change.kind for change in found} == {Kind.MOVED}
+    why = str(refusal(found, [runs, asks]))
+    assert why.startswith("this would end jobs that run or wait. Let them end first, or use `up --replace`")
+    assert ("job 1 train" in why, "job 2" in why) == (True, False)
+    assert refusal(found, [asks]) is None
+    assert changes.may_run_again(found, runs)
+    assert changes.holds(found) == ("DOWN", None), "jobs may be submitted meanwhile"
+    (change, *_) = found
+    assert change.concerns(runs) == "is queued again, unless it was submitted with --no-requeue"
+    assert change.concerns(asks) is None
+    without = compare(aws_design(), aws_design(network=network))
+    assert {change.kind for change in without} == {Kind.HEAD}
+    assert "job 2 next" in str(refusal(without, [asks]))
+    assert not changes.may_run_again(without, runs)
+    assert changes.holds(without) == ("INACTIVE", None)
 
 
 def test_a_zone_less_may_move_the_head_and_one_more_does_not() -> None:

@@ -16,7 +16,7 @@ from cli.doctor.finding import Finding, Severity, fine
 from infra.aws.tags import CLUSTER
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.model import ClusterDesign, Mount, Network
+from node.model import Backup, ClusterDesign, Mount, Network
 from operations.aws import account as aws_account
 from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto
@@ -264,6 +264,25 @@ def test_a_bucket_is_there_and_near(
     mount = Mount("/data", "s3", existing=f"s3://{name}/train", options="ro", name="buckets[0]")
     (only,) = lab.found(mount)
     sentences.finding(only, "storage", severity, "storage.buckets[0].bucket", *named)
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "severity"),
+    [
+        ("backups-1", REGION, Severity.FINE),
+        ("backups-2", "eu-central-1", Severity.STOPS),
+        ("backups-3", None, Severity.STOPS),
+    ],
+)
+def test_the_bucket_of_backups_is_there_and_in_the_clusters_region(
+    lab: Lab, name: str, region: str | None, severity: Severity
+) -> None:
+    if region is not None:
+        s3 = boto3.client("s3", region, endpoint_url=lab.account.url, **KEYS)
+        s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
+    design = aws_design(mounts=(), backup=Backup(f"s3://{name}/slurm"))
+    (only,) = storage.findings(lab.client, design)
+    sentences.finding(only, "storage", severity, "controller.backup.bucket", name)
 
 
 # --- where they are asked -----------------------------------------------------------------------------------

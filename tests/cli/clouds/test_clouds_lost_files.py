@@ -31,6 +31,7 @@ from node.model import ClusterDesign
 from tests.support import replacements
 from tests.support.changes_table import inner_model
 from tests.support.replacements import HOLDS, REPLACED_BY, Run
+from tests.support.stack_parts import UNMAINTAINED
 from tests.support.stack_values import REMOVE, values
 
 RULES = {"aws": aws_changes.RULES, "gcp": gcp_changes.RULES}
@@ -39,6 +40,7 @@ LUSTRE = {"kind": "fsx_lustre", "size_gib": 4800, "deployment": "PERSISTENT_1", 
 LINKED = {"kind": "fsx_lustre", "size_gib": 3600, "deployment": "SCRATCH_1", "s3_import": "s3://lab/in"}
 FILESTORE = {"kind": "filestore", "path": "/scratch", "tier": "ZONAL", "size_gib": 1024}
 REGIONAL = {"kind": "filestore", "tier": "REGIONAL", "size_gib": 1024}
+KEPT = {"slurm.accounting": True, **UNMAINTAINED}
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "aws": ("aws", {"storage.scratch": LUSTRE, "login": {"count": 1}}),
     "aws linked": ("aws", {"storage.scratch": LINKED, "storage.apps": {"kind": "efs"}}),
@@ -47,8 +49,11 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gcp there": (
         "gcp", {"storage.scratch": FILESTORE, "network.gcp": {"network": "lan", "subnetwork": "here"}},
     ),
+    "aws kept": ("aws", KEPT),
+    "aws there kept": ("aws", {**KEPT, "network.aws": VPC}),
+    "gcp kept": ("gcp", KEPT),
 }  # fmt: skip
-"""Name -> a small stack that is up. `there` is in a network of somebody's."""
+"""Name -> a small stack that is up. `there` is in a network of somebody's; `kept` is Slurm's state."""
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 EDITS: dict[str, list[dict[str, Any]]] = {
     "aws": [
@@ -130,7 +135,17 @@ EDITS: dict[str, list[dict[str, Any]]] = {
         {"network.gcp": {"network": "lan", "subnetwork": "there"}},
         {"storage.scratch.keep": True},
     ],
+    "aws kept": [
+        {"network.zones": ["us-east-1b", "us-east-1c"]},
+        {"network.cidr": "10.9.0.0/16"},
+        {"aws": {"kms_key": KEY}},
+        {"controller.state": "machine"},
+    ],
+    "aws there kept": [{"network.aws": {**VPC, "public_subnet": "subnet-1111111b"}}],
+    "gcp kept": [{"gcp:zone": "europe-west4-b"}, {"controller.state": "machine"}],
 }  # fmt: skip
+ZONES = [("aws kept", 0), ("aws there kept", 0), ("gcp kept", 0)]
+"""The edits that put the head into another zone."""
 AT_ONCE = {
     "aws": ("network.cidr", "network.aws"),
     "aws there": ("network.aws",),
@@ -261,6 +276,22 @@ def ids(case: Any) -> str:
 @pytest.mark.parametrize(("base", "edit"), CASES, ids=ids)
 def test_an_edit_that_deletes_data_is_refused(base: str, edit: dict[str, Any]) -> None:
     judge(base, *edited(base, EDITS[base].index(edit)))
+
+
+@pytest.mark.parametrize(("base", "number"), ZONES, ids=[base for base, _ in ZONES])
+def test_another_zone_is_refused_with_the_way_by_a_snapshot_of_slurms_state(base: str, number: int) -> None:
+    gone, found = edited(base, number)
+    (state,) = (why for urn, why in gone.items() if urn.endswith("-storage-state"))
+    assert state == ["availabilityZone" if base.startswith("aws") else "zone"]
+    for why in (table.refusal(found, []), table.refusal(found, None)):
+        assert why is not None
+        assert why.code == "change.deletes-files"
+        (line,) = (line for line in why.text.splitlines() if line.startswith("  /state ("))
+        assert line == (
+            "  /state (Slurm's state: queue and accounting, 20 GiB): add `snapshot: true`, put the old "
+            "values back, run `up` and then `down`, which makes a snapshot (snap-…, or its name); then make "
+            "this change, name it with `restore`, and run `up`"
+        )
 
 
 def judge(base: str, gone: Mapping[str, list[str]], found: list[table.Change]) -> None:

@@ -16,7 +16,7 @@ from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
-from node.model import Mount
+from node.model import Backup, Mount
 from operations.gcp import account, leftovers
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -141,6 +141,14 @@ def test_a_bucket_is_there(there: Project) -> None:
         mount = Mount("/data", "gcs", existing=f"gs://{name}", options="rw", name="buckets[0]")
         (only,) = found(there, mount)
         assert only.severity is severity
+
+
+def test_the_bucket_of_backups_is_there(there: Project) -> None:
+    there.bucket(name="backups-1")
+    for name, severity in (("backups-1", Severity.FINE), ("backups-2", Severity.STOPS)):
+        design = gcp_design(mounts=(), project=there.account.project, backup=Backup(f"gs://{name}/slurm"))
+        (only,) = diagnosis.storage_findings(there.account, design)
+        assert (only.severity, name in only.found) == (severity, True)
 
 
 def test_up_says_it_before_anything_is_made(there: Project) -> None:

@@ -356,6 +356,7 @@ def test_images_are_encrypted_and_carry_the_clusters_tag_from_their_first_moment
             "c",
             recipe["name"],
         )
+        assert ami["amiTags"]["slurm-stacks:slurm"] == "23.11", "by which an older Slurm is refused"
         assert "{{ imagebuilder:buildDate }}" in ami["name"]
         assert not {"launchPermission", "targetAccountIds"} & set(ami), "nobody else's"
         assert made.inputs(f"b-{kind}")["loggingConfiguration"] == {"logGroupName": "/aws/imagebuilder/c"}

@@ -107,9 +107,10 @@ def test_login_machines_go_before_the_controller(variant: str) -> None:
 
 def test_the_termination_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
     made = cluster(aws_design())
-    *place, vpc, subnet = made.inputs("c-termination")["triggers"]
+    *place, vpc, nodes, head = made.inputs("c-termination")["triggers"]
     assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one terminates its nodes"
-    assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
+    assert (vpc, nodes) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
+    assert head == "c-network-head-id"
     options = whole_cluster.terminates(made, __main__)
     assert (options.region, options.cluster) == ("eu-west-1", "c")
 
@@ -320,6 +321,13 @@ def test_what_a_head_is_made_of() -> None:
     assert made["tags"]["slurm-stacks:bucket"] == "bucket-1", "by which its host keys are found"
     assert "--role controller --host controller" in made["userData"]
     assert made["userDataReplaceOnChange"] is False
+
+
+def test_ec2_brings_heads_back_whose_host_fails() -> None:
+    """Simplified automatic recovery. A type that lacks it takes the option all the same."""
+    made = head(aws_design(hosts=(CONTROLLER, LOGIN)))
+    options = [made.inputs(f"h-{host}")["maintenanceOptions"] for host in ("controller", LOGIN.name)]
+    assert options == [{"autoRecovery": "default"}] * 2
 
 
 def test_only_a_login_machines_metadata_reaches_containers() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from infra.aws import policies
-from node.model import ClusterDesign, Mount
+from node.model import Backup, ClusterDesign, Mount
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, LOGIN, NFS, REGION, aws_design
 from tests.support.iam import allowed
 
@@ -63,3 +63,29 @@ def test_only_roles_that_mount_it_may_read_it() -> None:
         (policies.controller(SCOPE, DESIGN), False),
     ):
         assert allowed(document, "s3:GetObject", f"{TRAIN}/train/a.tar") is wanted
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "prefix", "wanted"),
+    [
+        ("s3:PutObject", "arn:aws:s3:::lab-backups/slurm/c-20261126T000000Z.backup.tar", None, True),
+        ("s3:GetObject", "arn:aws:s3:::lab-backups/slurm/c-20261126T000000Z.backup.tar", None, True),
+        ("s3:DeleteObject", "arn:aws:s3:::lab-backups/slurm/c-20261126T000000Z.backup.tar", None, True),
+        ("s3:ListBucket", "arn:aws:s3:::lab-backups", "slurm/c-", True),
+        ("s3:ListBucket", "arn:aws:s3:::lab-backups", "", False),
+        ("s3:GetObject", "arn:aws:s3:::lab-backups/slurm/other-20261126T000000Z.backup.tar", None, False),
+        ("s3:DeleteObject", "arn:aws:s3:::lab-backups/c-20261126T000000Z.backup.tar", None, False),
+    ],
+)
+def test_the_controller_alone_may_keep_this_clusters_backups(
+    action: str, resource: str, prefix: str | None, wanted: bool
+) -> None:
+    design = aws_design(
+        name="c", hosts=(CONTROLLER, LOGIN), backup=Backup("s3://lab-backups/slurm/"), mounts=NFS
+    )
+    context = {} if prefix is None else {"s3:prefix": prefix}
+    assert allowed(policies.controller(SCOPE, design), action, resource, context) is wanted
+    for others in (policies.compute, policies.login):
+        assert not allowed(others(SCOPE, design), action, resource, context)
+    without = dataclasses.replace(design, backup=None)
+    assert not allowed(policies.controller(SCOPE, without), action, resource, context)

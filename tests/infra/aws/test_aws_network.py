@@ -34,10 +34,10 @@ OWN_VPC = {
     "aws:ec2/vpc:Vpc": 1,
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": 1,
     "aws:ec2/internetGateway:InternetGateway": 1,
-    "aws:ec2/subnet:Subnet": 3,
-    "aws:ec2/routeTable:RouteTable": 2,
-    "aws:ec2/route:Route": 2,
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": 3,
+    "aws:ec2/subnet:Subnet": 4,
+    "aws:ec2/routeTable:RouteTable": 3,
+    "aws:ec2/route:Route": 3,
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": 4,
     "aws:ec2/eip:Eip": 1,
     "aws:ec2/natGateway:NatGateway": 1,
     "aws:ec2/vpcEndpoint:VpcEndpoint": 1,
@@ -132,6 +132,7 @@ def test_the_ways_out() -> None:
     assert made.inputs("n-s3-endpoint")["routeTableIds"] == [
         "n-public-route-table-id",
         "n-private-route-table-id",
+        "n-head-route-table-id",
     ]
     for zone in "ab":
         assert made.inputs(f"n-private-{zone}-routes")["routeTableId"] == "n-private-route-table-id"
@@ -139,11 +140,24 @@ def test_the_ways_out() -> None:
     assert made.inputs("n-public-b-routes")["routeTableId"] == "n-public-route-table-id"
 
 
+@pytest.mark.parametrize(
+    ("variant", "way"), [("ssm", "nat"), ("ssh", "internet-gateway"), ("ssh-login", "nat")]
+)
+def test_only_its_route_tells_whether_the_controller_has_a_public_address(variant: str, way: str) -> None:
+    made = network(VARIANTS[variant])
+    route = made.inputs("n-head-route")
+    assert {route.get("gatewayId"), route.get("natGatewayId")} == {f"n-{way}-id", None}
+    assert made.inputs("n-head-b-routes")["subnetId"] == "n-head-id"
+    ssm = network(VARIANTS["ssm"])
+    assert made.inputs("n-head") == ssm.inputs("n-head"), "so it keeps its subnet, and its address in it"
+
+
 def test_no_subnet_gives_public_addresses_by_itself() -> None:
     made = network(VARIANTS["ssh"])
     subnets = {n: made.inputs(n) for n, kind in made.types().items() if kind == "aws:ec2/subnet:Subnet"}
     assert {n: (s["availabilityZone"], s["mapPublicIpOnLaunch"]) for n, s in subnets.items()} == {
         "n-public": ("eu-west-1b", False),
+        "n-head": ("eu-west-1b", False),
         "n-private-b": ("eu-west-1b", False),
         "n-private-a": ("eu-west-1a", False),
     }
@@ -173,10 +187,11 @@ def test_where_machines_are() -> None:
     network(VARIANTS["existing"], seen=seen)
     ssm, ssh, existing = seen
     assert list(ssm.subnets) == ["eu-west-1b", "eu-west-1a"]
-    assert ssm.subnet(VARIANTS["ssm"].hosts[0]) is ssm.private["eu-west-1b"], "nobody reaches it from outside"
+    assert ssm.subnet(VARIANTS["ssm"].hosts[0]) is ssm.controller
     controller, login = VARIANTS["ssh-login"].hosts
     assert ssh.subnet(login) is ssh.public
-    assert ssh.subnet(controller) is ssh.private["eu-west-1b"]
+    assert ssh.subnet(controller) is ssh.controller
+    assert existing.controller is None
     assert existing.subnet(VARIANTS["existing"].hosts[0]) is existing.private["eu-west-1a"]
     assert list(ssm.groups) == ["controller", "compute"]
     assert list(ssh.groups) == ["controller", "login", "compute"]
@@ -212,7 +227,7 @@ def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
     subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
     # Image Builder asks for no address, so its machines have what the subnet gives.
     given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
-    assert given == {"n-public": False, "n-private-a": True, "n-private-b": True}
+    assert given == {"n-public": False, "n-head": False, "n-private-a": True, "n-private-b": True}
 
     def rules(of: Recorder) -> dict[str, Any]:
         return {name: of.inputs(name) for name, kind in of.types().items() if kind in (INGRESS, EGRESS)}

@@ -50,10 +50,10 @@ COMMON = {
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": 1,
     "aws:ec2/internetGateway:InternetGateway": 1,
     "aws:ec2/natGateway:NatGateway": 1,
-    "aws:ec2/subnet:Subnet": 2,
-    "aws:ec2/routeTable:RouteTable": 2,
-    "aws:ec2/route:Route": 2,
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": 2,
+    "aws:ec2/subnet:Subnet": 3,
+    "aws:ec2/routeTable:RouteTable": 3,
+    "aws:ec2/route:Route": 3,
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": 3,
     "aws:ec2/vpcEndpoint:VpcEndpoint": 1,
     "aws:iam/role:Role": 2,
     "aws:iam/rolePolicy:RolePolicy": 2,
@@ -178,12 +178,10 @@ def test_the_published_machines_cost_what_was_published(plans: dict[str, Plan]) 
 
 
 def test_a_head_is_public_only_where_the_stack_says_ssh(plans: dict[str, Plan]) -> None:
-    assert (
-        named(plans["aws-cpu"], "addresses-controller")["inputs"]["subnetId"] == "<aws-cpu-network-public.id>"
-    )
-    assert named(plans["aws-gpu"], "addresses-controller")["inputs"]["subnetId"].startswith(
-        "<aws-gpu-network-private"
-    )
+    for stack, way in (("aws-cpu", "gatewayId"), ("aws-gpu", "natGatewayId")):
+        subnet = named(plans[stack], "addresses-controller")["inputs"]["subnetId"]
+        assert subnet == f"<{stack}-network-head.id>"
+        assert way in named(plans[stack], "network-head-route")["inputs"]
     opened = [
         r["inputs"]["cidrIpv4"]
         for stack in ("aws-cpu", "aws-gpu")

@@ -18,10 +18,12 @@ from infra.aws.storage import AwsStorage
 from node.model import ClusterDesign
 from tests.support import sentences
 from tests.support.aws_mocks import (
+    CONTROLLER,
     CPU,
     EFS,
     EXISTING,
     GPU,
+    LOGIN,
     OWN,
     Aws,
     aws_design,
@@ -202,13 +204,13 @@ def test_small_networks() -> None:
 
 
 def test_the_nodes_of_all_partitions_have_addresses_together() -> None:
-    """Each partition alone fits: 10 and 9 nodes into a subnet of 11 addresses, beside the controller."""
+    """Each alone fits into a subnet of 11 addresses: 10 and 9 nodes, and a login machine."""
     small = dataclasses.replace(OWN, private_cidr="10.0.128.0/28", zones=("eu-west-1a",))
-    nine = dataclasses.replace(GPU, max=9)
-    machines = ["cpu (10)", "gpu (9)", "controller and login (1)"]
+    nine, hosts = dataclasses.replace(GPU, max=9), (CONTROLLER, LOGIN)
+    machines = ["cpu (10)", "gpu (9)", "login (1)"]
     with sentences.raises("subnets.addresses", "network.private_cidr", "eu-west-1a", 11, 20, *machines):
-        declare(lambda: network_of(aws_design(network=small, partitions=(CPU, nine))))
-    declare(lambda: network_of(aws_design(network=small, partitions=(CPU,))))
+        declare(lambda: network_of(aws_design(network=small, partitions=(CPU, nine), hosts=hosts)))
+    declare(lambda: network_of(aws_design(network=small, partitions=(CPU,), hosts=hosts)))
 
 
 def network_of(design: ClusterDesign) -> None:

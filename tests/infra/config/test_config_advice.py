@@ -81,6 +81,10 @@ def test_warnings() -> None:
     open_door = {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}
     (door,) = others("gcp", {"access": open_door})
     sentences.sentence(door, "cluster.access")
+    head: dict[str, Any] = {"image": {"id": "ami-0123456789abcdef0"}, "state": "kept"}
+    (blind,) = others("aws", {"controller": head, "image.source": "ubuntu-24.04"})
+    sentences.sentence(blind, "cluster.controller.image", "ami-0123456789abcdef0", "the queue is not changed")
+    assert others("aws", {"controller": {**head, "state": "machine"}}) == []
 
 
 @pytest.mark.parametrize(

@@ -134,13 +134,14 @@ REFUSED: list[Refused] = [
     (
         "aws",
         {
-            "network.public_cidr": "10.0.0.0/28",
-            "login.count": 10,
+            "network.public_cidr": "10.0.0.0/27",
+            "login.count": 11,
             "access": {"mode": "ssh", "ssh_cidrs": ["81.2.69.0/24"], "key": "lab"},
         },
         "network.public_cidr",
         "network.public-too-small",
     ),
+    ("aws", {"network.public_cidr": "10.0.0.0/28"}, "network.public_cidr", "network.public-too-small"),
     ("aws", {"network.public_cidr": "10.0.128.0/24"}, "network.public_cidr", "network.subnet-overlap"),
     ("gcp", {"network.peers": ["192.168.0.0/16", "10.0.3.0/24"]}, "network.peers[1]", "network.peer-overlap"),
     ("aws", {"network": {"aws": VPC, "cidr": "10.5.0.0/16"}}, "network.cidr", "network.cidr-of-existing"),

@@ -13,7 +13,7 @@ from infra.config.storage import Gp3Config
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import Gp3, Mount
+from node.model import Backup, Gp3, Mount
 from tests.support.stack_parts import UNMAINTAINED, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import mistakes, values
 
@@ -28,6 +28,51 @@ STORE: dict[str, Any] = {"kind": "filestore", "existing": "lab-store"}
 
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
+    # backups
+    ("local", {"controller.backup.bucket": "/srv/backups"}, "controller.backup", "backup.processes"),
+    (
+        "local",
+        {"local": {"isolation": "container"}, "controller.backup.bucket": "s3://lab-backups"},
+        "controller.backup.bucket",
+        "backup.scheme",
+    ),
+    ("aws", {"controller.backup.bucket": "gs://lab-backups"}, "controller.backup.bucket", "backup.scheme"),
+    ("gcp", {"controller.backup.bucket": "/srv/backups"}, "controller.backup.bucket", "backup.scheme"),
+    ("gcp", {"controller.backup.bucket": "gs://google-lab"}, "controller.backup.bucket", "bucket.name"),
+    ("aws", {"controller.backup.bucket": "lab-backups"}, "controller.backup.bucket", "value.form"),
+    (
+        "aws",
+        {"controller.backup": {"bucket": "s3://lab-backups", "every_hours": 0}},
+        "controller.backup.every_hours",
+        "value.range",
+    ),
+    (
+        "aws",
+        {
+            "controller.backup.bucket": "s3://lab/slurm/backups",
+            "storage.buckets": [{"bucket": "s3://lab/slurm", "path": "/data"}],
+        },
+        "controller.backup.bucket",
+        "backup.open-to-users",
+    ),
+    (
+        "gcp",
+        {
+            "controller.backup.bucket": "gs://lab/backups",
+            "storage.buckets": [{"bucket": "gs://lab/train", "path": "/data"}],
+        },
+        "controller.backup.bucket",
+        "backup.open-to-users",
+    ),
+    (
+        "aws",
+        {
+            "controller.backup.bucket": "s3://lab",
+            "storage.scratch": {"kind": "fsx_lustre", "size_gib": 1200, "s3_import": "s3://lab/train"},
+        },
+        "controller.backup.bucket",
+        "backup.open-to-users",
+    ),
     ("aws", {"storage.home": {"existing": "fs-01234567"}}, "storage.home.existing", "existing.form"),
     ("aws", {"storage.home": {**EFS, "existing": "vol-01234567"}}, "storage.home.existing", "existing.form"),
     ("gcp", {"storage.home": {"existing": "vol-01234567/x"}}, "storage.home.existing", "existing.form"),
@@ -351,3 +396,16 @@ def test_backups_are_of_the_file_systems_that_fsx_backs_up() -> None:
     text = words_of(made.documentation)
     assert "A Persistent deployment type Are not linked to a data repository" in text
     assert mistakes(values("aws", {"storage.scratch": {**P2, "snapshot": True}})) == []
+
+
+def test_a_schedule_of_backups_is_part_of_the_design() -> None:
+    changes = {
+        "controller.backup": {"bucket": "s3://lab/backups/", "every_hours": 6, "keep": 3},
+        "storage.buckets": [{"bucket": "s3://lab/train", "path": "/data"}],
+    }
+    assert mistakes(values("aws", changes)) == []
+    made = design(parse(values("aws", changes), "test"), catalog()).backup
+    assert made == Backup("s3://lab/backups/", 6, 3)
+    assert made.place() == ("s3://lab", "backups/")
+    assert Backup("gs://lab").place() == ("gs://lab", "")
+    assert Backup("/srv/backups").place() == ("/srv/backups", "")

@@ -67,6 +67,17 @@ def test_what_a_machine_is_that_becomes_an_image() -> None:
     assert weaknesses(resources) == []
 
 
+def test_an_image_says_which_slurm_it_has() -> None:
+    """By this a cluster refuses to take over with an older one."""
+    for design, release in (
+        (BAKED, "23-11"),
+        (replace(BAKED, image=Image("debian-13", bake=True)), "24-11"),
+        (replace(BAKED, image=Image(id="projects/p/global/images/own", bake=True)), None),
+    ):
+        labels = bake(design).inputs("b-controller")["labels"]
+        assert labels.get("slurm-stacks-slurm") == release
+
+
 def test_without_cloud_init_a_machine_becomes_an_image_by_the_agents_script() -> None:
     """Debian's image has no cloud-init. The agent runs the script once, before the unit exists."""
     made = bake(replace(BAKED, image=Image("debian-13", bake=True)))

@@ -415,6 +415,23 @@ def test_what_a_head_is_made_of() -> None:
     assert f"{words} --host controller" in script
 
 
+@pytest.mark.parametrize(
+    ("machine", "maintenance"),
+    [
+        ("n2-standard-4", "MIGRATE"), ("e2-standard-2", "MIGRATE"), ("g2-standard-4", "TERMINATE"),
+        ("h4d-standard-192", "TERMINATE"), ("c3-standard-192-metal", "TERMINATE"),
+    ],
+)  # fmt: skip
+def test_a_head_that_cannot_move_is_stopped_for_maintenance_and_started_again(
+    machine: str, maintenance: str
+) -> None:
+    """Compute Engine refuses MIGRATE for these types, and TERMINATE for E2."""
+    hosts = tuple(replace(host, instance_type=machine) for host in HEAD_PAIR.hosts)
+    made = head(replace(HEAD_PAIR, hosts=hosts))
+    found = [made.inputs(f"h-{host.name}")["scheduling"] for host in hosts]
+    assert found == [{"onHostMaintenance": maintenance, "automaticRestart": True}] * 2
+
+
 def test_the_exports_disks_are_the_controllers_alone() -> None:
     made = head(HEAD_PAIR)
     assert "attachedDisks" in made.inputs("h-controller")

@@ -127,6 +127,12 @@ def test_a_machine_that_always_has_its_gpus_names_none() -> None:
     assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
+def test_a_node_that_cannot_move_is_stopped_for_maintenance() -> None:
+    made = template(instance_type="h4d-standard-192")
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    assert made["scheduling"]["automaticRestart"] is False, "it would come back without its jobs"
+
+
 def test_what_spot_takes_back_is_gone_and_never_comes_back_alone() -> None:
     assert template(spot=True)["scheduling"] == {
         "automaticRestart": False,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from typing import Any
 
 import pytest
 
-from infra.aws.tags import CLUSTER, store
+from infra.aws.tags import CLUSTER, SLURM, store
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED
 from infra.program.launcher import anywhere
@@ -68,6 +69,45 @@ def test_machines_start_and_end(account: Account) -> None:
     assert account.states() == {machine.id: "terminated"}
 
 
+def test_a_failed_check_of_ec2s_is_said_and_one_without_a_result_is_none(account: Account) -> None:
+    account.head()
+    cloud = account.cloud()
+    (machine,) = cloud.machines()
+    assert cloud.failure(machine) is None
+    since = datetime.datetime(2026, 7, 1, 12, 30, tzinfo=datetime.UTC)
+    details: dict[str, list[dict[str, Any]]] = {
+        "SystemStatus": [{"Name": "reachability", "Status": "failed", "ImpairedSince": since}],
+        "InstanceStatus": [{"Name": "reachability", "Status": "insufficient-data"}],
+        "AttachedEbsStatus": [{"Name": "reachability", "Status": "failed"}],
+    }
+
+    def answer(parsed: dict[str, Any], **_: Any) -> None:
+        (one,) = parsed["InstanceStatuses"]
+        one |= {key: {"Status": "impaired", "Details": found} for key, found in details.items()}
+
+    event, events = "after-call.ec2.DescribeInstanceStatus", account.ec2.meta.events
+    events.register(event, answer)
+    try:
+        said = cloud.failure(machine)
+    finally:
+        events.unregister(event, answer)
+    assert said == "its check of the system (since 2026-07-01 12:30 UTC), the disks fails"
+    # EC2 has no status of a machine that does not run.
+    account.ec2.stop_instances(InstanceIds=[machine.id])
+    assert cloud.failure(machine) is None
+    assert not cloud.keeps_root_disk("controller"), "it ends with its instance"
+
+
+def test_the_release_of_slurm_is_in_an_images_tags(account: Account) -> None:
+    cloud = account.cloud()
+    source = account.head()
+    made = account.ec2.create_image(InstanceId=source, Name="own")["ImageId"]
+    assert cloud.image_slurm(made) is None
+    account.ec2.create_tags(Resources=[made], Tags=[{"Key": SLURM, "Value": "23.11"}])
+    assert cloud.image_slurm(made) == "23.11"
+    assert cloud.image_slurm("ami-0123456789abcdef0") is None, "there is none"
+
+
 def test_an_object_that_is_not_there_is_none(account: Account) -> None:
     cloud = account.cloud()
     assert cloud.read(BUCKET_NAME, "current.json") is None, "no bucket"
@@ -95,6 +135,7 @@ def test_a_user_gets_commands_that_name_the_region() -> None:
         "aws ec2 get-console-output --latest --region eu-west-1 --instance-id i-1 --output text"
     )
     assert cloud.start_line(MACHINE) == "aws ec2 start-instances --region eu-west-1 --instance-ids i-1"
+    assert cloud.stop_line(MACHINE) == "aws ec2 stop-instances --force --region eu-west-1 --instance-ids i-1"
 
 
 def test_ssh_access_follows_the_access_mode() -> None:

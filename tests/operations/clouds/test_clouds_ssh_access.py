@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from infra.clouds.cluster import parse_boot_facts
 from infra.errors import NotUpError
 from infra.program.stack import Stack
 from node.model import Access, ClusterDesign
+from operations import programs
 from operations.clouds import ssh_access
 from tests.support import sentences
 from tests.support.doubles import design
@@ -53,7 +56,7 @@ def test_what_is_not_up_is_told_from_what_is_half_up_and_from_what_was_stopped(c
     with sentences.raises("ssh.booting", kind=NotUpError):
         find(cloud)
     cloud.set_state("controller", "stopped")
-    with sentences.raises("ssh.machine-stopped", "`cloud start id-controller`") as caught:
+    with sentences.raises("ssh.machine-stopped", "`./cluster up --stack test`") as caught:
         find(cloud)
     assert not isinstance(caught.value, NotUpError)
 
@@ -64,10 +67,9 @@ def test_a_report_that_is_half_written_is_none(cloud: FakeCloud) -> None:
 
 
 def test_the_command_pins_the_published_keys_and_quotes_what_it_runs(
-    cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: FakeCloud, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    words = ssh_access.command(Stack(tmp_path, "test"), find(cloud), ["echo", "a b", "$HOME"], tty=True)
+    words = ssh_access.command(find(cloud).target, tmp_path, ["echo", "a b", "$HOME"], tty=True)
     assert (words[0], words[-2:]) == ("ssh", ["198.51.100.7", "echo 'a b' '$HOME'"])
     assert words.index("-t") < words.index("--")
     (known,) = [word.split("=", 1)[1].strip('"') for word in words if "-oUserKnownHostsFile" in word]
@@ -102,3 +104,37 @@ def test_a_plan_has_a_placeholder_for_each_fact() -> None:
     assert parse_boot_facts('{"login_user": "ann"}') == {"login_user": "ann"}
     with pytest.raises(ValueError, match="Expecting value"):
         parse_boot_facts("Traceback")
+
+
+CONTROLLER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC"
+
+
+def test_the_controller_is_reached_as_root_and_by_way_of_a_login_machine(
+    cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    stack, argv = Stack(tmp_path, "test"), ["slurm-stacks", "restore", "--bucket=a b"]
+    words = ssh_access.controller_command(stack, cloud, find(cloud), tmp_path, argv)
+    assert words[-2:] == ["198.51.100.7", "sudo -n slurm-stacks restore '--bucket=a b'"]
+
+    host = dataclasses.replace(PUBLIC.hosts[0], name="login-0", role="login")
+    wanted = dataclasses.replace(PUBLIC, hosts=(*PUBLIC.hosts, host))
+    cloud.run("login-0", "login", public="198.51.100.8")
+    cloud.report("login-0", "ready")
+    cloud.report("controller", "ready", host_keys=[CONTROLLER_KEY])
+    words = ssh_access.controller_command(stack, cloud, find(cloud, wanted), tmp_path, argv)
+    assert words[-2] == "198.51.100.8"
+    inner = shlex.split(words[-1])
+    assert (inner[0], inner[-2:]) == ("ssh", ["controller", "sudo -n slurm-stacks restore '--bucket=a b'"])
+    options = dict(word.removeprefix("-o").split("=", 1) for word in inner if word.startswith("-o"))
+    assert options["StrictHostKeyChecking"] == "yes"
+    # OpenSSH itself takes these options, and its command prints the published key and no other.
+    known = shlex.split(options["KnownHostsCommand"])
+    printed = programs.capture([word.replace("%%", "%") for word in known]).out
+    assert printed == f"controller {CONTROLLER_KEY}\n"
+    asked = programs.capture([inner[0], "-G", *inner[1:]])
+    assert not asked.failed, asked.err
+
+    cloud.report("controller", "booting", host_keys=[])
+    with sentences.raises("ssh.booting", kind=NotUpError):
+        ssh_access.controller_command(stack, cloud, find(cloud, wanted), tmp_path, argv)

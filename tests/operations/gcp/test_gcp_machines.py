@@ -12,7 +12,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.clouds.commands import ClusterRef
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.elastic.drivers.gce.names import CLUSTER, ROLE, STACK, value
+from node.elastic.drivers.gce.names import CLUSTER, ROLE, SLURM, STACK, value
 from node.model import Access
 from operations.clouds import commands
 from operations.gcp import machines
@@ -155,7 +155,48 @@ def test_the_address_is_the_instances_name_behind_the_proxy_and_a_public_one_els
     assert machine.ssh_host(Access("iap")) == "c-controller"
     assert machine.ssh_host(Access("ssh")) == "192.0.2.7"
     assert one.start_line(machine) == f"gcloud compute instances start c-controller --project p-1 --zone {A}"
+    assert one.stop_line(machine) == f"gcloud compute instances stop c-controller --project p-1 --zone {A}"
     assert "get-serial-port-output c-controller" in one.console_line(machine)
+
+
+# --- a head that is gone or faulty --------------------------------------------------------------------------
+
+
+def test_a_machine_whose_host_has_failed_is_in_failure(there: Project) -> None:
+    there.head()
+    one = cloud(there)
+    assert one.failure(one.machines()[0]) is None
+    there.gce.status("c-controller", "REPAIRING")
+    (machine,) = one.machines()
+    assert machine.state == "running", "it is not made again"
+    assert one.failure(machine) == "it is REPAIRING, because its host has failed"
+
+
+def test_a_root_disk_and_the_bucket_outlive_their_machine(there: Project) -> None:
+    one = cloud(there)
+    assert not one.keeps_root_disk("controller")
+    assert one.bucket() is None
+    there.gce.cloud.put(f"zones/{A}", "disks", gce.Disk(name="c-controller"))
+    there.bucket()
+    assert one.keeps_root_disk("controller")
+    assert not one.keeps_root_disk("login-0")
+    assert one.bucket() == BUCKET
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "own", "projects/p-1/global/images/own",
+        "https://www.googleapis.com/compute/v1/projects/p-1/global/images/own",
+    ],
+)  # fmt: skip
+def test_the_release_of_slurm_is_in_an_images_labels(there: Project, named: str) -> None:
+    one = cloud(there)
+    assert one.image_slurm(named) is None, "there is none"
+    there.gce.cloud.put("global", "images", gce.Image(name="own"))
+    assert one.image_slurm(named) is None
+    there.gce.cloud.put("global", "images", gce.Image(name="own", labels={SLURM: value("23.11")}))
+    assert one.image_slurm(named) == "23.11"
 
 
 # --- termination --------------------------------------------------------------------------------------------

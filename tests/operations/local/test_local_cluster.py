@@ -17,12 +17,13 @@ import pytest
 
 from infra import bundle, workload_files
 from infra.errors import UserError
+from infra.outputs import load
 from node.model import SlurmSettings
 from node.processes import ProcessId
 from operations.local import __main__ as entry
 from operations.local import benchmark, cluster, system_packages
 from tests.support import sentences
-from tests.support.checkout import until
+from tests.support.checkout import ROOT, until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
 from tests.support.processes import with_words
@@ -64,11 +65,14 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     facts = published.do("head-up")
     site = published.run.settings(DESIGN).site
     assert facts == {
+        "id": published.run.path.name,
+        "login_ssh": f"{ROOT}/cluster ssh --outputs {published.run.outputs}",
         "login": "127.0.0.1",
         "controller": f"127.0.0.1:{site.slurmctld_port}",
         "scheduler_version": "slurm-wlm 22.05.8",
         "shared": str(published.run.shared),
     }
+    assert not published.run.outputs.exists(), "the stack file says how to log in"
     assert "controller: hooks" in capsys.readouterr().err, "which step it waits for"
     head = published.machines(role="controller")
     assert list(head) == ["controller"]
@@ -88,6 +92,42 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     assert published.processes() == []
     for verb in ("head-down", "terminate-nodes", "cloud-down"):
         published.do(verb)
+
+
+def test_the_guard_of_a_cluster_with_jobs_refuses_and_a_dead_controller_has_none(
+    published: FakeMachines,
+) -> None:
+    assert published.do("guard") == {}, "no head has come up yet"
+    published.do("head-up")
+    tool = published.run.tool
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    running = {"slurm_id": "3", "name": "train", "user": "ann", "state": "RUNNING"}
+    for script, code in (
+        (f"echo '{json.dumps({'jobs': [running]})}'", "guard.ends-jobs"),
+        ("echo slurmctld does not answer >&2; exit 1", "guard.jobs-unknown"),
+    ):
+        tool.write_text(f'#!/bin/sh\n[ "$*" = status ] || exit 9\n{script}\n')
+        tool.chmod(0o755)
+        with sentences.raises(code):
+            published.do("guard")
+    tool.write_text("#!/bin/sh\necho '{\"jobs\": []}'\n")
+    assert published.do("guard") == {}
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    published.do("head-down")
+    assert published.do("guard") == {}
+
+
+def test_a_head_of_another_program_writes_its_outputs(
+    published: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER_ID", "made-by-the-engine")
+    facts = published.do("head-up")
+    found = load(json.loads(published.run.outputs.read_text()))
+    assert (found.id, found.name, found.provider) == ("made-by-the-engine", DESIGN.name, "local")
+    assert found.login is not None
+    assert found.login.access is not None
+    assert (found.login.access.mode, found.login.access.machine) == ("local", published.run.path.name)
+    assert found.login.ssh == facts["login_ssh"]
 
 
 def test_the_termination_leaves_the_head(published: FakeMachines) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
-from tests.support.soak.journal import Fault, Journal, Run, Span, Task
+from tests.support.soak.journal import HEAD, Fault, Journal, Run, Span, Task
 
 BEFORE_SECONDS = 2.0
 """A fault is recorded just before it happens, and a job's start a moment after the job has its nodes."""
@@ -18,7 +18,11 @@ SAVING_SECONDS = 7.0
 STARTING_SECONDS = 3.0
 """A slurmd killed this soon after a job's start has not answered slurmctld, which requeues the job."""
 FATAL = ("kill", "freeze", "cut", "preempt")
+SLURMCTLD = ("slurmctld", HEAD)
+"""With the controller, slurmctld ends too."""
 NEAR_SECONDS = 30.0
+RETRY_SECONDS = 30.0
+"""A node tells slurmctld of a job's end again every 15 seconds (RETRY_DELAY in Slurm's slurmstepd)."""
 UNAWARE_SECONDS = 15.0
 """For this long Slurm may start jobs on a machine that has died, or that it does not know to be off."""
 
@@ -54,13 +58,14 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return None
     if not runs:
         return "--no-requeue, and its nodes never came"
-    return "--no-requeue, and its machine died" if why_ended(journal, task, runs[-1]) else None
+    died = _unheard(journal, runs[-1]) if finished else why_ended(journal, task, runs[-1])
+    return "--no-requeue, and its machine died" if died else None
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
     """Return whether Slurm may have started a task on a machine whose end it did not know yet."""
     began = [at for at, state in task.states if state in ("CONFIGURING", "RUNNING")]
-    ends = [fault.at for fault in journal.faults if fault.kind in (*FATAL, "slurmctld")]
+    ends = [fault.at for fault in journal.faults if fault.kind in (*FATAL, *SLURMCTLD)]
     return any(0 <= at - end <= UNAWARE_SECONDS for at in began for end in ends)
 
 
@@ -72,7 +77,7 @@ def is_ghost(journal: Journal, task: Task) -> bool:
 
 def _forgotten(journal: Journal, runs: list[Run]) -> bool:
     ends = [run.end for run in runs if run.end is not None]
-    kills = [fault.at for fault in journal.faults if fault.kind == "slurmctld"]
+    kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
     return any(0 <= at - end <= SAVING_SECONDS for at in kills for end in ends)
 
 
@@ -106,11 +111,76 @@ def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
     for fault in journal.faults:
         after = fault.at - run.start
         # slurmctld forgot this start, or that it was powering down one of these nodes.
-        if fault.kind == "slurmctld" and abs(after) <= SAVING_SECONDS:
-            return "slurmctld, and forgotten"
+        if fault.kind in SLURMCTLD and abs(after) <= SAVING_SECONDS:
+            return f"{fault.kind}, and forgotten"
         if fault.kind == "slurmd" and -BEFORE_SECONDS <= after <= STARTING_SECONDS:
             return "slurmd, at its start"
     return None
+
+
+def repeated_runs(journal: Journal) -> Counter[str]:
+    """Count the runs of tasks that had run to their end before, by the cause.
+
+    What a slurmctld that was killed had not saved, it begins again. Everything else must be a requeue with a
+    cause of ours; another run is a finding.
+    """
+    counted: Counter[str] = Counter()
+    for task in journal.tasks.values():
+        for run, following in pairwise(journal.runs(task)):
+            if run.end is None:
+                continue
+            cause = _why_repeated(journal, task, run, following)
+            counted[cause or "no cause"] += 1
+            if cause is None:
+                journal.finding(
+                    f"a job ran twice, and Slurm had no reason: {describe(task, journal.runs(task))}; "
+                    f"faults near it: {_near(journal, run)}"
+                )
+    return counted
+
+
+def _why_repeated(journal: Journal, task: Task, run: Run, following: Run) -> str | None:
+    if _forgotten(journal, [run]):
+        return "its end was forgotten"
+    if any(f.kind in SLURMCTLD and 0 <= f.at - run.start <= SAVING_SECONDS for f in journal.faults):
+        return "its start was forgotten"
+    if following.count <= run.count:
+        return None
+    # The program that asks may see only later that a job has ended.
+    if any(run.start - BEFORE_SECONDS <= began <= following.start for began, _ended in task.requeued):
+        return "requeued"
+    return _unheard(journal, run)
+
+
+def _unheard(journal: Journal, run: Run) -> str | None:
+    """Return what befell a run's node before it could tell slurmctld of the run's end; `None` if nothing."""
+    heard = _heard(journal, run)
+    for fault in journal.faults:
+        if fault.kind in FATAL and fault.node in run.nodes and run.start <= fault.until and fault.at <= heard:
+            return fault.kind
+    return None
+
+
+def _heard(journal: Journal, run: Run) -> float:
+    """Return when slurmctld had heard of a run's end at the latest."""
+    away = [f.until for f in journal.faults if f.kind in SLURMCTLD and f.at <= run.until <= f.until]
+    return max((until + RETRY_SECONDS for until in away), default=run.until + BEFORE_SECONDS)
+
+
+def unrecorded(journal: Journal, records: dict[str, list[str]]) -> list[str]:
+    """Return the tasks whose end the accounting does not have, one line each.
+
+    Args:
+        records: Task -> the states of its records.
+    """
+    found = []
+    for key, task in journal.tasks.items():
+        states = records.get(key, [])
+        if task.state == "COMPLETED" and "COMPLETED" not in states:
+            found.append(f"{key} (job {task.job}) is completed, and sacct has: {', '.join(states) or 'none'}")
+        elif task.over and journal.runs(task) and (left := {"RUNNING", "PENDING"} & set(states)):
+            found.append(f"{key} (job {task.job}) is over, and sacct has it as {', '.join(sorted(left))}")
+    return found
 
 
 def recoveries(journal: Journal) -> list[float]:

@@ -5,40 +5,52 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from localcloud.nspawn import enter
 from node import rpc
+from node.model import CONTAINER, PROCESS, SHARED
 from node.processes import ProcessId
-from node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered
+from node.slurm.control import Control, SlurmDown, SlurmError
+from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 from tests.support.processes import command_line, parent
 
-PARTITIONS = {"debug": 6, "wide": 6, "gpu": 3}
-"""Partition -> its largest number of nodes."""
+PARTITIONS = {
+    PROCESS: {"debug": 6, "wide": 6, "gpu": 3},
+    CONTAINER: {"debug": 3, "wide": 3, "gpu": 2},
+}
+"""Machine -> partition -> its largest number of nodes. A container takes far more of this host."""
 GPUS = 2
 STACK = """
     config:
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {{name: debug, instance_type: local.small, nodes: {{max: 6}}, default: true}}
-          - {{name: wide, instance_type: local.small, nodes: {{max: 6}}}}
+          - {{name: debug, instance_type: local.small, nodes: {{max: {debug}}}, default: true}}
+          - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}}}
           - name: gpu
             instance_type: local.medium
             accelerator: {{type: v100, count: 2}}
-            nodes: {{max: 3}}
-        slurm: {{suspend_time: 4, resume_timeout: 30, slurmd_timeout: 10}}
+            nodes: {{max: {gpu}}}
+        slurm: {{{slurm}}}
         local: {{isolation: {isolation}, boot_delay: 0.5}}
       slurm-stacks:benchmark: {{enabled: false}}
 """
+SLURM = {
+    PROCESS: "suspend_time: 4, resume_timeout: 30, slurmd_timeout: 10",
+    CONTAINER: "suspend_time: 20, resume_timeout: 120, slurmd_timeout: 10, accounting: true",
+}
+"""Machine -> the section `slurm`. A container boots as a whole machine does, and its head can be lost."""
 CALM: dict[str, Any] = {
     "boot_delay": 0.5,
     "boot_spread": 0.0,
     "quota_nodes": None,
     "quota_gpus": None,
-    **{f"capacity.{name}": None for name in PARTITIONS},
+    **{f"capacity.{name}": None for name in PARTITIONS[PROCESS]},
     "never_register": 0.0,
     "api_error": None,
     "api_latency": 0.0,
@@ -46,23 +58,34 @@ CALM: dict[str, Any] = {
 }
 """The cloud's limits without faults."""
 MARKS = {"elastic": "node.elastic.daemon", "agent": "localcloud.agent"}
+HOLDER = ["sleep", "infinity"]
+"""The process that holds the network of container machines (`localcloud.network`), and belongs to none."""
 DAEMONS = ("slurmctld", "elastic", "agent", "munged", "slurmd")
 
 
 class _Outside(Control):
-    """Slurm's commands through `./cluster exec`, which is the only access to a container cluster."""
+    """Slurm's commands on the controller's machine, which is the only access to a cluster of containers."""
 
-    def __init__(self, checkout: Checkout) -> None:
-        super().__init__("/nonexistent")
-        self._checkout = checkout
+    def __init__(self, run: RunDirectory) -> None:
+        super().__init__("/etc/slurm/slurm.conf", timeout=60)
+        self._directory = run
 
-    def run(self, *command: str) -> str:
-        wanted = ("env", "SLURM_TIME_FORMAT=%s", *command)
-        done = self._checkout.cluster("exec", "--", *wanted, timeout=60)
-        if done.returncode:
-            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
-            raise kind(command, done.returncode, done.stderr)
-        return done.stdout
+    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
+        first = self._controller()
+        if first is None:
+            raise SlurmDown(command, None, "there is no controller")
+        environment = [f"{name}={value}" for name, value in {**self._environment, **variables}.items()]
+        try:
+            return super()._run([*enter(first, environment, SHARED), *command], {})
+        except SlurmError as error:
+            if self._controller() != first:  # it was lost in the middle of the command
+                raise SlurmDown(command, error.status, error.stderr) from error
+            raise
+
+    def _controller(self) -> int | None:
+        """Return the first process of a controller that has booted."""
+        ready = self._directory.report("controller").get("state") == "ready"
+        return machine_access.controller(self._directory) if ready else None
 
 
 class SoakCluster:
@@ -71,15 +94,24 @@ class SoakCluster:
     Args:
         folder: where the checkout is made.
         isolation: process | container.
+
+    Attributes:
+        partitions: partition -> its largest number of nodes.
     """
 
     def __init__(self, folder: Path, isolation: str) -> None:
-        self.checkout = Checkout(folder, STACK.format(isolation=isolation))
+        self.partitions = PARTITIONS[isolation]
+        text = STACK.format(isolation=isolation, slurm=SLURM[isolation], **self.partitions)
+        self.checkout = Checkout(folder, text)
         self.run = RunDirectory(self.checkout.run_directory)
-        process = isolation == "process"
+        self._process = isolation == PROCESS
         self.control: Control = (
-            Control(self.run.path / "etc" / "slurm.conf", timeout=20) if process else _Outside(self.checkout)
+            Control(self.run.path / "etc" / "slurm.conf", timeout=20) if self._process else _Outside(self.run)
         )
+
+    def seen(self, path: Path) -> str:
+        """Return the path on machines of a file in the shared folder."""
+        return str(path if self._process else Path(SHARED) / path.relative_to(self.run.shared))
 
     def cloud(self, method: str, **params: Any) -> Any:
         """Make one of the local cloud's calls.
@@ -96,8 +128,13 @@ class SoakCluster:
 
     def saved(self) -> float:
         """Return when slurmctld last saved its queue (seconds since the epoch), or 0 if that is not known."""
-        file = self.run.path / "state" / "job_state"
-        return file.stat().st_mtime if file.exists() else 0.0
+        folder = self.run.path / "state"
+        if not self._process:
+            folder = Path(f"/proc/{machine_access.controller(self.run)}/root/var/spool/slurmctld")
+        try:
+            return (folder / "job_state").stat().st_mtime
+        except OSError:
+            return 0.0
 
     def pids(self, daemon: str) -> list[int]:
         """Return the pids of one of DAEMONS."""
@@ -113,6 +150,7 @@ class SoakCluster:
         """Return the processes on nodes, without the head's."""
         lines = [(pid, command_line(pid) or [""]) for pid in self.checkout.processes()]
         of_nodes = ("slurmd", "slurmstepd", "sleep")
+        lines = [(pid, argv) for pid, argv in lines if argv != HOLDER]
         return [f"{pid} {' '.join(argv)}" for pid, argv in lines if Path(argv[0]).name in of_nodes]
 
     def kill(self, pid: int) -> None:

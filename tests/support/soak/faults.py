@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from node import rpc
-from tests.support.soak.cluster import CALM, DAEMONS, GPUS, PARTITIONS, SoakCluster
-from tests.support.soak.journal import Journal
+from tests.support import lost_head
+from tests.support.checkout import until
+from tests.support.soak.cluster import CALM, DAEMONS, GPUS, SoakCluster
+from tests.support.soak.journal import HEAD, Fault, Journal
 from tests.support.soak.load import Load
 
 UNDO = {"freeze": "thaw", "cut": "join"}
@@ -39,6 +41,7 @@ class Faults:
 
     Args:
         kinds: the wanted kinds of ALL_KINDS; each comes once before any comes again.
+        lose_head: After how many seconds the controller is lost each time; `None` means never.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Faults:
         load: Load,
         chance: random.Random,
         kinds: list[str],
+        lose_head: float | None = None,
     ) -> None:
         self._cluster = cluster
         self._journal = journal
@@ -59,6 +63,10 @@ class Faults:
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._repairing: threading.Thread | None = None
         self._awaits_saving = False
+        self._lose_head = lose_head
+        self._next_head = time.monotonic() + (lose_head or 0.0)
+        self.away: list[float] = []
+        """For how many seconds nobody scheduled, each time that the controller was lost."""
         self.limits: dict[str, Any] = {}
         """The limits that differ from CALM at the moment."""
 
@@ -68,6 +76,9 @@ class Faults:
         self._later = [(at, action) for at, action in self._later if at > now]
         for action in due:
             action()
+        if self._lose_head is not None and now >= self._next_head and not (self._awaits_saving or self._busy):
+            self._next_head += self._lose_head
+            self._when_saved(self._lose_head_now)
         if self._kinds and now >= self._next:
             self._next = now + self._chance.uniform(0, 2 * PAUSE_SECONDS)
             if not self._bag:
@@ -77,7 +88,13 @@ class Faults:
     @property
     def untried(self) -> set[str]:
         """Return the kinds that have not happened yet, because the agent was down or slurmctld saved late."""
-        return set(self._kinds) - set(self._journal.kinds())
+        wanted = {*self._kinds, *([HEAD] if self._lose_head is not None else [])}
+        return wanted - set(self._journal.kinds())
+
+    @property
+    def _busy(self) -> bool:
+        """Return whether an `up` is under way: another one would be refused."""
+        return self._repairing is not None and self._repairing.is_alive()
 
     def clear(self) -> None:
         """End all faults; no new one follows.
@@ -85,7 +102,7 @@ class Faults:
         Raises:
             RpcUnavailableError: The agent does not come back.
         """
-        self._kinds = []
+        self._kinds, self._lose_head = [], None
         self.settle()
         if not self._cluster.pids("agent"):
             self._repair()
@@ -130,7 +147,7 @@ class Faults:
             "api_latency": lambda: round(chance.uniform(0.2, 3), 1),
             "api_error": lambda: chance.choice(ERRORS),
         }
-        key = f"capacity.{chance.choice(list(PARTITIONS))}" if kind == "capacity" else kind
+        key = f"capacity.{chance.choice(list(self._cluster.partitions))}" if kind == "capacity" else kind
         value = values[kind]()
         self._cluster.cloud("limits", **{key: value})
         self.limits[key] = value
@@ -179,20 +196,27 @@ class Faults:
             if self._awaits_saving:
                 self._bag.insert(0, daemon)
                 return
-            self._awaits_saving = True
-            self._load.paused_until = time.monotonic() + SAVED_SECONDS + PATIENCE_SECONDS
-            self._after(SAVED_SECONDS, lambda: self._kill_saved(time.monotonic() + PATIENCE_SECONDS))
+            self._when_saved(lambda: self._kill_now(daemon))
+        elif daemon == "agent" and self._busy:
+            self._bag.insert(0, daemon)
         else:
             self._kill_now(daemon)
 
-    def _kill_saved(self, deadline: float) -> None:
-        """Kill slurmctld when the jobs' last changes are on its disk. Losing the rest must do no harm."""
-        if self._cluster.saved() < self._journal.last_note() and time.monotonic() < deadline:
-            self._after(0.0, lambda: self._kill_saved(deadline))
-            return
-        self._awaits_saving = False
-        self._load.paused_until = time.monotonic() + 1.0
-        self._kill_now("slurmctld")
+    def _when_saved(self, action: Callable[[], None]) -> None:
+        """Do something when the jobs' last changes are on the disk. Losing what comes later does no harm."""
+        self._awaits_saving = True
+        # Longer than any step of the soak takes: `look` ends the pause.
+        self._load.paused_until = float("inf")
+
+        def look(deadline: float) -> None:
+            if self._cluster.saved() < self._journal.last_note() and time.monotonic() < deadline:
+                self._after(0.0, lambda: look(deadline))
+                return
+            action()
+            self._awaits_saving = False
+            self._load.paused_until = time.monotonic() + 1.0
+
+        self._after(SAVED_SECONDS, lambda: look(time.monotonic() + PATIENCE_SECONDS))
 
     def _kill_now(self, daemon: str) -> None:
         pids = self._cluster.pids(daemon)
@@ -206,16 +230,39 @@ class Faults:
         if daemon == "agent":
             self._after(self._chance.uniform(1, 10), self._repair_aside)
 
+    def _lose_head_now(self) -> None:
+        try:
+            self._cluster.cloud("inspect")
+        except _TROUBLE:  # without the agent nothing can be lost: later
+            self._next_head = time.monotonic() + 1.0
+            return
+        fault = self._journal.fault(HEAD, detail="its root disk too")
+        lost_head.lose(self._cluster.run)
+        self._repairing = threading.Thread(target=self._replace_head, args=(fault,))
+        self._repairing.start()
+
+    def _replace_head(self, fault: Fault) -> None:
+        fault.until = float("inf")
+        self._repair()
+        try:
+            until(self._cluster.control.ping, 60, "slurmctld's answer")
+        except AssertionError as error:
+            self._journal.finding(f"after the loss of the controller: {error}")
+        fault.until = time.time()
+        self.away.append(fault.until - fault.at)
+        self._journal.write("successor", away=self.away[-1])
+
     def _repair_aside(self) -> None:
         """Run `./cluster up`, which alone restarts the agent, while the soak continues."""
+        self.settle()
         self._repairing = threading.Thread(target=self._repair)
         self._repairing.start()
 
     def _repair(self) -> None:
-        done = self._cluster.checkout.cluster("up", timeout=300)
+        done = self._cluster.checkout.cluster("up", timeout=600)
         self._journal.write("mended", status=done.returncode, said=done.stderr[-500:])
         if done.returncode:
-            self._journal.finding(f"./cluster up after the agent's death: {done.returncode}\n{done.stderr}")
+            self._journal.finding(f"./cluster up, which mends: {done.returncode}\n{done.stderr}")
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         self._later.append((time.monotonic() + seconds, action))

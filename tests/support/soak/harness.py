@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node import rpc
+from node.model import CONTAINER
 from node.slurm.control import SlurmError
+from operations.waiting import attempts
 from tests.support.checkout import until
 from tests.support.soak import audit
-from tests.support.soak.cluster import PARTITIONS, SoakCluster
+from tests.support.soak.cluster import SoakCluster
 from tests.support.soak.faults import KINDS, Faults
 from tests.support.soak.journal import Journal
 from tests.support.soak.load import Load
@@ -26,6 +28,7 @@ LOOK_SECONDS = 1.0
 PROGRESS_SECONDS = 10.0
 EXTRA_SECONDS = 180.0
 """The longest extension of a soak for faults that have not happened in its time."""
+RECORDED_SECONDS = 90.0
 AWAY_SECONDS = 150.0
 """The limit from the last job's end until every node is off: SuspendTime, SuspendTimeout, some passes."""
 
@@ -38,6 +41,7 @@ class Options:
         seconds: how long jobs and faults come.
         drain: seconds that the queue may take to empty after all faults have ended.
         kinds: kinds of faults.
+        lose_head: After how many seconds the controller is lost each time; `None` means never.
     """
 
     seconds: float
@@ -46,6 +50,7 @@ class Options:
     machines: str = "process"
     kinds: tuple[str, ...] = KINDS
     logs: Path | None = None
+    lose_head: float | None = None
 
 
 class Soak:
@@ -61,9 +66,15 @@ class Soak:
         self.logs = options.logs or Path(tempfile.mkdtemp(prefix="slurm-stacks-soak-"))
         self.journal = Journal(self.logs)
         self._cluster = SoakCluster(folder / "a soak", options.machines)
+        self._most = sum(self._cluster.partitions.values())
         self._load = Load(self._cluster, self.journal, random.Random(chance.random()))
         self._faults = Faults(
-            self._cluster, self.journal, self._load, random.Random(chance.random()), list(options.kinds)
+            self._cluster,
+            self.journal,
+            self._load,
+            random.Random(chance.random()),
+            list(options.kinds),
+            options.lose_head,
         )
         self._began = time.monotonic()
         self._looked = self._told = 0.0
@@ -99,7 +110,8 @@ class Soak:
 
     def _keep_logs(self) -> None:
         run = self._cluster.run.path
-        for place in ("log", "cloud", "bucket/boot", "shared/soak", "lib", "etc"):
+        disks = [str(log.relative_to(run)) for log in run.glob("disk/*/log")]
+        for place in ("log", "cloud", "bucket/boot", "shared/soak", "lib", "etc", *disks):
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(run / place, self.logs / place, dirs_exist_ok=True, ignore=_sockets)
         self.journal.notes = self.logs / "shared" / "soak" / "notes"
@@ -150,7 +162,7 @@ class Soak:
         with contextlib.suppress(SlurmError):
             self._load.look()
         with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):
-            audit.machines_now(self.journal, self._cluster.machines(), sum(PARTITIONS.values()))
+            audit.machines_now(self.journal, self._cluster.machines(), self._most)
 
     # --- what is said --------------------------------------------------------------------------------------
 
@@ -172,10 +184,26 @@ class Soak:
             self.journal.finding(f"node stuck: {line}")
         for line in audit.leaked(self._cluster.control.detailed_nodes()):
             self.journal.finding(f"GPUs counted as used without a job: {line}")
+        if self._options.machines == CONTAINER:
+            for line in self._unrecorded():
+                self.journal.finding(f"accounting: {line}")
         for machine in self._cluster.machines():
             self.journal.finding(f"orphan: machine {machine['id']} of {machine['node']}, {machine['state']}")
         for line in self._cluster.jobs_processes():
             self.journal.finding(f"process left on a node that is off: {line}")
+
+    def _unrecorded(self) -> list[str]:
+        """Return what the accounting does not have. slurmctld sends it every few seconds."""
+        options = ("--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=now-1day")
+        for _ in attempts(RECORDED_SECONDS, 2.0):
+            records: dict[str, list[str]] = {}
+            text = self._cluster.control.run("sacct", *options, "--format=JobID,JobName,State")
+            for job, name, state in (line.split("|") for line in text.splitlines()):
+                index = job.partition("_")[2]
+                records.setdefault(f"{name}.{index}" if index else name, []).append(state.split()[0])
+            if not (missing := audit.unrecorded(self.journal, records)):
+                break
+        return missing
 
     def _answers(self) -> None:
         """Return whether the daemons answer. The last fault may have killed one."""
@@ -185,10 +213,17 @@ class Soak:
         """Write the report from the kept logs, because the cluster is gone."""
         journal = self.journal
         ended, broken = audit.outcomes(journal), audit.broken_runs(journal)
+        repeated = audit.repeated_runs(journal)
         print(f"seed {self._options.seed}, {self._options.seconds:g} s, machines: {self._options.machines}")
         print(f"jobs: {sum(ended.values())}; {_listed(ended)}")
         print(f"faults: {len(journal.faults)}; {_listed(journal.kinds())}")
         print(f"runs that were cut off: {sum(broken.values())}; {_listed(broken)}")
+        print(f"runs of what had ended before: {sum(repeated.values())}; {_listed(repeated)}")
+        if away := self._faults.away:
+            print(
+                f"without a scheduler: median {statistics.median(away):.1f} s, worst {max(away):.1f} s, "
+                f"of {len(away)}"
+            )
         if back := audit.recoveries(journal):
             print(
                 f"a machine's death until its job ran again: median {statistics.median(back):.1f} s, "
@@ -196,7 +231,7 @@ class Soak:
             )
         number, which = audit.flaps(journal)
         print(f"most often queued again: {number} times ({which})")
-        print(f"machines at once, at most: {journal.peak} of {sum(PARTITIONS.values())}")
+        print(f"machines at once, at most: {journal.peak} of {self._most}")
         print(f"elastic daemon's memory, MiB: {' -> '.join(f'{m:.0f}' if m else '?' for m in self._memory)}")
         print(f"findings: {len(journal.findings)}")
         for text in journal.findings:

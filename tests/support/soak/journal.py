@@ -12,7 +12,7 @@ from typing import Any
 # $1: where notes are written, $2: seconds. Only a shell that uses `wait` handles SIGTERM at once.
 SCRIPT = """#!/bin/sh
 note() {
-    echo "$1 $(date +%s.%N) ${SLURM_JOB_NODELIST}" >>"$notes"
+    echo "$1 $(date +%s.%N) ${SLURM_JOB_NODELIST} ${SLURM_RESTART_COUNT:-0}" >>"$notes"
 }
 notes="$1/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}"
 trap 'note term; exit 143' TERM
@@ -24,6 +24,8 @@ note end
 
 
 Span = tuple[float, float]
+HEAD = "head"
+"""The fault that ends the controller and deletes its root disk."""
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Run:
         end: when the script recorded its end; `None` means that it did not reach its end.
         term: when it was told to end.
         until: the latest moment at which it was over: its end, its end by signal, or the job's next start.
+        count: how often Slurm had queued the job again before.
     """
 
     start: float
@@ -82,6 +85,7 @@ class Run:
     end: float | None
     term: float | None
     until: float
+    count: int
 
 
 @dataclass
@@ -89,9 +93,9 @@ class Fault:
     """Something that was done to the cluster.
 
     Attributes:
-        kind: kill, freeze, preempt, a limit's key, or the name of a daemon that was killed.
+        kind: kill, freeze, preempt, a limit's key, the name of a daemon that was killed, or HEAD.
         node: the node whose machine was hit.
-        until: when it is over: a machine is taken when its notice has run out.
+        until: when it is over: a machine is taken when its notice has run out, a head has a successor.
         machine: the id of the machine that was hit, until the node has another. Slurm may start jobs on the
             node meanwhile, because it does not know of the machine's end yet.
     """
@@ -136,10 +140,12 @@ class Journal:
         detail: str = "",
         lasts: float = 0.0,
         machine: str | None = None,
-    ) -> None:
+    ) -> Fault:
         now = time.time()
-        self.faults.append(Fault(now, kind, node, detail, now + lasts, machine))
+        made = Fault(now, kind, node, detail, now + lasts, machine)
+        self.faults.append(made)
         self.write("fault", kind=kind, node=node, detail=detail, machine=machine)
+        return made
 
     def finding(self, text: str) -> None:
         if text not in self.findings:
@@ -161,9 +167,9 @@ class Journal:
         file = self.notes / task.key
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         found: list[dict[str, Any]] = []
-        for word, when, *nodes in (line for line in lines if len(line) >= 2):
+        for word, when, nodes, count in (line for line in lines if len(line) == 4):
             if word == "start":
-                found.append({"start": float(when), "nodes": nodes[0] if nodes else ""})
+                found.append({"start": float(when), "nodes": nodes, "count": int(count)})
             elif found:
                 found[-1].setdefault(word, float(when))
         return [
@@ -176,4 +182,4 @@ def _run(note: dict[str, Any], following: float | None) -> Run:
 
     end, term = note.get("end"), note.get("term")
     until = next((when for when in (end, term, following) if when is not None), time.time())
-    return Run(note["start"], tuple(expand(note["nodes"])), end, term, until)
+    return Run(note["start"], tuple(expand(note["nodes"])), end, term, until, note["count"])

@@ -10,7 +10,7 @@ from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.hostlist import expand
 from node.slurm.states import JobState
 from tests.support.soak import audit
-from tests.support.soak.cluster import GPUS, PARTITIONS, SoakCluster
+from tests.support.soak.cluster import GPUS, SoakCluster
 from tests.support.soak.journal import Journal, Task
 
 MOST_TASKS = 24
@@ -50,8 +50,9 @@ class Load:
     def submit(self) -> None:
         """Submit one job or array of random size and length."""
         chance = self._chance
-        partition = chance.choices(list(PARTITIONS), (5, 4, 2))[0]
-        nodes = chance.choice((1, 1, 1, 2, 3, PARTITIONS[partition]))
+        partition = chance.choices(list(self._cluster.partitions), (5, 4, 2))[0]
+        most = self._cluster.partitions[partition]
+        nodes = chance.choice((1, 1, 1, 2, min(3, most), most))
         tasks = chance.randint(2, 6) if nodes == 1 and chance.random() < 0.25 else 0
         requeue = chance.random() >= 0.15
         seconds = round(
@@ -66,8 +67,9 @@ class Load:
         options += [] if requeue else ["--no-requeue"]
         indices: list[int | None] = list(range(tasks)) if tasks else [None]
         made = [Task(name, i, partition, nodes, seconds, requeue, time.time()) for i in indices]
-        command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={self._journal.notes}", *options]
-        command += [str(self._journal.script), str(self._journal.notes), str(seconds)]
+        notes, script = (self._cluster.seen(path) for path in (self._journal.notes, self._journal.script))
+        command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={notes}", *options]
+        command += [script, notes, str(seconds)]
         try:
             job = int(self._cluster.control.run(*command).partition(";")[0])
         except (SlurmError, ValueError) as error:

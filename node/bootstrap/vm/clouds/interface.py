@@ -19,11 +19,19 @@ LOGS = {
 
 
 class Bucket(Protocol):
-    """The cluster's bucket. Its errors are OSErrors."""
+    """The cluster's bucket, or one with backups. Its errors are OSErrors."""
 
     def get(self, key: str) -> bytes: ...
 
     def put(self, key: str, content: bytes) -> None: ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the keys that begin with a prefix."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete an object. There may be none."""
+        ...
 
 
 class Secret(Protocol):

@@ -22,6 +22,8 @@ HOME = "/srv/slurm-stacks"
 BUCKET = f"{HOME}/bucket"
 """The bucket's folder. Every machine reads it and writes its boot report there, `boot/<host>.json`."""
 SOCKET = f"{HOME}/cloud/agent.sock"
+BACKUPS = f"{HOME}/backups"
+"""The folder of this machine that the stack file names for backups, on the controller only."""
 SECRETS = f"{HOME}/secrets"
 """The secret store's folder. It and the socket are on the controller only."""
 HOME_OF_ROOT = "/home/root"
@@ -30,16 +32,28 @@ STATE_DEVICE = "/dev/slurm-stacks-state"
 
 
 class Folder:
-    """A bucket in a folder."""
+    """A bucket in a folder.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The folder.
+        mode: The mode of its files.
+    """
+
+    def __init__(self, path: Path, mode: int = 0o644) -> None:
         self._path = path
+        self._mode = mode
 
     def get(self, key: str) -> bytes:
         return (self._path / key).read_bytes()
 
     def put(self, key: str, content: bytes) -> None:
-        files.write(self._path / key, content)
+        files.write(self._path / key, content, self._mode)
+
+    def names(self, prefix: str) -> list[str]:
+        return [file.name for file in self._path.iterdir() if file.name.startswith(prefix)]
+
+    def delete(self, key: str) -> None:
+        (self._path / key).unlink(missing_ok=True)
 
 
 class File:
@@ -83,7 +97,8 @@ class Local:
     metadata_openings = Openings()
 
     def __init__(self, settings: Settings) -> None:
-        """Ignore the settings."""
+        backup = settings.design.backup
+        self._backups = None if backup is None else backup.place()[0]
 
     def notices(self, node: str) -> Notices:
         return _Silent()
@@ -92,7 +107,7 @@ class Local:
         return socket.gethostname()
 
     def bucket(self, url: str, *, attempts: int = 1, timeout: float = 0.0) -> Folder:
-        return Folder(Path(url))
+        return Folder(Path(BACKUPS), 0o600) if url == self._backups else Folder(Path(url))
 
     def secret(self, name: str) -> File:
         return File(Path(SECRETS) / name)

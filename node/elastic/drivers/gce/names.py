@@ -17,6 +17,8 @@ HOST = "slurm-stacks-host"
 PARTITION = "slurm-stacks-partition"
 TEMPLATE = "slurm-stacks-template"
 """The short name of the instance template from which an instance was made."""
+SLURM = "slurm-stacks-slurm"
+"""The label of a baked image: the release of Slurm that it holds."""
 BUCKET = "slurm-stacks-bucket"
 """Metadata of a controller or login machine: the name of the cluster's bucket.
 

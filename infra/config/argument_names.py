@@ -14,7 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from infra.config import BenchmarkConfig, ClusterConfig
+from infra.config.cluster import ClusterConfig
+from infra.config.jobs import BenchmarkConfig
+from infra.config.load import StackConfig
 
 
 class Place(BaseModel):
@@ -66,6 +68,21 @@ def from_schema(value: Any, keys: Mapping[str, Any] = ARGUMENTS) -> Any:
     return {own.get(key, key): _value(part, keys.get(own.get(key, key), Any)) for key, part in value.items()}
 
 
+def in_schema(value: Any, keys: Mapping[str, Any] = ARGUMENTS) -> Any:
+    """Return a section of a stack file with the names of the schema."""
+    return {camel_case(key): _named(part, keys.get(key, Any)) for key, part in value.items()}
+
+
+def arguments(config: StackConfig) -> dict[str, Any]:
+    """Return what a configuration gives as the arguments of a component; defaults are left out."""
+    given = config.cluster.model_dump(mode="json", exclude_unset=True)
+    given |= {key: value for key in Place.model_fields if (value := getattr(config, key)) is not None}
+    if config.benchmark is not None:
+        given[BENCHMARK] = config.benchmark.model_dump(mode="json", exclude_unset=True)
+    arguments: dict[str, Any] = in_schema(given)
+    return arguments
+
+
 def path_in_schema(path: str) -> str:
     """Return a path below `slurm-stacks:cluster` or `slurm-stacks:benchmark` with the names of the schema."""
     top, dot, rest = path.partition(".")
@@ -99,6 +116,17 @@ def _value(value: Any, kind: Any) -> Any:
         return {key: _value(part, inner(kind)) for key, part in value.items()}
     if isinstance(value, list):
         return [_value(part, inner(kind)) for part in value]
+    return value
+
+
+def _named(value: Any, kind: Any) -> Any:
+    keys = known(kind)
+    if isinstance(value, Mapping):
+        if keys is not None:
+            return in_schema(value, keys)
+        return {key: _named(part, inner(kind)) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_named(part, inner(kind)) for part in value]
     return value
 
 

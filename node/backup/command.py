@@ -1,0 +1,93 @@
+"""The verbs `backup` and `restore` of the cluster's own command, for the controller's root.
+
+`./cluster` calls them, and the timer of scheduled backups does. A failure is one line of JSON on standard
+error, with its code; progress is lines of text there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from node.backup import archive, record, restore, schedule, take
+from node.backup.archive import BackupError
+from node.bootstrap.command import CommandError, run
+from node.folders import Folders
+from node.model import Settings
+from node.slurm.control import Slurm, SlurmError
+
+
+def main(settings: Settings, settings_file: Path, control: Slurm, options: argparse.Namespace) -> int:
+    """Run a verb, and return its exit status."""
+    try:
+        _check_place(settings)
+        if options.verb == "backup":
+            _backup(settings, settings_file, control, options)
+        else:
+            _restore(settings, control, options)
+    except BackupError as error:
+        print(json.dumps({"code": error.code, "message": str(error)}), file=sys.stderr)
+        return 1
+    except (CommandError, SlurmError, OSError) as error:
+        print(json.dumps({"code": f"{options.verb}.failed", "message": str(error)}), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _check_place(settings: Settings) -> None:
+    """Check that this is the controller, and that root asks.
+
+    Raises:
+        BackupError: It is not.
+    """
+    design = settings.design
+    if Folders(settings).process or socket.gethostname() != design.controller().name:
+        raise BackupError(
+            "backup.not-controller", f"this runs on the controller of cluster {design.name} only"
+        )
+    if os.geteuid() != 0:
+        raise BackupError(
+            "backup.not-root",
+            "a backup has the secrets of all users, so it takes root of the controller: your user there "
+            "needs sudo (on Google Cloud the role roles/compute.osAdminLogin)",
+        )
+
+
+def _backup(settings: Settings, settings_file: Path, control: Slurm, options: argparse.Namespace) -> None:
+    if options.list:
+        print(json.dumps(schedule.listed(settings)))
+    elif options.scheduled:
+        schedule.run_due(settings, settings_file, control, run)
+    elif options.bucket:
+        print(json.dumps(schedule.back_up(settings, settings_file, control, run)))
+    else:
+        began = time.monotonic()
+        manifest = take.write(settings, settings_file, control, run, sys.stdout.buffer)
+        record.note_success(settings, manifest, "a file", time.monotonic() - began)
+
+
+def _restore(settings: Settings, control: Slurm, options: argparse.Namespace) -> None:
+    state = Path(str(Folders(settings).state))
+    # What is killed here leaves its folder, which slurmctld ignores and the next call removes.
+    for left in state.glob(".incoming-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=state) as folder:
+        file = Path(folder) / f"backup{archive.SUFFIX}"
+        if options.bucket is not None:
+            schedule.fetch(settings, options.bucket, file)
+        else:
+            with file.open("xb") as target:
+                shutil.copyfileobj(sys.stdin.buffer, target, archive.BLOCK)
+        found = restore.stage(settings, file, control, run, replace=options.replace, say=_say)
+    print(json.dumps(found))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
