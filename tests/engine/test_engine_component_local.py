@@ -30,12 +30,10 @@ pytestmark = [
     ),
 ]
 PROGRAM = """
-import sys
-sys.path.insert(0, {sdk!r})
 import pulumi
 from pulumi_slurm_stacks import SlurmCluster
 
-partition = {{"name": "debug", "instance_type": "local.small", "nodes": {{"max": 1}}}}
+partition = {"name": "debug", "instance_type": "local.small", "nodes": {"max": 1}}
 cluster = SlurmCluster("train", provider="local", partitions=[partition])
 pulumi.export("train", cluster.cluster)
 pulumi.export("login", cluster.login_ssh)
@@ -45,9 +43,8 @@ pulumi.export("login", cluster.login_ssh)
 class Local(Consumer):
     """The program, with the plugin that runs commands."""
 
-    def write_program(self) -> None:
-        sdk = str(self.folder / "sdk" / "python")
-        (self.folder / "__main__.py").write_text(PROGRAM.format(sdk=sdk))
+    def write_program(self, text: str | None = None) -> None:
+        super().write_program(text or PROGRAM)
 
     def shell(self, line: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

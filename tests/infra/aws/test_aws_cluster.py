@@ -185,7 +185,6 @@ def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
         "id": "c-head-controller-id",
         "login_machine": "c-head-controller-id",
         "login_address": "198.51.100.7",
-        "login_machine": "c-head-controller-id",
         "controller_address": "10.0.0.7:6817",
         "login_ssh": "ssh ubuntu@198.51.100.7",
         "scheduler_version": "slurm 23.11.4",

@@ -204,7 +204,6 @@ def test_the_inventory_of_a_cluster_with_a_public_login_machine() -> None:
         "id": "c-head-controller-disk-number",
         "login_machine": "c-login-0",
         "login_address": "c-addresses-login-0-public-address",
-        "login_machine": "c-login-0",
         "controller_address": "c-addresses-controller-address:6817",
         "login_ssh": "ssh ada_example_org@c-addresses-login-0-public-address",
         "scheduler_version": "slurm 23.11.4",
