@@ -234,9 +234,11 @@ def _boot(folders: Folders, run: Runner, say: Callable[[str], None]) -> None:
     Raises:
         BackupError: The boot failed, or takes too long.
     """
+    # From here on systemd does it, whatever becomes of this program.
+    run("systemctl", "restart", "--no-block", BOOT)
     say("the controller boots with it: jobs and commands wait")
     try:
-        run("systemctl", "restart", BOOT, timeout=BOOT_SECONDS)
+        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
     if pending(folders) is not None:
