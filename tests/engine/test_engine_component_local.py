@@ -30,12 +30,10 @@ pytestmark = [
     ),
 ]
 PROGRAM = """
-import sys
-sys.path.insert(0, {sdk!r})
 import pulumi
 from pulumi_slurm_stacks import SlurmCluster
 
-partition = {{"name": "debug", "instance_type": "local.small", "nodes": {{"max": 1}}}}
+partition = {"name": "debug", "instance_type": "local.small", "nodes": {"max": 1}}
 cluster = SlurmCluster("train", provider="local", partitions=[partition])
 pulumi.export("train", cluster.cluster)
 pulumi.export("login", cluster.login_ssh)
@@ -44,10 +42,6 @@ pulumi.export("login", cluster.login_ssh)
 
 class Local(Consumer):
     """The program, with the plugin that runs commands."""
-
-    def write_program(self) -> None:
-        sdk = str(self.folder / "sdk" / "python")
-        (self.folder / "__main__.py").write_text(PROGRAM.format(sdk=sdk))
 
     def shell(self, line: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -64,6 +58,7 @@ def local(tmp_path: Path) -> Iterator[Local]:
     real = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / plugin
     made = Local(tmp_path / "a program", tmp_path / "home", tmp_path / "state")
     made.write()
+    made.write_program(PROGRAM)
     program = Path(".pulumi", "plugins", plugin, "pulumi-resource-command")
     shutil.copy2(real / program.name, made.home / program)
     yield made
