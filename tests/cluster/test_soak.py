@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from node.model import CONTAINER
+from tests.support.containers import cluster_image
+from tests.support.soak.cluster import stack
 from tests.support.soak.faults import KINDS
 from tests.support.soak.harness import Options, soak
+from tests.support.soak.journal import HEAD
 
 SECONDS = 120.0
 SHORT_SECONDS = 15.0
@@ -35,3 +39,15 @@ def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(tmp_path: Path
     assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
     assert result.jobs["completed"] >= 10
     assert set(result.faults) == set(KINDS)
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(1500)
+def test_two_minutes_in_which_the_controller_is_lost_each_minute_lose_no_job(tmp_path: Path) -> None:
+    cluster_image(stack(CONTAINER))
+    kinds = ("kill", "preempt", "elastic")
+    options = Options(SECONDS, SEED, machines=CONTAINER, kinds=kinds, logs=tmp_path / "logs", lose_head=50.0)
+    result = soak(options)
+    assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
+    assert result.jobs["completed"] >= 10
+    assert set(result.faults) == {*kinds, HEAD}

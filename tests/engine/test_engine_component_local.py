@@ -43,6 +43,9 @@ pulumi.export("login", cluster.login_ssh)
 class Local(Consumer):
     """The program, with the plugin that runs commands."""
 
+    def write_program(self, text: str | None = None) -> None:
+        super().write_program(text or PROGRAM)
+
     def shell(self, line: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["sh", "-c", line], cwd=self.folder.parent, env={**self.env(), **more}, capture_output=True,
@@ -58,7 +61,6 @@ def local(tmp_path: Path) -> Iterator[Local]:
     real = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / plugin
     made = Local(tmp_path / "a program", tmp_path / "home", tmp_path / "state")
     made.write()
-    made.write_program(PROGRAM)
     program = Path(".pulumi", "plugins", plugin, "pulumi-resource-command")
     shutil.copy2(real / program.name, made.home / program)
     yield made

@@ -79,8 +79,9 @@ class Host:
 # The figures were measured with Slurm 22.05 and TensorFlow on two cores. An idle node has two processes of
 # one thread each and takes 12 MiB. A job on it adds about ten threads. A worker of the training has 110
 # threads, takes 0.8 GiB, and reserves 3.3 GiB of addresses. The controller and the local cloud's agent have
-# 25 threads and take 40 MiB; slurmdbd and MariaDB have another 16 threads and take 90 MiB. With fewer threads
-# than counted here, Slurm's daemons ended at their start, or jobs on that many nodes did not start.
+# 25 threads and take 40 MiB; slurmdbd and MariaDB have another 16 threads and take 70 MiB, and up to 90 when
+# MariaDB's buffer pool is full. With fewer threads than counted here, Slurm's daemons ended at their start,
+# or jobs on that many nodes did not start.
 
 HEAD_MIB, ACCOUNTING_MIB, NODE_MIB, WORKER_MIB = 60, 90, 12, 1000
 HEAD_THREADS, ACCOUNTING_THREADS, NODE_THREADS, WORKER_THREADS = 40, 20, 12, 110

@@ -45,6 +45,13 @@ SLURM = {
     CONTAINER: "suspend_time: 20, resume_timeout: 120, slurmd_timeout: 10, accounting: true",
 }
 """Machine -> the section `slurm`. A container boots as a whole machine does, and its head can be lost."""
+
+
+def stack(isolation: str) -> str:
+    """Return the stack file of a soak with machines of this kind."""
+    return STACK.format(isolation=isolation, slurm=SLURM[isolation], **PARTITIONS[isolation])
+
+
 CALM: dict[str, Any] = {
     "boot_delay": 0.5,
     "boot_spread": 0.0,
@@ -101,8 +108,7 @@ class SoakCluster:
 
     def __init__(self, folder: Path, isolation: str) -> None:
         self.partitions = PARTITIONS[isolation]
-        text = STACK.format(isolation=isolation, slurm=SLURM[isolation], **self.partitions)
-        self.checkout = Checkout(folder, text)
+        self.checkout = Checkout(folder, stack(isolation))
         self.run = RunDirectory(self.checkout.run_directory)
         self._process = isolation == PROCESS
         self.control: Control = (
