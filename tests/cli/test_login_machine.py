@@ -241,6 +241,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
+        "on_controller",
         "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):

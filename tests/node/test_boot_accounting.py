@@ -83,7 +83,10 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
     accounting.start(context)
     assert run.calls == [
         f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
-        "--user=root --skip-test-db --skip-name-resolve --auth-root-authentication-method=socket",
+        "--user=root --skip-test-db --skip-name-resolve --auth-root-authentication-method=socket "
+        "--debug-no-sync",
+        # What it has not waited for is on the disk before the folder has its name.
+        f"find {data}.new -exec sync {{}} +",
         "wait MariaDB",
         "see 6819",
         "wait slurmdbd",
