@@ -28,8 +28,8 @@ from node.subprocesses import SEARCH
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
-    *("ca-certificates", "iproute2", "iputils-ping", "kmod", "netcat-openbsd", "nftables", "netbase"),
-    *("procps", "python3"),
+    *("ca-certificates", "e2fsprogs", "iproute2", "iputils-ping", "kmod", "netcat-openbsd", "nftables"),
+    *("netbase", "procps", "python3"),
 )
 """Packages that a cloud's image of the distribution has and that machines here use."""
 ARCHIVE_HINT = (

@@ -115,7 +115,7 @@ def stage(
         say("an earlier restore of this backup was interrupted: it is continued")
     else:
         manifest = _prepare(settings, file, control, run, replace=replace, say=say)
-    _boot(folders, run, say)
+    _boot(settings, run, say)
     return {"backup": manifest.as_json(), "jobs": manifest.jobs, **_result(control)}
 
 
@@ -170,10 +170,9 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
     if manifest.cluster != design.name:
         raise BackupError(
             "restore.other-cluster",
-            f"the backup is of cluster {manifest.cluster}, and this cluster is {design.name}: Slurm takes "
-            "a state of "
-            f"another name for another cluster's. Write name: {manifest.cluster} in the stack file of a new "
-            "cluster, and restore into that",
+            f"the backup is of cluster {manifest.cluster}, and this cluster is {design.name}: Slurm takes a "
+            f"state of another name for another cluster's. Write name: {manifest.cluster} in the stack file "
+            "of a new cluster, and restore into that",
         )
     try:
         version.check_readable(manifest.slurm, release)
@@ -183,7 +182,7 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
         raise BackupError(
             "restore.accounting",
             "the backup has an accounting, and this cluster has none: write slurm: {accounting: true} "
-            "and run `./cluster up`, then restore",
+            f"and run `./cluster up --stack {design.stack}`, then restore",
         )
     if replace:
         return
@@ -194,9 +193,9 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
     if following > first:
         raise BackupError(
             "restore.not-empty",
-            f"this cluster has had {plurals.count(following - first, 'job')}, which it would forget: "
-            "restore into a "
-            "new cluster before its first job (`./cluster up --no-benchmark`), or use --replace",
+            f"this cluster has had {plurals.count(following - first, 'job')}, which it would forget: restore "
+            f"into a new cluster before its first job (`./cluster up --stack {design.stack} "
+            "--no-benchmark`), or use --replace",
         )
 
 
@@ -228,7 +227,7 @@ def _own(folder: Path, user: str) -> None:
             os.chown(Path(above, name), owner, group, follow_symlinks=False)
 
 
-def _boot(folders: Folders, run: Runner, say: Callable[[str], None]) -> None:
+def _boot(settings: Settings, run: Runner, say: Callable[[str], None]) -> None:
     """Have the controller boot, which puts everything into its place, and wait for it.
 
     Raises:
@@ -241,11 +240,12 @@ def _boot(folders: Folders, run: Runner, say: Callable[[str], None]) -> None:
         run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
-    if pending(folders) is not None:
+    if pending(Folders(settings)) is not None:
         raise BackupError(
             "restore.boot-failed",
-            "the controller's boot failed with the restored state, and is repeated: `./cluster logs "
-            "controller` says why. The restore is continued at each boot, and by this command",
+            "the controller's boot failed with the restored state, and is repeated: `./cluster logs --stack "
+            f"{settings.design.stack} controller` says why. The restore is continued at each boot, and by "
+            "this command",
         )
 
 

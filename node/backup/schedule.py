@@ -46,10 +46,9 @@ def back_up(settings: Settings, settings_file: Path, control: Slurm, run: Runner
             if manifest.size > MOST_MIB * 2**20:
                 raise BackupError(
                     "backup.too-large",
-                    f"the backup has {manifest.size // 2**20} MiB, and {MOST_MIB} can go to a bucket: "
-                    "write it to a "
-                    "file here (`./cluster backup FILE`), or remove old records of the accounting "
-                    "(PurgeJobAfter)",
+                    f"the backup has {manifest.size // 2**20} MiB, and {MOST_MIB} can go to a bucket: write "
+                    f"it to a file (`./cluster backup --stack {settings.design.stack} FILE`), or remove old "
+                    "records of the accounting (PurgeJobAfter)",
                 )
             with whole.open("xb") as output:
                 archive.write(output, manifest, content)
@@ -81,7 +80,7 @@ def _place(settings: Settings) -> tuple[Backup, Bucket, str]:
         raise BackupError(
             "backup.no-bucket",
             "the stack file names no bucket for backups: write controller: {backup: {bucket: …}} and run "
-            "`./cluster up`, or name a file",
+            f"`./cluster up --stack {settings.design.stack}`, or name a file",
         )
     url, prefix = wanted.place()
     return wanted, clouds.of(settings).bucket(url), prefix

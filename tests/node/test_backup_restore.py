@@ -231,7 +231,7 @@ def test_systemd_has_the_boot_before_anybody_is_told(tmp_path: Path) -> None:
         done.append(" ".join(argv))
         return ""
 
-    restore._boot(Folders(its), run, done.append)
+    restore._boot(its, run, done.append)
     assert done == [
         f"systemctl restart --no-block {restore.BOOT}",
         "the controller boots with it: jobs and commands wait",
@@ -243,5 +243,5 @@ def test_systemd_has_the_boot_before_anybody_is_told(tmp_path: Path) -> None:
     restore._note(Folders(its), journal)
     assert restore.pending(Folders(its)) == journal
     with pytest.raises(BackupError) as error:
-        restore._boot(Folders(its), run, done.append)
+        restore._boot(its, run, done.append)
     assert error.value.code == "restore.boot-failed"
