@@ -169,7 +169,8 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         if error.exit_code == EXIT_REFUSED:
             # The cluster was not asked, so its logs say nothing, and access to them would be refused as well.
             raise
-        if (why := provider.load(up.provider).silence(up.stack)) is not None:
+        # Who has only the outputs may have no rights in the account, and no `up`.
+        if up.published is None and (why := provider.load(up.provider).silence(up.stack)) is not None:
             raise why from error
         raise UserError(f"{error}\n{look} shows what it said last.", code="cluster.no-status") from error
 

@@ -454,6 +454,8 @@ def main() -> None:
         _run()
     finally:
         _let_go()
+        # As Python ends, it would look for garbage among all of them: a tenth of the time of a plan.
+        gc.freeze()
 
 
 def _let_go() -> None:

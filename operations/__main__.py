@@ -4,6 +4,7 @@ Resources' command lines do so (`infra.program.launcher`). The working folder st
 not in the path. What the module starts inherits no path.
 """
 
+import gc
 import io
 import os
 import re
@@ -41,4 +42,9 @@ if __name__ == "__main__":
         form = (stream.encoding, stream.errors, None, stream.line_buffering)
         setattr(sys, name, ShortLines(stream.detach(), *form))
     module = sys.argv.pop(1)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    # The garbage collector would find nothing among what is imported, neither now nor as Python ends.
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        gc.freeze()

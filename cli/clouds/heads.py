@@ -78,6 +78,23 @@ class Seen:
         return f"the {self.host}" if self.host == CONTROLLER else self.host
 
 
+def bucket(cloud: Cloud) -> str | None:
+    """Return the cluster's bucket, which outlives the controller that names it; `None` if there is none.
+
+    Raises:
+        UserError: The cloud refuses, or does not answer.
+    """
+    found = sorted(cloud.machines(host=CONTROLLER), key=lambda one: one.launched, reverse=True)
+    for machine in found:
+        if machine.state in ALIVE and machine.bucket is not None:
+            return machine.bucket
+    try:
+        return cloud.bucket()
+    except UserError:
+        # Who may not list buckets may read the one that a machine names that has ended a while ago.
+        return next((machine.bucket for machine in found if machine.bucket is not None), None)
+
+
 def look(cloud: Cloud, host: str) -> Seen:
     """Look once for the machine of a host.
 
@@ -242,8 +259,8 @@ def _failure(cloud: Cloud, seen: Seen, stack: str) -> str | None:
 
 def _has_booted(cloud: Cloud, host: str) -> bool:
     """Whether a machine of a host has ever come so far that it has reported its boot."""
-    bucket = cloud.bucket()
-    return bucket is not None and ssh_access.boot_report(cloud, bucket, host) is not None
+    found = bucket(cloud)
+    return found is not None and ssh_access.boot_report(cloud, found, host) is not None
 
 
 def _end(cloud: Cloud, seen: Seen) -> str:
@@ -284,8 +301,8 @@ def check_release(cloud: Cloud, up: ClusterDesign, wanted: ClusterDesign, stack:
     """
     if up.state() is None or (image := own_image(wanted)) is None or cloud.keeps_root_disk(CONTROLLER):
         return
-    bucket = cloud.bucket()
-    report = None if bucket is None else ssh_access.boot_report(cloud, bucket, CONTROLLER)
+    found = bucket(cloud)
+    report = None if found is None else ssh_access.boot_report(cloud, found, CONTROLLER)
     before = slurm_releases.release_in(str(report["facts"].get("slurm", ""))) if report is not None else None
     now = cloud.image_slurm(image)
     if before is None:
@@ -326,6 +343,6 @@ def start_stopped(
     names = ", ".join(machine.name for machine in stopped)
     say(f"{names} was stopped: it is started again, with its queue")
     cloud.start(stopped)
-    bucket = cloud.bucket()
-    if bucket is not None and cloud.read(bucket, "current.json") is not None:
-        commands.Waiter(WaitRequest.of(design, bucket), cloud, say, sleep=sleep).facts()
+    found = bucket(cloud)
+    if found is not None and cloud.read(found, "current.json") is not None:
+        commands.Waiter(WaitRequest.of(design, found), cloud, say, sleep=sleep).facts()

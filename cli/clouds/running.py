@@ -18,7 +18,7 @@ from node.published import parse_settings
 from operations import openssh
 from operations.access import TOOL
 from operations.clouds import ssh_access
-from operations.clouds.cloud import ALIVE, Cloud
+from operations.clouds.cloud import Cloud
 from operations.clouds.ssh_access import Login
 
 # The doctor's check of a cluster on a cloud that is up: it asks the login machine for the status.
@@ -74,11 +74,7 @@ def published(cloud: Cloud) -> ClusterDesign | None:
     Raises:
         UserError: There are no credentials, the cloud refuses, or another release published the design.
     """
-    controllers = cloud.machines(*ALIVE, host="controller")
-    bucket = next((machine.bucket for machine in controllers if machine.bucket is not None), None)
-    if bucket is None and not controllers:
-        # The bucket outlives a controller that is gone, and finding it takes more than one call.
-        bucket = cloud.bucket()
+    bucket = heads.bucket(cloud)
     current = None if bucket is None else cloud.read(bucket, "current.json")
     if bucket is None or current is None:
         return None

@@ -96,7 +96,11 @@ def pack(folder: Path, into: Path) -> int:
         into: The packed file, which must not exist.
     """
     total = 0
-    with into.open("xb") as stream, tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as packed:
+    # Slurm links files that jobs share. Each name is packed as a file of its own.
+    with (
+        into.open("xb") as stream,
+        tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3, dereference=True) as packed,
+    ):
         for path in _below(folder):
             packed.add(path, str(path.relative_to(folder)), recursive=False)
             status = path.lstat()

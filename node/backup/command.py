@@ -7,12 +7,12 @@ error, with its code; progress is lines of text there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +22,9 @@ from node.bootstrap.command import CommandError, run
 from node.folders import Folders
 from node.model import Settings
 from node.slurm.control import Slurm, SlurmError
+
+INCOMING = ".incoming"
+"""The folder below slurmctld's with a backup that comes from elsewhere."""
 
 
 def main(settings: Settings, settings_file: Path, control: Slurm, options: argparse.Namespace) -> int:
@@ -74,12 +77,14 @@ def _backup(settings: Settings, settings_file: Path, control: Slurm, options: ar
 
 
 def _restore(settings: Settings, control: Slurm, options: argparse.Namespace) -> None:
-    state = Path(str(Folders(settings).state))
-    # What is killed here leaves its folder, which slurmctld ignores and the next call removes.
-    for left in state.glob(".incoming-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=state) as folder:
-        file = Path(folder) / f"backup{archive.SUFFIX}"
+    folders = Folders(settings)
+    incoming = Path(str(folders.state)) / INCOMING
+    with take.alone(folders), contextlib.ExitStack() as after:
+        # What is killed here leaves this folder, which slurmctld ignores and the next call removes.
+        shutil.rmtree(incoming, ignore_errors=True)
+        incoming.mkdir(mode=0o700)
+        after.callback(shutil.rmtree, incoming, ignore_errors=True)
+        file = incoming / f"backup{archive.SUFFIX}"
         if options.bucket is not None:
             schedule.fetch(settings, options.bucket, file)
         else:

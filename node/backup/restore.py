@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from node import plurals
 from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
-from node.backup.take import SPARE_MIB, alone
+from node.backup.take import SPARE_MIB
 from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError, Runner
 from node.folders import Folders
@@ -92,7 +92,7 @@ def _note(folders: Folders, journal: Journal) -> None:
 def stage(
     settings: Settings, file: Path, control: Slurm, run: Runner, *, replace: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Restore a backup, and return what `./cluster restore --json` shows.
+    """Restore a backup, and return what `./cluster restore --json` shows. The caller is alone (`take.alone`).
 
     Args:
         file: The backup, below the folder of slurmctld.
@@ -103,20 +103,19 @@ def stage(
         BackupError: It is refused, and nothing was changed; or the controller's boot failed with it.
     """
     folders = Folders(settings)
-    with alone(folders):
-        if (journal := pending(folders)) is not None:
-            manifest = archive.read(file)
-            if manifest.sha256 != journal.sha256:
-                when = time.strftime("%F %T UTC", time.gmtime(journal.created))
-                raise BackupError(
-                    "restore.other-under-way",
-                    f"the restore of another backup, of {when}, is half done, and can only be continued: "
-                    "run this command with that backup first",
-                )
-            say("an earlier restore of this backup was interrupted: it is continued")
-        else:
-            manifest = _prepare(settings, file, control, run, replace=replace, say=say)
-        _boot(folders, manifest, run, say)
+    if (journal := pending(folders)) is not None:
+        manifest = archive.read(file)
+        if manifest.sha256 != journal.sha256:
+            when = time.strftime("%F %T UTC", time.gmtime(journal.created))
+            raise BackupError(
+                "restore.other-under-way",
+                f"the restore of another backup, of {when}, is half done, and can only be continued: "
+                "run this command with that backup first",
+            )
+        say("an earlier restore of this backup was interrupted: it is continued")
+    else:
+        manifest = _prepare(settings, file, control, run, replace=replace, say=say)
+    _boot(folders, run, say)
     return {"backup": manifest.as_json(), "jobs": manifest.jobs, **_result(control)}
 
 
@@ -229,15 +228,17 @@ def _own(folder: Path, user: str) -> None:
             os.chown(Path(above, name), owner, group, follow_symlinks=False)
 
 
-def _boot(folders: Folders, manifest: Manifest, run: Runner, say: Callable[[str], None]) -> None:
+def _boot(folders: Folders, run: Runner, say: Callable[[str], None]) -> None:
     """Have the controller boot, which puts everything into its place, and wait for it.
 
     Raises:
         BackupError: The boot failed, or takes too long.
     """
+    # From here on systemd does it, whatever becomes of this program.
+    run("systemctl", "restart", "--no-block", BOOT)
     say("the controller boots with it: jobs and commands wait")
     try:
-        run("systemctl", "restart", BOOT, timeout=BOOT_SECONDS)
+        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
     if pending(folders) is not None:

@@ -212,6 +212,20 @@ def test_a_clusters_own_failure_leads_to_its_logs(
     ]
 
 
+def test_a_cloud_that_knows_better_why_nobody_answers_is_believed(
+    tmp_path: Path, up: StackUp, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The login machine says only that slurmctld does not answer."""
+    gone = UserError("the controller is gone. `./cluster up` makes another one", code="controller.gone")
+    monkeypatch.setattr(LocalProvider, "silence", lambda _self, stack: gone if stack == up.stack else None)
+    tool("echo slurmctld does not answer >&2; exit 3")
+    with pytest.raises(UserError) as caught:
+        login_machine.cluster_status(up)
+    assert caught.value is gone
+    tool("""echo '{"jobs": []}'""")
+    assert login_machine.cluster_status(up) == {"jobs": []}, "it is asked only then"
+
+
 # --- providers -------------------------------------------------------------------------------------------
 
 
@@ -227,6 +241,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
+        "on_controller",
         "make_environment", "check_host", "neighbours", "limits_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):

@@ -29,6 +29,8 @@ from tests.support.recorder import Recorder, declare
 
 COMMAND = "command:local:Command"
 PRINTED = {
+    "id": "0123456789",
+    "login_ssh": "/run/cluster ssh",
     "login": "127.0.0.1",
     "controller": "127.0.0.1:16800",
     "scheduler_version": "slurm 1",
@@ -137,6 +139,7 @@ def test_the_inventory_is_what_the_head_printed() -> None:
         {
             "id": "c-cloud-id",
             "login_address": "127.0.0.1",
+            "login_machine": "0123456789",
             "controller_address": "127.0.0.1:16800",
             "login_ssh": WAY_IN,
             "scheduler_version": "slurm 1",
@@ -300,7 +303,7 @@ def test_a_component_registers_its_outputs_once_and_last(path: Path, node: ast.C
     assert isinstance(last, ast.Expr)
     assert last.value is calls[0]
     assert [a.arg for a in init.args.args][0::1][:2] == ["self", "name"]
-    assert init.args.args[-1].arg == "opts"
+    assert [*init.args.args, *init.args.kwonlyargs][-1].arg == "opts"
     types = [n.value for n in ast.walk(init) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     assert f"slurm-stacks:index:{node.name}" in types
     assert ".merge(" not in ast.unparse(init), "merging the caller's options re-parents the children"

@@ -23,6 +23,11 @@ def parts(folder: Path) -> Path:
     (made / "state" / "job_state").write_bytes(os.urandom(300_000))
     (made / "state" / "hash.1" / "job.11" / "script").write_text("#!/bin/sh\n")
     (made / "state" / "hash.1" / "job.11" / "script").chmod(0o600)
+    # Slurm links what jobs share.
+    (made / "state" / "hash.2" / "job.12").mkdir(parents=True)
+    (made / "state" / "hash.2" / "job.12" / "script").hardlink_to(
+        made / "state" / "hash.1" / "job.11" / "script"
+    )
     (made / "ssh").mkdir()
     (made / "ssh" / "ssh_host_ed25519_key").write_text("secret")
     return made

@@ -13,6 +13,7 @@ from infra.slurm_releases import table
 from node.backup import archive, database, restore
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
+from node.folders import Folders
 from node.model import SlurmSettings
 from node.slurm import version
 from tests.support.doubles import FakeControl, design, job, node, settings
@@ -220,3 +221,27 @@ def test_a_cluster_without_lost_jobs_is_left_alone() -> None:
     control = Control([node("debug-0")], [job(8, "PENDING"), job(9, "COMPLETED", start_time=1.0)])
     assert restore.release_lost_nodes(control, since=100.0) == 0
     assert control.calls == []
+
+
+def test_systemd_has_the_boot_before_anybody_is_told(tmp_path: Path) -> None:
+    its = settings(tmp_path, design(isolation="container"))
+    done: list[str] = []
+
+    def run(*argv: str, **_options: Any) -> str:
+        done.append(" ".join(argv))
+        return ""
+
+    restore._boot(Folders(its), run, done.append)
+    assert done == [
+        f"systemctl restart --no-block {restore.BOOT}",
+        "the controller boots with it: jobs and commands wait",
+        f"systemctl start {restore.BOOT}",
+    ]
+    work = tmp_path / "var" / "spool" / "slurmctld" / restore.WORK
+    work.mkdir(parents=True)
+    journal = restore.Journal("test", 1.0, accounting=False, sha256="0" * 64)
+    restore._note(Folders(its), journal)
+    assert restore.pending(Folders(its)) == journal
+    with pytest.raises(BackupError) as error:
+        restore._boot(Folders(its), run, done.append)
+    assert error.value.code == "restore.boot-failed"

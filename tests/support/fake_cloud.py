@@ -219,6 +219,7 @@ class FakeProvider(CloudProvider):
             {
                 "partitions.name": Row(Kind.LIVE),
                 "login.count": Row(Kind.LIVE),
+                "access.key": Row(Kind.TAKEOVER, ("access.key",)),
                 "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",)),
                 "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), less=Kind.ENDS),
                 "storage.*.path": Row(Kind.DATA),

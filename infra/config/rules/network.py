@@ -326,30 +326,20 @@ def _capacity(c: Context) -> None:
 
 
 def _public_part(c: Context, public: str) -> None:
-    """Check that the public part has a subnet for the controller, and one for login and the NAT gateway."""
-    at = (*CLUSTER, "network", "public_cidr")
-    parts = addresses.public_parts(public)
-    if parts is None:
+    """Check that the public part has a subnet for the controller, and one for login and the NAT gateway.
+
+    The smallest subnet has addresses for the NAT gateway and as many login machines as there may be.
+    """
+    if addresses.public_parts(public) is None:
         most = addresses.LONGEST_PREFIX - 1
         c.add(
             "network.public-too-small",
-            at,
+            (*CLUSTER, "network", "public_cidr"),
             public,
             f"/{most} or larger: half of it is the controller's subnet, and AWS makes none smaller than "
             f"/{addresses.LONGEST_PREFIX}",
             "give a larger one",
         )
-    elif c.cluster.access.mode == "ssh":
-        machines = c.cluster.login.count + 1  # and the NAT gateway
-        if machines > (free := addresses.free_addresses(parts[0], "aws")):
-            c.add(
-                "network.public-too-small",
-                at,
-                public,
-                f"a network with {plurals.count(machines, 'address', 'addresses')} in its first half, for "
-                "login machines and the NAT gateway",
-                f"it has {free}: give a larger one",
-            )
 
 
 def _part(c: Context, prefix: int) -> str:

@@ -13,7 +13,7 @@ from cli.clouds import heads, known_clusters, running
 from cli.doctor.finding import Severity
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from node.model import ClusterDesign, Host, Image, Mount, SlurmSettings
+from node.model import Access, ClusterDesign, Host, Image, Mount, SlurmSettings
 from operations.access import StackUp
 from tests.support import sentences
 from tests.support.cloud_up import HOME, NOWHERE, cloud, head, made, outputs, provider, stack, state
@@ -189,6 +189,19 @@ def test_one_that_has_never_booted_has_nothing_to_lose(
     assert up(provider, made()) == (CheckedChanges(lost=("controller",)), [])
 
 
+def test_who_may_not_list_buckets_learns_it_while_the_machine_is_listed(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> str:
+        raise UserError("not authorized", EXIT_REFUSED, code="aws.refused")
+
+    monkeypatch.setattr(cloud, "bucket", refuse)
+    assert up(provider, kept()) == (CheckedChanges(), []), "a first `up` is not refused"
+    cloud.up(kept())
+    lose(cloud)
+    assert up(provider, kept())[0].lost == ("controller",)
+
+
 def test_what_changes_is_said_of_a_cluster_without_its_controller(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
@@ -232,6 +245,21 @@ def test_an_image_with_an_older_slurm_is_refused_before_anything_ends(
     assert len(unknown) == (now is None)
     if now is None:
         sentences.sentence(unknown[0], "ami-1", "the boot fails, and the queue is not changed", "23.11")
+
+
+def test_it_is_refused_too_where_a_change_makes_another_controller(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(kept())
+    cloud.images["ami-1"] = "22.05"
+    other = kept(image=Image(id="ami-1"), access=Access("ssh", key="another"))
+    with sentences.raises("controller.older-slurm", "ami-1"):
+        up(provider, other)
+    assert cloud.did == []
+    cloud.images["ami-1"] = "23.11"
+    checked, said = up(provider, other)
+    assert checked.lost == ()
+    assert any("jobs go on" in line for line in said), "it takes over"
 
 
 def test_a_controller_that_keeps_its_machine_is_not_asked_for_its_image(

@@ -270,7 +270,7 @@ def test_on_google_cloud_the_disks_go_to_the_next_machine_with_the_address(googl
     assert google.changes == ["instances.insert"], "nothing is made anew that holds data"
     names = google.gce.names()
     asked = names[: names.index("instances.insert")]
-    assert asked.count("instances.aggregated_list") == heads.LOOKS, "a list alone is no proof"
+    assert asked.count("instances.aggregated_list") >= heads.LOOKS, "a list alone is no proof"
     assert asked.count("instances.get") == 1, "the engine's own question"
     second = google.machine()
     assert (second.name, second.network_interfaces[0].network_i_p) == before[1:]

@@ -183,6 +183,7 @@ def inventory(design: ClusterDesign) -> dict[str, Any]:
 def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
     assert inventory(ssh_design()) == {
         "id": "c-head-controller-id",
+        "login_machine": "c-head-controller-id",
         "login_address": "198.51.100.7",
         "controller_address": "10.0.0.7:6817",
         "login_ssh": "ssh ubuntu@198.51.100.7",

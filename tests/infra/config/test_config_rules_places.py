@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from infra import addresses
+from infra.config.cluster import LoginConfig
 from tests.support.stack_parts import VPC, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import REMOVE
 
@@ -130,16 +132,6 @@ REFUSED: list[Refused] = [
         {"network.public_cidr": "10.0.0.0/20", "network.private_cidr": "10.0.8.0/21"},
         "network.private_cidr",
         "network.subnet-overlap",
-    ),
-    (
-        "aws",
-        {
-            "network.public_cidr": "10.0.0.0/27",
-            "login.count": 11,
-            "access": {"mode": "ssh", "ssh_cidrs": ["81.2.69.0/24"], "key": "lab"},
-        },
-        "network.public_cidr",
-        "network.public-too-small",
     ),
     ("aws", {"network.public_cidr": "10.0.0.0/28"}, "network.public_cidr", "network.public-too-small"),
     ("aws", {"network.public_cidr": "10.0.128.0/24"}, "network.public_cidr", "network.subnet-overlap"),
@@ -390,3 +382,11 @@ def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> N
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
     check_sentences(pytestconfig, __file__, REFUSED)
+
+
+def test_the_smallest_public_subnet_has_room_for_every_login_machine() -> None:
+    limits = [getattr(bound, "le", None) for bound in LoginConfig.model_fields["count"].metadata]
+    (most,) = [limit for limit in limits if limit is not None]
+    nat_gateway = 1
+    smallest = f"10.0.0.0/{addresses.LONGEST_PREFIX}"
+    assert addresses.free_addresses(smallest, "aws") >= most + nat_gateway

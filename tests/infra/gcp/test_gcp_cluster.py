@@ -202,6 +202,7 @@ def inventory(design: ClusterDesign) -> dict[str, Any]:
 def test_the_inventory_of_a_cluster_with_a_public_login_machine() -> None:
     assert inventory(gcp_ssh_design(login=True)) == {
         "id": "c-head-controller-disk-number",
+        "login_machine": "c-login-0",
         "login_address": "c-addresses-login-0-public-address",
         "controller_address": "c-addresses-controller-address:6817",
         "login_ssh": "ssh ada_example_org@c-addresses-login-0-public-address",
