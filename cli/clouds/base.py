@@ -298,7 +298,7 @@ class CloudProvider(abc.ABC):
             return decision.CheckedChanges()
         lost = heads.lost(cloud, design_up, design, stack.name, say, replace=replace)
         found = table.compare(design_up, design, self.rules())
-        new_head = (table.Kind.TAKEOVER, table.Kind.HEAD)
+        new_head = (*table.NEW_HEAD, table.Kind.HEAD)
         if heads.CONTROLLER in lost or any(one.kind in new_head for one in found):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]

