@@ -118,9 +118,6 @@ class AwsCloud:
         region, identity = self.place.region, machine.id
         return f"aws ec2 get-console-output --latest --region {region} --instance-id {identity} --output text"
 
-    def start_line(self, machine: Machine) -> str:
-        return f"aws ec2 start-instances --region {self.place.region} --instance-ids {machine.id}"
-
     def stop_line(self, machine: Machine) -> str:
         return f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}"
 

@@ -227,10 +227,6 @@ class Cloud(Protocol):
         """Return the command by which a user sees the console of a machine that does not report."""
         ...
 
-    def start_line(self, machine: Machine) -> str:
-        """Return the command by which a user starts a machine that is stopped."""
-        ...
-
     def stop_line(self, machine: Machine) -> str:
         """Return the command by which a user switches a machine off that does not answer."""
         ...

@@ -72,8 +72,8 @@ def wait_until_baked(
                 if report["state"] == "ready":
                     return instance
                 raise UserError(
-                    f"{host} ({instance}) was stopped at step {_step(report)}. Start it again and run `up`: "
-                    f"{cloud.start_line(machine)}",
+                    f"{host} ({instance}) was stopped at step {_step(report)}. Run `up` again, which starts "
+                    "it",
                     code="image.machine-stopped",
                 )
             if reported != (step := _step(report)):

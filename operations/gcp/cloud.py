@@ -224,9 +224,6 @@ class GcpCloud:
     def console_line(self, machine: Machine) -> str:
         return self._gcloud("get-serial-port-output", machine)
 
-    def start_line(self, machine: Machine) -> str:
-        return self._gcloud("start", machine)
-
     def stop_line(self, machine: Machine) -> str:
         return self._gcloud("stop", machine)
 

@@ -165,9 +165,6 @@ class FakeCloud:
     def console_line(self, machine: Machine) -> str:
         return f"cloud console {machine.id}"
 
-    def start_line(self, machine: Machine) -> str:
-        return f"cloud start {machine.id}"
-
     def stop_line(self, machine: Machine) -> str:
         return f"cloud stop {machine.id}"
 

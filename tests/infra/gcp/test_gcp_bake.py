@@ -158,9 +158,6 @@ class FakeCloud:
     def console_line(self, machine: Machine) -> str:
         return f"console {machine.id}"
 
-    def start_line(self, machine: Machine) -> str:
-        return f"start {machine.id}"
-
 
 def report(state: str, started: float = 101.0, step: str = "packages") -> dict[str, Any]:
     steps = [{"name": step, "note": "no network", "tail": ["E: cannot resolve"]}]
@@ -196,7 +193,7 @@ def test_it_waits_until_the_machine_is_done_and_off() -> None:
         (("stopped", report("failed")), 60.0, "boot.step-failed", ["packages", "no network\n  E: cannot"]),
         (("stopped", None), 60.0, "image.not-reported", ["console c-compute-1"]),
         (("stopped", report("ready", started=5.0)), 60.0, "image.not-reported", ["console c-compute-1"]),
-        (("stopped", report("booting")), 60.0, "image.machine-stopped", ["packages", "start c-compute-1"]),
+        (("stopped", report("booting")), 60.0, "image.machine-stopped", ["packages", "c-compute-1"]),
         (("gone", None), 60.0, "image.machine-gone", ["c-compute-1"]),
         (("running", report("booting")), -1.0, "image.late", ["console c-compute-1"]),
     ],

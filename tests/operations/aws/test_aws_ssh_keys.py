@@ -80,10 +80,10 @@ def test_session_manager_is_given_the_instances_id(account: Account, home: Path)
     assert login.target.proxy_command == PROXY
 
 
-def test_a_machine_that_somebody_stopped_is_told_how_to_start(account: Account) -> None:
+def test_of_a_machine_that_somebody_stopped_it_says_what_starts_it(account: Account) -> None:
     machine = account.head()
     account.ec2.stop_instances(InstanceIds=[machine])
-    with sentences.raises("ssh.machine-stopped", "`aws ec2 start-instances ", varies=[machine]):
+    with sentences.raises("ssh.machine-stopped", "`./cluster up --stack test`", varies=[machine]):
         find(aws_design())
 
 

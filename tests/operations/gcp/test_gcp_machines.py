@@ -154,7 +154,6 @@ def test_the_address_is_the_instances_name_behind_the_proxy_and_a_public_one_els
     (machine,) = one.machines()
     assert machine.ssh_host(Access("iap")) == "c-controller"
     assert machine.ssh_host(Access("ssh")) == "192.0.2.7"
-    assert one.start_line(machine) == f"gcloud compute instances start c-controller --project p-1 --zone {A}"
     assert one.stop_line(machine) == f"gcloud compute instances stop c-controller --project p-1 --zone {A}"
     assert "get-serial-port-output c-controller" in one.console_line(machine)
 

@@ -166,10 +166,9 @@ def test_no_machine_is_not_up_and_a_booting_one_half(there: Project) -> None:
         find(there, gcp_design())
 
 
-def test_a_machine_that_somebody_stopped_is_told_how_to_start(there: Project) -> None:
+def test_of_a_machine_that_somebody_stopped_it_says_what_starts_it(there: Project) -> None:
     there.head(status="TERMINATED")
-    line = f"gcloud compute instances start c-controller --project p-1 --zone {ZONE}"
-    with sentences.raises("ssh.machine-stopped", line):
+    with sentences.raises("ssh.machine-stopped", "`./cluster up --stack test`"):
         find(there, gcp_design())
 
 
