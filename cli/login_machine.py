@@ -128,7 +128,8 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     """Print the status, as tables or as JSON.
 
     Raises:
-        UserError: As for `cluster_status`.
+        UserError: As for `cluster_status`; or another version's cluster answers in a form that this one
+            cannot show.
     """
     found = cluster_status(up)
     if as_json:
@@ -141,8 +142,15 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
 
         outputs = None if up.published is None else up.published.option
         here = up.provider == "local" and outputs is None
-        show_status(found, up.stack.name, here=here, outputs=outputs)
-        show_release(*slurm_release.running(up, found))
+        try:
+            show_status(found, up.stack.name, here=here, outputs=outputs)
+            show_release(*slurm_release.running(up, found))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{up.named} answers with a status that this version cannot show ({printable(repr(error))}): "
+                f"`{up.command('status', '--json')}` prints it as it is",
+                code="status.other-form",
+            ) from error
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:

@@ -409,6 +409,16 @@ def test_commands_take_outputs_in_the_place_of_a_stack(
     assert "[outputs.source]" in capfd.readouterr().err
 
 
+def test_a_status_in_another_form_is_one_message(file: Callable[..., str], run: RunDirectory) -> None:
+    up = up_of(file({"a": local()}, "o.json") + ":a")
+    partition = {"name": "p", "machine": None, "min": 0, "max": 1, "up": 0, "state": "UP"}
+    answers: list[dict[str, Any]] = [{"jobs": []}, {"partitions": [partition], "nodes": "none", "jobs": []}]
+    for answer in answers:
+        run.tool.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+        with sentences.raises("status.other-form", "./cluster status --outputs o.json:a --json"):
+            login_machine.show_cluster_status(up, as_json=False)
+
+
 def test_messages_name_the_outputs_and_no_stack(
     file: Callable[..., str], run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
