@@ -97,7 +97,9 @@ def _take(
         ) from error
     if not pid:
         raise BackupError(
-            "backup.no-slurmctld", "slurmctld does not run, so nothing is saved: `./cluster doctor` says why"
+            "backup.no-slurmctld",
+            "slurmctld does not run, so nothing is saved: "
+            f"`./cluster doctor --stack {settings.design.stack}` says why",
         )
     _check_space(state, accounting)
     dump = None

@@ -45,12 +45,6 @@ def test_the_outputs_and_the_result_are_the_contracts() -> None:
     assert found == {key: kind for key, kind in PROGRAM_RESULT.items() if key != "apiVersion"}
 
 
-def test_its_links_lead_somewhere() -> None:
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in target]
-    assert len(targets) >= 4
-    assert [target for target in targets if not (fields.PAGE.parent / target).exists()] == []
-
-
 def test_its_pulumi_program_runs(tmp_path: Path) -> None:
     program = tmp_path / "__main__.py"
     program.write_text(programs()[0])
