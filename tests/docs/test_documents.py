@@ -37,6 +37,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_no_merge_is_left_half_done(page: Path) -> None:
+    """Conflict markers are Markdown that nothing refuses."""
+    assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_a_link_to_a_heading_that_is_gone_would_be_found() -> None:
     assert {"a-limit-on-what-a-cluster-may-cost", "what-up-does"} <= anchors(ROOT / "docs" / "commands.md")
     assert "a-heading-that-nobody-wrote" not in anchors(ROOT / "docs" / "commands.md")
