@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import volumes
-from localcloud.containers import leftovers
 from node.backup import archive
-from operations.local import containers, machine_access
-from operations.local.run_directory import RunDirectory
-from tests.cluster.test_head_takeover import WAITS, home, recorded, states, submit
+from operations.local import machine_access
 from tests.support.checkout import Checkout, until
-from tests.support.containers import cluster_image
+from tests.support.kept_cluster import WAITS, home, recorded, run_of, states, submit, up
 from tests.support.mishaps import Command
 
 # The first test makes the machines' image where there is none.
@@ -52,24 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Checkout]:
     """One checkout, whose cluster is brought up and taken down by the tests, in their order."""
-    stack = STACK.format(folder=folder)
-    cluster_image(stack)
-    checkout = Checkout(tmp_path_factory.mktemp("backup") / "a checkout", stack)
-    checkout.env["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks").mkdir()
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
-    try:
-        checkout.cluster("up", check=True)
+    with up(tmp_path_factory, STACK.format(folder=folder)) as checkout:
         yield checkout
-    finally:
-        left = checkout.close()
-    assert left == []
-    assert leftovers(checkout.run_directory) == []
-    assert volumes.attached(checkout.run_directory) == []
 
 
 def host_keys(cluster: Checkout) -> object:
-    return RunDirectory(cluster.run_directory).report("controller")["host_keys"]
+    return run_of(cluster).report("controller")["host_keys"]
 
 
 def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
@@ -167,7 +151,7 @@ def test_a_cluster_that_has_had_jobs_is_refused_and_a_restore_that_dies_is_conti
     command.until_said("the controller boots with it")
     command.end(group=True)
     cluster.cluster("up", check=True)
-    run = RunDirectory(cluster.run_directory)
+    run = run_of(cluster)
     spool = Path(f"/proc/{machine_access.controller(run)}/root/var/spool/slurmctld")
     until(lambda: not (spool / ".restore").exists(), 120, "the end of the restore", 0.5)
     assert "one of mine" in cluster.execute("squeue", "--noheader", "--states=PENDING", "--format=%k")

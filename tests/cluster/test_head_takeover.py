@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from localcloud import volumes
-from localcloud.containers import disk_folder, leftovers
+from localcloud.containers import disk_folder
 from localcloud.machines import CONTROLLER
 from node.bootstrap.vm.state_guard import LOST_SECONDS
-from operations.local import containers
-from operations.local.run_directory import RunDirectory
 from tests.support import lost_head
 from tests.support.checkout import Checkout, until
-from tests.support.containers import cluster_image
+from tests.support.kept_cluster import WAITS, home, recorded, run_of, states, submit, up
 from tests.support.mishaps import Command, end, until_saved
 
 # The first test makes the machines' image where there is none.
@@ -33,61 +29,16 @@ STACK = """
         slurm: {suspend_time: 600, accounting: true}
       slurm-stacks:benchmark: {enabled: false}
 """
-WAITS = (
-    "echo began >>{name}; while [ ! -e go-{name} ]; do sleep 0.2; done; echo ended >>{name}; exit {status}"
-)
 TASK = """\
 echo $SLURM_ARRAY_TASK_ID >>tasks
 [ $SLURM_ARRAY_TASK_ID -lt 3 ] || until [ -e go-on ]; do sleep 0.2; done
 """
 
 
-@contextmanager
-def up(tmp_path_factory: pytest.TempPathFactory, stack: str) -> Iterator[Checkout]:
-    """A cluster of that stack, which leaves nothing behind."""
-    cluster_image(stack)
-    checkout = Checkout(tmp_path_factory.mktemp("takeover") / "a checkout", stack)
-    checkout.env["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks").mkdir()
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
-    try:
-        checkout.cluster("up", check=True)
-        yield checkout
-    finally:
-        left = checkout.close()
-    assert left == []
-    assert leftovers(checkout.run_directory) == []
-    assert volumes.attached(checkout.run_directory) == []
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     with up(tmp_path_factory, STACK) as checkout:
         yield checkout
-
-
-def states(cluster: Checkout) -> dict[str, str]:
-    """Return the state of each job that has not been forgotten, by its id as squeue writes it."""
-    lines = cluster.execute("squeue", "--noheader", "--array", "--states=all", "--format=%i %T").splitlines()
-    return dict(line.split(maxsplit=1) for line in lines)
-
-
-def recorded(cluster: Checkout, job: str) -> list[tuple[str, str]]:
-    """Return the states and exit codes of a job, or of each task of an array, according to sacct."""
-    text = cluster.execute("sacct", "-X", "-n", "-P", "-D", "-j", job, "--format=State,ExitCode")
-    return [(state, code) for state, code in (line.split("|") for line in text.splitlines())]
-
-
-def submit(cluster: Checkout, *options: str, script: str) -> str:
-    return cluster.execute("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", script).strip()
-
-
-def home(cluster: Checkout) -> Path:
-    return cluster.run_directory / "shared" / "root"
-
-
-def run_of(cluster: Checkout) -> RunDirectory:
-    return RunDirectory(cluster.run_directory)
 
 
 def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> None:
