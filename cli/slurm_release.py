@@ -48,11 +48,8 @@ def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
     if (version := there.get("version")) is None:
         return "", []
     name, lines = _lines(up.provider, uses, version, there.get("suite"))
-    if up.provider != "local":
-        return name, lines
-    # Whoever looks at a cluster of their own many times a day has read them in `plan`.
-    listed = lines and up.published is None
-    return f"{name} (`{up.command('doctor')}` names them)" if listed else name, []
+    # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
+    return name, [] if up.provider == "local" else lines
 
 
 def _lines(
