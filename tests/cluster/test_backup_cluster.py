@@ -132,9 +132,9 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
         lambda: [row for row in recorded(cluster, array) if row == DONE[0]] == 4 * DONE, 240, "the array", 0.5
     )
     assert sorted((home(cluster) / "tasks").read_text().split()) == ["2", "3"], "the first two had run"
-    assert set(cluster.execute("sinfo", "--noheader", "--Node", "--format=%T").split()) <= {
-        "idle", "idle~", "allocated", "completing"
-    }  # fmt: skip
+    # A node may be on its way up or down just now; none is out of service.
+    nodes = cluster.execute("sinfo", "--noheader", "--Node", "--format=%T").split()
+    assert [state for state in nodes if state.startswith(("down", "drain", "fail", "unknown"))] == []
 
 
 def test_a_cluster_that_has_had_jobs_is_refused_and_a_restore_that_dies_is_continued(
