@@ -7,7 +7,6 @@ user's and stay as they are.
 from __future__ import annotations
 
 import re
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from pydantic import BaseModel
 from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.load import StackConfig
+from infra.config.mistakes import plain_type
 
 
 class Place(BaseModel):
@@ -50,7 +50,7 @@ def camel_case(name: str) -> str:
 
 def known(kind: Any) -> dict[str, Any] | None:
     """Return the keys of a type and their types; `None` for a type that has no keys of ours."""
-    kind = _plain(kind)
+    kind = plain_type(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {key: field.annotation for key, field in kind.model_fields.items()}
     return None
@@ -58,7 +58,7 @@ def known(kind: Any) -> dict[str, Any] | None:
 
 def inner(kind: Any) -> Any:
     """Return the type of the items of a list, or of the values of a map; `Any` for other types."""
-    kind = _plain(kind)
+    kind = plain_type(kind)
     return typing.get_args(kind)[-1] if typing.get_origin(kind) in (list, dict) else Any
 
 
@@ -128,12 +128,3 @@ def _named(value: Any, kind: Any) -> Any:
     if isinstance(value, list):
         return [_named(part, inner(kind)) for part in value]
     return value
-
-
-def _plain(kind: Any) -> Any:
-    """Return a type without None and without annotations."""
-    if typing.get_origin(kind) is typing.Annotated:
-        return _plain(typing.get_args(kind)[0])
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _plain(next(part for part in typing.get_args(kind) if part is not type(None)))
-    return kind

@@ -215,7 +215,7 @@ def _places(model: type[BaseModel]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
 
     def look(kind: Any, path: str) -> None:
-        kind = _plain(kind)
+        kind = plain_type(kind)
         if typing.get_origin(kind) in (list, dict):
             look(typing.get_args(kind)[-1], f"{path}[]" if typing.get_origin(kind) is list else f"{path}.…")
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -374,22 +374,22 @@ def _walk(model: type[BaseModel], inner: Location) -> Any:
     """Return the type annotation at a location inside a model."""
     kind: Any = model
     for part in inner:
-        kind = _plain(kind)
+        kind = plain_type(kind)
         if isinstance(part, int) or typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[-1] if typing.get_args(kind) else Any
         elif isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
             kind = kind.model_fields[part].annotation
         else:
             return Any
-    return _plain(kind)
+    return plain_type(kind)
 
 
-def _plain(kind: Any) -> Any:
+def plain_type(kind: Any) -> Any:
     """Return a type without None and without annotations."""
     if typing.get_origin(kind) is typing.Annotated:
-        return _plain(typing.get_args(kind)[0])
+        return plain_type(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _plain(next(a for a in typing.get_args(kind) if a is not type(None)))
+        return plain_type(next(a for a in typing.get_args(kind) if a is not type(None)))
     return kind
 
 
