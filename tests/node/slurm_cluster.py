@@ -296,7 +296,8 @@ class SlurmCluster:
     def _spawn(self, name: str, *command: str) -> None:
         with (Path(self.folders.log) / f"{name}.out").open("wb") as out:
             self._processes[name] = subprocess.Popen(
-                command,
+                # It ends with this process, also where nothing is left to end it: after a second Ctrl-C.
+                ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--", *command],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
