@@ -1,6 +1,6 @@
 """What a benchmark runs, by its content, and what it needs of a provider's login machine.
 
-The component (infra/benchmark_component.py) is apart, because commands that only ask about a run start
+The component (`infra.slurm_cluster.Benchmark`) is apart, because commands that only ask about a run start
 without Pulumi.
 """
 

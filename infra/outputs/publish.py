@@ -49,7 +49,7 @@ class Job(Facts):
 
 
 class SubmittedBenchmark(Protocol):
-    """The part of `infra.benchmark_component.Benchmark` that this module needs."""
+    """The part of `infra.slurm_cluster.Benchmark` that this module needs."""
 
     @property
     def job_id(self) -> pulumi.Output[str]: ...

@@ -15,10 +15,10 @@ import pytest
 
 from infra import bundle, outputs, workload_files
 from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
 from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
+from infra.slurm_cluster import Benchmark
 from node.codec import to_json
 from node.model import BenchmarkDesign, ClusterDesign, LocalCloud
 from operations.local.__main__ import PASSING, VERBS

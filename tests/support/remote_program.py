@@ -14,8 +14,8 @@ import pulumi_command as command
 
 from infra import workload_files
 from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
+from infra.slurm_cluster import Benchmark
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:
