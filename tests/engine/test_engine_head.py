@@ -110,10 +110,17 @@ class Program:
         (self._consumer.folder / "clusters.json").write_text(json.dumps(self.clusters))
 
 
-def act(stack: str) -> list[str]:
-    """Return the words of the command with which the page gives the controller another image."""
-    (line,) = re.findall(r"^pulumi (up --stack S --replace .*)$", PAGE.read_text(), re.MULTILINE)
-    return shlex.split(line.replace("--stack S", f"--stack {stack}"))
+def act(host: str, cluster: str = "") -> list[str]:
+    """Return the words of the command with which the page gives a host another image.
+
+    Args:
+        cluster: The only cluster for which it shall be; all clusters of the program by default.
+    """
+    (line,) = re.findall(rf"^pulumi (up --stack S --replace '.*-{host}\*')$", PAGE.read_text(), re.MULTILINE)
+    if cluster:
+        assert "'**::train-head-controller*'" in PAGE.read_text()
+        line = line.replace("**-head-", f"**::{cluster}-head-")
+    return shlex.split(line.replace("--stack S", "--stack dev"))
 
 
 def check_amazon(program: Program, first: list[Request], image: str) -> Request:
@@ -164,10 +171,9 @@ def check_lab(program: Program, first: list[Request], image: str) -> Request:
     return made
 
 
-def check_data_stays(program: Program) -> None:
-    """Check that of all that holds data only the head itself went, and nothing was made in its place."""
-    gone = {one.name for one in program.seen if one.verb != "update" and one.type in HOLDS}
-    assert gone == {"amazon-head-controller", "lab-head-controller-disk"}
+def check_data_stays(program: Program, *heads: str) -> None:
+    """Check that of all that holds data only what a machine boots from was deleted or created."""
+    assert {one.name for one in program.seen if one.verb != "update" and one.type in HOLDS} == {*heads}
 
 
 def _named(requests: list[Request], end: str) -> Request:
@@ -194,10 +200,10 @@ def test_another_image_replaces_the_head_on_demand_and_nothing_that_holds_data(t
         "bundle-settings", "bundle-current", "ready"
     }  # fmt: skip
 
-    program.up(*act("dev"))
+    program.up(*act("controller"))
     successor = check_amazon(program, amazon, IMAGES["amazon"][1])
     check_lab(program, lab, IMAGES["lab"][1])
-    check_data_stays(program)
+    check_data_stays(program, "amazon-head-controller", "lab-head-controller-disk")
     program.check_unchanged()
 
     # Another key pair replaces an instance. On Google Cloud only a smaller root disk does, which
@@ -210,5 +216,20 @@ def test_another_image_replaces_the_head_on_demand_and_nothing_that_holds_data(t
     assert check_amazon(program, amazon, IMAGES["amazon"][2]).inputs["keyName"] == "bob"
     check_lab(program, lab, IMAGES["lab"][2])
     assert program.request("create", "lab-head-controller-disk").inputs["size"] == 60
-    check_data_stays(program)
+    check_data_stays(program, "amazon-head-controller", "lab-head-controller-disk")
     program.check_unchanged()
+
+    # A login machine has the cluster's image, and no disk but its root disk.
+    program.clusters["lab"]["image"] = {"id": IMAGES["lab"][1]}
+    program.up(*act("login-0", "lab"))
+    check_data_stays(program, "lab-head-login-0-disk")
+    machines = [one for one in program.seen if "-head-" in one.name]
+    assert [(one.verb, one.name) for one in machines] == [
+        ("delete", "lab-head-login-0"),
+        ("delete", "lab-head-login-0-disk"),
+        ("create", "lab-head-login-0-disk"),
+        ("create", "lab-head-login-0"),
+    ]
+    assert machines[2].inputs["image"] == IMAGES["lab"][1]
+    address = _named(lab, "head-login-0").inputs["networkInterfaces"]
+    assert machines[3].inputs["networkInterfaces"] == address
