@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from component.provider import SCHEMA, TOKEN
+from component.construction import SCHEMA, TOKEN
 from infra import bundle
 from infra.config import schema as stack_file
 from infra.config.argument_names import BENCHMARK, Place, camel_case

@@ -17,7 +17,7 @@ from pulumi.errors import InputPropertiesError
 from pulumi.runtime import config as pulumi_config
 
 from component.arguments import FORMS, Form, Given, Program, checked, read
-from component.provider import TOKEN, ClusterProvider
+from component.construction import TOKEN, construct
 from infra.config import ConfigError, argument_names, load_file
 from infra.config.load import CLUSTER
 from infra.program import mode
@@ -118,8 +118,7 @@ def test_every_question_and_every_resource_goes_to_the_providers_that_the_compon
         pulumi_config.set_all_config({"aws:region": "us-east-1"})
         there = aws.Provider("there", region="eu-west-1")
         opts = pulumi.ResourceOptions(providers={"aws": there})
-        arguments = {**SMALL, "region": "eu-west-1"}
-        return ClusterProvider().construct("train", TOKEN, arguments, opts).urn
+        return construct("train", TOKEN, {**SMALL, "region": "eu-west-1"}, opts)[0]
 
     recorder = Recorder(Cloud())
     cloud.append(recorder)
@@ -303,7 +302,7 @@ def test_a_mistake_reaches_the_engine_as_one_message() -> None:
 
 def test_the_package_has_one_type() -> None:
     with pytest.raises(ValueError, match="the package has no slurm-stacks:index:Other"):
-        ClusterProvider().construct("x", "slurm-stacks:index:Other", {})
+        construct("x", "slurm-stacks:index:Other", {})
 
 
 # --- the same on every machine -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from component import schema
-from component.provider import SCHEMA, TOKEN
+from component.construction import SCHEMA, TOKEN
 from infra.config.argument_names import camel_case, from_schema, in_schema, path_in_schema
 from infra.config.schema import schema as stack_schema
 from infra.outputs import contract
@@ -103,5 +103,5 @@ def test_a_path_of_a_message_has_the_schemas_names(path: str, shown: str) -> Non
 
 def test_the_plugin_reads_the_schema_without_what_a_cluster_is_made_with() -> None:
     """Its start takes as long as the SDK's import."""
-    text = (ROOT / "component" / "provider.py").read_text()
+    text = (ROOT / "component" / "construction.py").read_text()
     assert "\nfrom infra" not in text.replace("\nif TYPE_CHECKING", "\n#"), "only inside functions"

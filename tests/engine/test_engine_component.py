@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cli import outputs
-from component.provider import SCHEMA
+from component.construction import SCHEMA
 from infra.program.stand_ins import MARK
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -347,7 +347,7 @@ def test_bad_arguments_are_told_as_those_of_a_stack_file(consumer: Consumer) -> 
     assert "partitions[0].instanceType" in text
     assert "did you mean m5.xlarge" in text
     assert "partitions[0].name [component.unknown]" in text
-    assert "provider.py" not in text, "no stack trace of the plugin"
+    assert "construction.py" not in text, "no stack trace of the plugin"
 
 
 def test_the_plugin_starts_within_its_limit() -> None:

@@ -13,7 +13,7 @@ import pulumi
 from pulumi.runtime import config as pulumi_config
 from pulumi.runtime import mocks
 
-from component.provider import TOKEN, ClusterProvider
+from component.construction import TOKEN, construct
 from tests.support.aws_machines import Machines as Aws
 from tests.support.gcp_machines import Machines as Gcp
 from tests.support.recorder import Recorder, run
@@ -70,8 +70,8 @@ def declared(
         pulumi_config.set_all_config({"aws:region": "eu-west-1"})
         made = []
         for name, inputs in clusters.items():
-            cluster = ClusterProvider().construct(name, TOKEN, inputs(), opts)
-            found = pulumi.Output.all(urn=cluster.urn, **cluster.state)
+            urn, outputs = construct(name, TOKEN, inputs(), opts)
+            found = pulumi.Output.all(urn=urn, **outputs)
             made.append(found.apply(functools.partial(told.__setitem__, name)))
         return pulumi.Output.all(*made)
 
