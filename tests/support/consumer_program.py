@@ -59,6 +59,30 @@ source = { virtual = "." }
 """
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a plugin was asked for.
+
+    Attributes:
+        verb: create | update | delete.
+        id: The resource's id, which a creation has assigned.
+        inputs: The properties that it shall have; none for a deletion.
+    """
+
+    verb: str
+    urn: str
+    id: str
+    inputs: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.urn.rpartition("::")[2]
+
+    @property
+    def type(self) -> str:
+        return self.urn.split("::")[2].rpartition("$")[2]
+
+
 @dataclass
 class Consumer:
     """A program in a folder, and the engine's folders that it shares with other copies of it.
@@ -209,12 +233,15 @@ class Consumer:
         assert (done.returncode != 0) == fails, text
         return text
 
+    def requests(self) -> list[Request]:
+        """Return what the plugins were asked to create, update and delete, in this order."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [Request(**one) for one in map(json.loads, lines)]
+
     def calls(self, verb: str) -> list[str]:
         """Return the names of the resources that the plugins were asked to create, update or delete."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [one["urn"].rpartition("::")[2] for one in map(json.loads, lines) if one["verb"] == verb]
+        return [one.name for one in self.requests() if one.verb == verb]
 
     def inputs(self) -> dict[str, Any]:
         """Return the inputs of the resources that were created, by name."""
-        lines = map(json.loads, self.log.read_text().splitlines())
-        return {one["urn"].rpartition("::")[2]: one["inputs"] for one in lines if one["verb"] == "create"}
+        return {one.name: one.inputs for one in self.requests() if one.verb == "create"}

@@ -7,9 +7,8 @@ resource that is replaced itself, unless the resource ignores changes of that pr
 
 from __future__ import annotations
 
-import ipaddress
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,10 @@ from cli.runner import plan, program, project
 from infra.program.stack import Stack
 from node.model import ClusterDesign
 from node.published import parse_settings
+from tests.support import replacing_rules
 from tests.support.checkout import ROOT
+from tests.support.replacing_rules import HOLDS, at, differs
 from tests.support.stack_values import values
-
-FACTS: dict[str, Any] = yaml.safe_load(
-    (ROOT / "tests" / "infra" / "data" / "replacing_properties.yaml").read_text()
-)
-HOLDS: dict[str, str] = FACTS["holds"]
-REPLACED_BY: dict[str, dict[str, list[str]]] = FACTS["replaced_by"]
-EMPTY = {
-    f"{cloud}:{name}" for cloud, names in FACTS["holds_nothing"].items() for name in names
-}  # fmt: skip
-"""The types that hold no data, without the last part of the token."""
-
-
-def undecided(types: Iterable[str]) -> set[str]:
-    """The types of the clouds' resources of which nobody has said whether they hold data."""
-    clouds = {one for one in types if one.partition(":")[0] in FACTS["holds_nothing"]}
-    return {one for one in clouds if one not in HOLDS and one.rpartition(":")[0] not in EMPTY}
 
 
 @dataclass(frozen=True)
@@ -65,9 +50,8 @@ class Declared:
 
     def forcing(self) -> list[str]:
         """The properties that are set here and whose change replaces it."""
-        facts = REPLACED_BY.get(self.type, {})
-        names = {name for group in facts.values() for name in group}
-        return sorted(name for name in names if next(_at(self.inputs, name), None) is not None)
+        names = replacing_rules.forcing(self.type)
+        return sorted(name for name in names if next(at(self.inputs, name), None) is not None)
 
 
 @dataclass(frozen=True)
@@ -176,44 +160,20 @@ def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[st
     Args:
         replaced: the URNs that are replaced already.
     """
-    facts = REPLACED_BY.get(new.type, {})
     return sorted(
-        {
-            name
-            for condition, names in facts.items()
-            for name in names
-            if not _ignored(name, new)
-            and _applies(condition, name, old, new)
-            and (
-                list(_at(old.inputs, name)) != list(_at(new.inputs, name))
-                or new.from_.get(name.split(".")[0], frozenset()) & replaced.keys()
-            )
-        }
+        name
+        for name in replacing_rules.fixed(new.type, old.inputs, new.inputs)
+        if not _ignored(name, new)
+        and (
+            differs(name, old.inputs, new.inputs)
+            or new.from_.get(name.split(".")[0], frozenset()) & replaced.keys()
+        )
     )
 
 
 def _ignored(name: str, one: Declared) -> bool:
     """Whether a resource ignores changes of a property, itself or as a part of another."""
     return any(name == ignored or name.startswith((f"{ignored}.", f"{ignored}[")) for ignored in one.ignores)
-
-
-def _applies(condition: str, name: str, old: Declared, new: Declared) -> bool:
-    (was,), (will,) = ([*_at(one.inputs, name), None][:1] for one in (old, new))
-    if condition == "of_scratch_1":
-        return bool(old.inputs.get("deploymentType") == "SCRATCH_1")
-    if condition == "smaller":
-        if isinstance(was, str) and isinstance(will, str):
-            return not ipaddress.IPv4Network(was).subnet_of(ipaddress.IPv4Network(will))
-        return isinstance(was, int) and isinstance(will, int) and will < was
-    return True
-
-
-def _at(value: Any, path: str) -> Iterator[Any]:
-    """The values at a dotted path, of each element where a list lies on the way."""
-    step, _, rest = path.partition(".")
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, Mapping) and one.get(step) is not None:
-            yield from _at(one[step], rest) if rest else [one[step]]
 
 
 def replaced(before: Run, after: Run) -> dict[str, list[str]]:

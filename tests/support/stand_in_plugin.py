@@ -1,30 +1,33 @@
 """Plugins of the clouds for the real engine that make nothing: they answer as the mocks of our unit tests do.
 
 The protocol is that of `pulumirpc.ResourceProvider`, whose messages the SDK brings along. A property that a
-program changes is an update, or a replacement where the providers' own rules say so. Every call is a line of
-the file `$STAND_IN_LOG`. The deletion of a resource that `$STAND_IN_REFUSES` names fails.
+program changes is an update, or a replacement where the providers' own rules say so (`replacing_rules`). What
+is made anew has another id where its cloud assigns one. Every call is a line of the file `$STAND_IN_LOG`. The
+deletion of a resource that `$STAND_IN_REFUSES` names fails.
 
     with_plugins(home)  # puts them where the engine looks
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import importlib.metadata
 import json
 import os
 import shlex
 import sys
+import uuid
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import grpc
-import yaml
 from google.protobuf import empty_pb2, json_format, struct_pb2
 from pulumi.runtime import mocks
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+from tests.support import replacing_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG, REFUSES = "STAND_IN_LOG", "STAND_IN_REFUSES"
@@ -35,10 +38,18 @@ IDS = {
     "aws:ec2/vpc:Vpc": "vpc",
     "aws:ec2/subnet:Subnet": "subnet",
     "aws:ec2/securityGroup:SecurityGroup": "sg",
+    "aws:ec2/networkInterface:NetworkInterface": "eni",
     "aws:ec2/instance:Instance": "i",
+    "aws:ebs/volume:Volume": "vol",
     "aws:efs/fileSystem:FileSystem": "fs",
 }
-"""Types whose ids have a form that our checks know."""
+"""Types whose ids AWS assigns, with the beginning of each."""
+NUMBERS = {
+    "gcp:compute/instance:Instance": "instanceId",
+    "gcp:compute/disk:Disk": "diskId",
+}
+"""Types that Google Cloud numbers, with the output that has the number: "This identifier is defined by the
+server", as the reference of Compute Engine's API says of `id`. Their ids for Pulumi are paths of names."""
 
 
 def with_plugins(home: Path) -> None:
@@ -52,19 +63,10 @@ def with_plugins(home: Path) -> None:
         plugin.chmod(0o755)
 
 
-@functools.cache
-def replaced_by() -> dict[str, set[str]]:
-    """Return the properties of each type whose change replaces a resource (`tests.support.replacements`)."""
-    facts = yaml.safe_load((ROOT / "tests" / "infra" / "data" / "replacing_properties.yaml").read_text())
-    return {
-        kind: {name for condition in ("cloud", "provider") for name in names.get(condition, ())}
-        for kind, names in facts["replaced_by"].items()
-    }
-
-
 def answers(package: str) -> mocks.Mocks:
     """Return the mock of a cloud; commands print what the clouds' waits do."""
-    if package == "gcp":
+    if package in ("gcp", "command"):
+        # What a wait on Google Cloud prints has all that one on AWS prints.
         from tests.support.gcp_machines import Machines as GcpMachines
 
         return GcpMachines()
@@ -108,10 +110,10 @@ class StandIn(provider_pb2_grpc.ResourceProviderServicer):
         self._version = importlib.metadata.version(PACKAGES[package])
         self._mocks = answers(package)
 
-    def _note(self, verb: str, urn: str, inputs: dict[str, Any]) -> None:
+    def _note(self, verb: str, urn: str, identity: str, inputs: dict[str, Any]) -> None:
         if file := os.environ.get(LOG):
             with Path(file).open("a") as log:
-                log.write(json.dumps({"verb": verb, "urn": urn, "inputs": inputs}) + "\n")
+                log.write(json.dumps({"verb": verb, "urn": urn, "id": identity, "inputs": inputs}) + "\n")
 
     def GetPluginInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
         return plugin_pb2.PluginInfo(version=self._version)
@@ -131,24 +133,35 @@ class StandIn(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:  # noqa: N802
         old, new = plain(request.old_inputs), plain(request.news)
         changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-        replaces = replaced_by().get(request.urn.split("::")[2].rpartition("$")[2], set())
+        fixed = replacing_rules.fixed(_type(request.urn), old, new)
         kind = provider_pb2.DiffResponse
         return kind(
             changes=kind.DIFF_SOME if changed else kind.DIFF_NONE,
             diffs=changed,
-            replaces=[key for key in changed if key in replaces],
+            replaces=sorted(name for name in fixed if replacing_rules.differs(name, old, new)),
         )
 
     def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
-        identity, outputs = self._made("create", request, plain(request.properties))
-        return provider_pb2.CreateResponse(id=identity, properties=struct(outputs))
+        inputs, kind = plain(request.properties), _type(request.urn)
+        identity, outputs = self._answer(request.urn, inputs)
+        number = uuid.uuid4()
+        if kind in IDS:
+            identity = f"{IDS[kind]}-{number.hex[:17]}"
+        if kind in NUMBERS:
+            outputs[NUMBERS[kind]] = str(number.int % 10**19)
+        self._note("create", request.urn, identity, inputs)
+        return provider_pb2.CreateResponse(id=identity, properties=struct({**outputs, "id": identity}))
 
     def Update(self, request: Any, context: Any) -> Any:  # noqa: N802
-        _, outputs = self._made("update", request, plain(request.news))
-        return provider_pb2.UpdateResponse(properties=struct(outputs))
+        inputs, kind = plain(request.news), _type(request.urn)
+        self._note("update", request.urn, request.id, inputs)
+        _, outputs = self._answer(request.urn, inputs)
+        if kind in NUMBERS:
+            outputs[NUMBERS[kind]] = plain(request.olds)[NUMBERS[kind]]
+        return provider_pb2.UpdateResponse(properties=struct({**outputs, "id": request.id}))
 
     def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._note("delete", request.urn, {})
+        self._note("delete", request.urn, request.id, {})
         if request.urn.rpartition("::")[2] == os.environ.get(REFUSES):
             context.abort(grpc.StatusCode.UNKNOWN, "it refuses")
         return empty_pb2.Empty()
@@ -165,16 +178,17 @@ class StandIn(provider_pb2_grpc.ResourceProviderServicer):
     def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
         return empty_pb2.Empty()
 
-    def _made(self, verb: str, request: Any, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._note(verb, request.urn, inputs)
-        *_, qualified, name = request.urn.split("::")
-        kind = qualified.rpartition("$")[2]
+    def _answer(self, urn: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        kind, name = _type(urn), urn.rpartition("::")[2]
         identity, outputs = self._mocks.new_resource(mocks.MockResourceArgs(kind, name, inputs, "", "", True))
         if kind == "aws:s3/bucket:Bucket":
-            outputs["bucket"] = name
-        if kind in IDS:
-            identity = f"{IDS[kind]}-{hashlib.sha256(request.urn.encode()).hexdigest()[:17]}"
-        return str(identity), {**outputs, "id": identity}
+            outputs = {**outputs, "bucket": name}
+        return str(identity), dict(outputs)
+
+
+def _type(urn: str) -> str:
+    """Return the type of a resource, without those of its parents."""
+    return urn.split("::")[2].rpartition("$")[2]
 
 
 def main(package: str) -> None:
@@ -188,5 +202,4 @@ def main(package: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
     main(sys.argv[1])

@@ -30,7 +30,8 @@ from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 from tests.support import replacements
 from tests.support.changes_table import inner_model
-from tests.support.replacements import HOLDS, REPLACED_BY, Run
+from tests.support.replacements import Run
+from tests.support.replacing_rules import HOLDS, REPLACED_BY
 from tests.support.stack_parts import UNMAINTAINED
 from tests.support.stack_values import REMOVE, values
 

@@ -20,7 +20,7 @@ from infra.errors import UserError
 from infra.program.stack import Stack
 from tests.support import aws_plans, offline_plan
 from tests.support.checkout import ROOT
-from tests.support.replacements import undecided
+from tests.support.replacing_rules import undecided
 from tests.support.stack_values import installing
 
 SLURM = sorted(

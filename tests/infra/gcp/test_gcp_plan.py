@@ -22,7 +22,7 @@ from infra.gcp.instance_templates import BOOT_SCRIPT
 from infra.program.stack import Stack
 from tests.support import gcp_plans, offline_plan
 from tests.support.checkout import ROOT
-from tests.support.replacements import undecided
+from tests.support.replacing_rules import undecided
 from tests.support.stack_values import installing
 
 STACKS = {"gcp-cpu": "slurm10", "gcp-gpu": "slurm8"}
