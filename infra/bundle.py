@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -42,10 +43,13 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
 
     The byte code and caches of Python are left out.
     """
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not SKIPPED.intersection(parts) and path.suffix != ".pyc":
-            yield "/".join(parts), path.read_bytes()
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = set(folders) - SKIPPED
+        found += [Path(place, name) for name in names if name not in SKIPPED and not name.endswith(".pyc")]
+    for path in sorted(found):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
 def node_archive(design: ClusterDesign, project: Path | None = None) -> bytes:

@@ -17,6 +17,7 @@ from infra.errors import UserError
 from tests.support import sentences
 from tests.support.checkout import until
 from tests.support.tiny_project import Tiny, lives, make
+from tests.support.wide import wide
 
 
 @pytest.fixture
@@ -333,19 +334,29 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
     assert tiny.words == ["a-"]
 
 
+STEPS = {
+    "clusters._read": "before the cluster is recorded",
+    "pathlib.Path.replace": "the draft of the id is complete",
+    "clusters._write": "before the record is written",
+    "folders._make_private": "it is recorded",
+    "owner.read": "before the claim is looked at",
+    "os.link": "the owner's draft is complete",
+    "program_of_the_stack": "it is claimed",
+}
+"""What a run does before its first command -> what is there by then."""
+UP_AND_DESTROY, DESTROY = ["up", "destroy"], ["destroy"]
+# A destroy alone meets the same files; the first, one in the midst and the last step stand for the others.
+ALONE = ("clusters._read", "folders._make_private", "program_of_the_stack")
+
+
 @pytest.mark.parametrize(
-    "step",
+    ("step", "verbs"),
     [
-        "clusters._read",  # before the cluster is recorded
-        "pathlib.Path.replace",  # the draft of the id is complete
-        "clusters._write",  # before the record is written
-        "folders._make_private",  # it is recorded
-        "owner.read",  # before the claim is looked at
-        "os.link",  # the owner's draft is complete
-        "program_of_the_stack",
+        *((step, UP_AND_DESTROY) for step in STEPS),
+        *((step, DESTROY) for step in ALONE),
+        *wide(*((step, DESTROY) for step in STEPS if step not in ALONE)),
     ],
 )
-@pytest.mark.parametrize("verbs", [["up", "destroy"], ["destroy"]])
 def test_a_kill_while_the_cluster_is_claimed_leaves_no_file(tiny: Tiny, step: str, verbs: list[str]) -> None:
     killed = "import os, pathlib, signal\nfrom infra.program import clusters, folders, owner\n"
     if step == "program_of_the_stack":
@@ -363,7 +374,7 @@ def test_a_kill_while_the_cluster_is_claimed_leaves_no_file(tiny: Tiny, step: st
     assert not tiny.state_file.parent.exists()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *wide(2)])
 def test_after_any_history_of_kills_one_up_and_one_destroy_set_things_right(tiny: Tiny, seed: int) -> None:
     program = """
         value = config.require("value")

@@ -28,6 +28,7 @@ from operations.signals import handled
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
 from tests.support.tiny_project import ROOT, Tiny, lives, make
+from tests.support.wide import wide
 
 INTERRUPTED = 130
 
@@ -37,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("interrupt") / "a checkout")
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.25, 0.35, 0.45])
+@pytest.mark.parametrize("seconds", [0.15, *wide(0.25), 0.35, *wide(0.45)])
 def test_ctrl_c_at_any_moment_of_a_plan_is_the_end(checkout: Checkout, seconds: float) -> None:
     plan = Terminal.cluster(checkout, "plan")
     plan.look(seconds)
@@ -168,8 +169,40 @@ def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[i
     assert told == [str(says), str(not says)]
 
 
-def test_the_suite_sets_the_signals_that_it_relies_on() -> None:
-    """Tests of signals pass even if a script has started the suite with `nohup … &`, or blocks signals."""
+INHERITED = """
+import signal, subprocess
+
+def test_it():
+    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    masks = dict(line.split(":") for line in status.splitlines() if line.startswith("Sig"))
+    assert [int(masks[name], 16) & NUMBERS for name in ("SigBlk", "SigIgn")] == [0, 0]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+"""A test of what the programs get that a test starts; NUMBERS is the mask of the signals."""
+
+
+def test_the_suite_sets_the_signals_that_it_relies_on(tmp_path: Path) -> None:
+    """Its tests and their programs get all signals, even if a script has started it with `nohup … &`."""
+    all_of_them = (*EVERY, signal.SIGQUIT)
+    mask = sum(1 << (number - 1) for number in all_of_them)
+    (tmp_path / "test_signals.py").write_text(INHERITED.replace("NUMBERS", str(mask)))
+    (tmp_path / "pytest.ini").touch()
+    done = subprocess.run(
+        started(
+            all_of_them, all_of_them, sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest",
+            "-p", "no:cacheprovider",
+        ),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.wide  # The one above shows by default which signals reach the tests.
+def test_tests_of_signals_pass_however_the_suite_was_started() -> None:
     names = "ctrl_c_says_what_there_is or a_closed_terminal_is or interrupt_reaches_every_suite"
     files = ("cli/test_mishaps_life_interrupt.py", "tools/test_run_tests.py")
     done = subprocess.run(

@@ -21,6 +21,7 @@ from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page
 from tests.support.report_records import keep, local, record, runs
+from tests.support.wide import wide
 from workload.result import KEYS
 
 THEIRS = published_runs()
@@ -256,7 +257,7 @@ def test_a_stack_that_nobody_knows_is_exit_2(command: Any, state: Path) -> None:
     assert command("--stack", "other")[0] == 0
 
 
-@pytest.mark.parametrize("cache", [True, False], ids=["empty cache", "no cache"])
+@pytest.mark.parametrize("cache", [*wide(True), False], ids=["empty cache", "no cache"])
 def test_on_first_use_only_the_report_is_said_and_written(tmp_path: Path, cache: bool) -> None:
     """A new user: an empty cache, a home that cannot be written, other settings of matplotlib."""
     work = tmp_path / "work"

@@ -17,6 +17,7 @@ from cli.report.runs import published_runs
 from cli.report.series import group
 from tests.support.report_reader import Page
 from tests.support.report_records import local, record, runs
+from tests.support.wide import wide
 
 MADE = datetime(2026, 11, 21, 14, 11, tzinfo=UTC)
 THEIRS = published_runs()
@@ -196,7 +197,7 @@ onload = () => {
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-@pytest.mark.parametrize("width", [360, 800, 1200])
+@pytest.mark.parametrize("width", [360, *wide(800), 1200])
 def test_in_a_browser_nothing_is_cut_or_too_small(tmp_path: Path, width: int) -> None:
     ours = [run for stack, records in MIXED for run in runs(*records, stack=stack)]
     (tmp_path / "report.html").write_text(page.render([s for s, _ in MIXED], ours, THEIRS, [], MADE))

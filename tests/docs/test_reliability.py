@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import importlib
+import inspect
 import re
-import subprocess
-import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,26 +29,66 @@ REAL = "tests/cluster/"
 
 @pytest.fixture(scope="module")
 def narrow() -> set[tuple[str, str]]:
-    """Return file and name of each test that `./cluster test` runs without `--all`, in the named files."""
-    collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-m",
-            "not wide",
-            *{file for file, _ in PROOFS},
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
+    """Return file and name of each test that `./cluster test` runs without `--all`, in the named files.
+
+    The marks are read as pytest keeps them. Collecting these files takes a process and seconds.
+    """
+    return {(file, name) for file in {file for file, _ in PROOFS} for name in by_default(file)}
+
+
+def by_default(file: str) -> Iterator[str]:
+    """Yield the names of a file's functions and classes of which pytest runs at least one test by default."""
+    try:
+        module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    except pytest.skip.Exception:  # it needs what this machine lacks, such as an environment for training
+        return
+    if "wide" in {mark.name for mark in marks_of(module)}:
+        return
+    for name, value in vars(module).items():
+        if not (name.startswith("test_") and inspect.isroutine(value)) and not name.startswith("Test"):
+            continue
+        marks = marks_of(value)
+        lists = [mark.args[1] for mark in marks if mark.name == "parametrize"]
+        if "wide" not in {mark.name for mark in marks} and all(map(has_narrow, lists)):
+            yield name
+
+
+def marks_of(value: Any) -> list[pytest.Mark]:
+    found = getattr(value, "pytestmark", [])
+    return [getattr(mark, "mark", mark) for mark in (found if isinstance(found, list) else [found])]
+
+
+def has_narrow(parameters: Any) -> bool:
+    """Return whether one of a test's parameters has no mark `wide`."""
+    return any("wide" not in {mark.name for mark in getattr(one, "marks", ())} for one in parameters)
+
+
+def test_a_test_without_narrow_parameters_is_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        import pytest
+
+        wide = pytest.mark.wide
+
+        @wide
+        def test_marked(): pass
+
+        @pytest.mark.parametrize("n", [pytest.param(1, marks=wide), pytest.param(2, marks=wide)])
+        def test_only_wide(n): pass
+
+        @pytest.mark.parametrize("n", [1, pytest.param(2, marks=wide)])
+        def test_some(n): pass
+
+        def test_plain(): pass
+
+        def helper(): pass
+    """
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "some_wide_tests.py").write_text(textwrap.dedent(text))
+    (tmp_path / "all_wide_tests.py").write_text(
+        "import pytest\npytestmark = [pytest.mark.wide]\ndef test_a(): pass"
     )
-    assert collected.returncode == 0, collected.stdout + collected.stderr
-    return set(re.findall(r"^(tests/[\w/]+\.py)::(\w+)", collected.stdout, re.MULTILINE))
+    assert list(by_default("some_wide_tests.py")) == ["test_some", "test_plain"]
+    assert list(by_default("all_wide_tests.py")) == []
 
 
 def runs(narrow: set[tuple[str, str]], file: str, name: str) -> bool:

@@ -16,7 +16,10 @@ from tests.support.drivers import Embedded
 from tests.support.login_machine import LoginMachine
 from tests.support.sshd import missing
 
+# By default test_remote_lifecycle.py takes the same steps behind a real sshd, and
+# tests/cluster/test_benchmark_training.py submits to the real Slurm by the same command of the cluster.
 pytestmark = [
+    pytest.mark.wide,
     pytest.mark.cluster,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.skipif(

@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 from cli import main as cli
 from tests.support.aws_rules import Plan
 from tests.support.checkout import ROOT
-from tests.support.recorder import NOWHERE
 from tests.support.stack_values import filled_in
 
 DRAFTS = ROOT / "tests" / "infra" / "stacks"
@@ -62,8 +61,7 @@ def command(subject: str, folder: Path) -> Result:
         (folder / name).write_bytes((ROOT / name).read_bytes())
     (folder / f"Pulumi.{stack}.yaml").write_text(text_of(subject))
     runner = CliRunner(env={"SLURM_STACKS_PROJECT": str(folder)})
-    with NOWHERE:
-        return runner.invoke(cli.app, ["plan", "--stack", stack, "--json"])
+    return runner.invoke(cli.app, ["plan", "--stack", stack, "--json"])
 
 
 def planned(subject: str, folder: Path) -> Plan:

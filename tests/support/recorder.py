@@ -6,11 +6,9 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pulumi
 from pulumi.runtime import mocks
-from pulumi.runtime.proto import source_pb2
 
 
 class Answers(mocks.Mocks):
@@ -64,11 +62,6 @@ class Recorder(mocks.MockMonitor):
         return {name: request.parent.rpartition("::")[2] for name, request in self.asked.items()}
 
 
-# For every resource the SDK looks up where in the code it is declared: it reads the source of each frame of
-# the whole call stack, which takes a sixth of a preview's time. No test needs this.
-NOWHERE = mock.patch("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
-
-
 def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False) -> None:
     """Run a program to its end with the recorder, in its own event loop and context."""
 
@@ -80,9 +73,8 @@ def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False
             recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
         )
         try:
-            with NOWHERE:
-                # Without this wait a failing apply would not fail, and registrations would be missing.
-                pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
+            # Without this wait a failing apply would not fail, and registrations would be missing.
+            pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
         finally:
             # An event loop has three open files, and a process of tests may have a thousand files open.
             asyncio.set_event_loop(None)
