@@ -144,8 +144,9 @@ def test_what_cannot_be_run_is_said_as_a_shell_says_it(
         f"{plain}: cannot be executed: Permission denied\n",
     )
     plain.chmod(0o755)
-    assert become(str(plain)).returncode == 126
-    assert "Traceback" not in become(str(plain)).stderr
+    without_interpreter = become(str(plain))
+    assert without_interpreter.returncode == 126
+    assert "Traceback" not in without_interpreter.stderr
 
 
 def test_a_cluster_that_is_not_up_is_refused(

@@ -18,6 +18,7 @@ from node.model import Accelerator, Partition
 from node.slurm import hardware
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import V100, machine
+from tests.support.wide import wide
 
 KERNEL = "6.17.0-1022-gcp"
 OLD, NEW = "580.173.02", "580.178.04"
@@ -64,7 +65,7 @@ def drivers(run: Machine, flavour: drivers_of_nodes.Flavour) -> set[str]:
     return {versions[name].partition("-")[0] for name in flavour.one_driver()}
 
 
-@pytest.mark.parametrize("flavour", [CLOSED, SWITCHED])
+@pytest.mark.parametrize("flavour", [CLOSED, *wide(SWITCHED)])
 def test_today_all_is_of_one_driver_and_nothing_is_pinned(
     node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
 ) -> None:
@@ -76,7 +77,7 @@ def test_today_all_is_of_one_driver_and_nothing_is_pinned(
     assert not context.at(drivers_of_nodes.PREFERENCES).exists()
 
 
-@pytest.mark.parametrize("flavour", [OPEN, CLOSED, SWITCHED])
+@pytest.mark.parametrize("flavour", [OPEN, CLOSED, *wide(SWITCHED)])
 def test_after_a_point_release_the_user_space_is_that_of_the_modules(
     node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
 ) -> None:
@@ -91,7 +92,7 @@ def test_after_a_point_release_the_user_space_is_that_of_the_modules(
     assert drivers(run, flavour) == {OLD}
 
 
-@pytest.mark.parametrize("flavour", [OPEN, CLOSED])
+@pytest.mark.parametrize("flavour", [OPEN, *wide(CLOSED)])
 def test_where_the_archive_has_the_newer_only_the_modules_are_built_here(
     node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
 ) -> None:

@@ -1,6 +1,6 @@
 """Random histories of jobs, faults and restarts: what must hold at every moment and at the end.
 
-`SLURM_STACKS_HISTORIES=2000` runs that many of them instead of a few.
+`SLURM_STACKS_HISTORIES=2000` runs that many of them instead of a few. `./cluster test --all` doubles them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,7 +21,7 @@ from node.model import Budget, Partition
 from node.slurm.control import SlurmError
 from tests.support.simulation import World
 
-HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "30"))
 CALLS = int(os.environ.get("SLURM_STACKS_HISTORY_LENGTH", "30"))
 REST_SECONDS = 4000
 """The longest back-off, and some boots."""
@@ -190,11 +191,19 @@ class Histories(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-Histories.TestCase.settings = settings(
+FEW = settings(
     max_examples=HISTORIES,
     stateful_step_count=CALLS,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+
+
+class MoreHistories(Histories):
+    """The same, for `./cluster test --all`."""
+
+
+Histories.TestCase.settings = MoreHistories.TestCase.settings = FEW
 TestHistories = Histories.TestCase
+TestMoreHistories = pytest.mark.wide(MoreHistories.TestCase)

@@ -20,6 +20,7 @@ from operations.local import benchmark, system_packages
 from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE
+from tests.support.wide import wide
 from tools import run_tests
 
 HERE = Path(sys.executable)
@@ -310,7 +311,7 @@ def test_b(x):
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-n1"]])
+@pytest.mark.parametrize("options", [["-n1"], *wide([])])
 def test_what_is_left_out_is_said_with_how_to_run_it(tmp_path: Path, options: list[str]) -> None:
     for name in ("one", "two"):
         (tmp_path / "tests" / name).mkdir(parents=True)

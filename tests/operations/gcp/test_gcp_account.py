@@ -38,6 +38,8 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+    # google-auth asks a `gcloud` for the person's project, which takes a second where there is one.
+    monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 
 
