@@ -149,6 +149,13 @@ class Histories(RuleBasedStateMachine):
         self.world.step(seconds)
         self.world.slurm.start(lost)
 
+    @rule(seconds=st.integers(1, 30))
+    def slurmctld_is_killed_before_it_has_saved(self, seconds: int) -> None:
+        if self.world.slurm.alive:
+            self.world.slurm.kill(requeues=True)
+            self.world.step(seconds)
+            self.world.slurm.start()
+
     @precondition(lambda self: self.world.design.budget.max_hours is None)
     @rule(hours=st.sampled_from([-1, 1]))
     def the_clock_is_set(self, hours: int) -> None:
