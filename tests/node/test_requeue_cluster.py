@@ -46,12 +46,15 @@ class Run:
     def __post_init__(self) -> None:
         self.notes, self.go = self.folder / "notes", self.folder / "go"
         self.control = self.cluster.control
-        self.requeue = Requeue(self.control, self.folder / "requeues.json")
+        self.file = self.folder / "requeues.json"
+        self.requeue = Requeue(self.control, self.file)
         script = self.folder / "job.sh"
         script.write_text(SCRIPT.format(notes=self.notes, go=self.go, code=self.code))
         nodes = ",".join(self.nodes)
         options = ["--parsable", "-N2", "-w", nodes, f"--output={self.folder}/output"]
         self.job = int(self.cluster.run("sbatch", *options, str(script)).stdout)
+
+    def wait_until_running(self) -> None:
         self.cluster.wait("the job runs", lambda: "began" in self.words(), 180)
         self.cluster.wait("Slurm says so", lambda: self.state().state == "RUNNING")
 
@@ -84,70 +87,67 @@ class Run:
 
         self.cluster.wait(what, once, 180)
 
-
-def forget(run: Run) -> None:
-    """Evacuate the job, and kill slurmctld with the state that it had saved before."""
-    folder = run.saved()
-    copy = run.folder / "state"
-    shutil.copytree(folder, copy)
-    run.evacuate()
-    run.cluster.kill_controller()
-    shutil.rmtree(folder)
-    copy.rename(folder)
-    run.cluster.start_controller()
-    state = run.state()
-    assert (state.state, state.restarts, state.admin_comment) == ("RUNNING", 0, None)
+    def runs_again(self) -> None:
+        """Give the evacuated node back, and wait until the job runs there for the second time."""
+        self.control.undrain({self.nodes[1]: self.control.nodes()[self.nodes[1]]})
+        self.control.update_job(self.job, start_now=True)
+        self.pass_until("it runs again", "RUNNING")
+        assert self.state().restarts == 1
 
 
-def remember(run: Run) -> None:
-    """Evacuate the job, and kill slurmctld after it has saved that."""
-    run.evacuate()
-    folder, before = Path(run.cluster.folders.state), time.time()
-    run.control.update_node([run.nodes[0]], weight=2)
-    run.control.update_job(run.job, admin_comment="a note")
-    run.cluster.wait("a save", lambda: (folder / "job_state").stat().st_mtime > before)
-    run.cluster.kill_controller()
-    run.cluster.start_controller()
-
-
-@pytest.mark.parametrize(
-    ("lose", "code", "nodes"),
-    [
-        pytest.param(forget, 143, ("debug-0", "debug-1"), id="forgotten, and failed"),
-        pytest.param(
-            forget, 0, ("debug-2", "debug-3"), id="forgotten, and completed", marks=pytest.mark.wide
-        ),
-        pytest.param(remember, 143, ("debug-4", "debug-5"), id="saved", marks=pytest.mark.wide),
-    ],
-)
-def test_a_requeued_job_waits_again_whether_or_not_slurmctld_had_saved_that(
-    cluster: SlurmCluster, tmp_path: Path, lose: object, code: int, nodes: tuple[str, str]
+def test_requeues_that_slurmctld_forgets_are_repeated_but_not_those_of_cancelled_jobs(
+    cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    run = Run(cluster, tmp_path, nodes, code)
-    assert callable(lose)
-    lose(run)
-    run.go.touch()
-    # The daemon was lost with slurmctld.
-    run.requeue = Requeue(run.control, tmp_path / "requeues.json")
-    run.pass_until("it waits again", "PENDING")
-    state = run.state()
-    assert (state.restarts, run.words()) == (1, ["began", "term"])
-    if lose is forget:
-        assert (state.admin_comment or "").startswith("preempted: the cloud takes this machine")
-    # Its evacuated node is back.
-    run.control.undrain({nodes[1]: run.control.nodes()[nodes[1]]})
-    run.control.update_job(run.job, start_now=True)
-    run.pass_until("it runs again", "RUNNING")
-    assert run.state().restarts == 1
-    run.control.cancel([run.job])
+    runs = []
+    for number, code in enumerate((143, 0, 143)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        runs.append(Run(cluster, folder, (f"debug-{2 * number}", f"debug-{2 * number + 1}"), code))
+    failed, completed, cancelled = runs
+    for run in runs:
+        run.wait_until_running()
+    # slurmctld is killed with the state that it had saved before the evacuation.
+    state, copy = cancelled.saved(), tmp_path / "state"
+    shutil.copytree(state, copy)
+    for run in runs:
+        run.evacuate()
+    cluster.kill_controller()
+    shutil.rmtree(state)
+    copy.rename(state)
+    cluster.start_controller()
+    for run in runs:
+        seen = run.state()
+        assert (seen.state, seen.restarts, seen.admin_comment) == ("RUNNING", 0, None)
+    cancelled.control.cancel([cancelled.job])
+    for run in runs:
+        run.go.touch()
+        # The daemon was lost with slurmctld.
+        run.requeue = Requeue(run.control, run.file)
+    for run in (failed, completed):
+        run.pass_until("it waits again", "PENDING")
+        seen = run.state()
+        assert (seen.restarts, run.words()) == (1, ["began", "term"])
+        assert (seen.admin_comment or "").startswith("preempted: the cloud takes this machine")
+    cancelled.pass_until("it is over", "CANCELLED")
+    cancelled.requeue.watch([])
+    seen = cancelled.state()
+    assert (seen.state, seen.restarts) == ("CANCELLED", 0)
+    failed.runs_again()
+    cluster.control.cancel([failed.job, completed.job])
 
 
-def test_a_job_that_its_user_cancels_stays_cancelled(cluster: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.wide
+def test_a_requeue_that_slurmctld_has_saved_is_not_repeated(cluster: SlurmCluster, tmp_path: Path) -> None:
     run = Run(cluster, tmp_path, ("debug-6", "debug-7"), 143)
-    forget(run)
-    run.control.cancel([run.job])
+    run.wait_until_running()
+    run.evacuate()
+    file, before = Path(cluster.folders.state) / "job_state", time.time()
+    run.control.update_job(run.job, admin_comment="a note")
+    cluster.wait("a save", lambda: file.stat().st_mtime > before)
+    cluster.kill_controller()
+    cluster.start_controller()
     run.go.touch()
-    run.pass_until("it is over", "CANCELLED")
-    run.requeue.watch([])
-    state = run.state()
-    assert (state.state, state.restarts) == ("CANCELLED", 0)
+    run.requeue = Requeue(run.control, run.file)
+    run.pass_until("it waits again", "PENDING")
+    run.runs_again()
+    run.control.cancel([run.job])
