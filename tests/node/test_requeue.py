@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,7 +80,7 @@ class Daemon:
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     made = Daemon(tmp_path / "requeues.json")
-    monkeypatch.setattr(requeue_memory.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(requeue_memory, "time", SimpleNamespace(monotonic=lambda: made.now))
     made.start()
     return made
 
@@ -320,7 +321,7 @@ def test_a_full_disk_does_not_keep_jobs_from_being_requeued(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(requeue_memory.files, "write", full)
+        disk.setattr(requeue_memory, "files", SimpleNamespace(write=full))
         daemon.evacuate()
     assert ("requeue", 7) in daemon.control.calls
     assert "requeues.json cannot be written" in capsys.readouterr().out
