@@ -1,4 +1,8 @@
-"""The plugin's answers to the engine: the package's schema, and clusters."""
+"""The plugin's answers to the engine: the package's schema, and clusters.
+
+This module is apart from the construction, because the SDK's `pulumi.provider` declares `google.rpc.Status`
+to protobuf, and so do Google's clients: no process can import both.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,205 @@
-"""What a benchmark runs, by its content, and what it needs of a provider's login machine.
+"""What a benchmark runs, by its content: staged files and a script. And what it needs of a login machine.
 
-The component (infra/benchmark_component.py) is apart, because commands that only ask about a run start
-without Pulumi.
+The files are the built-in training's, or a program of the user's own with the launcher that starts its tasks.
+Both are staged in one way: `<shared>/bench/<digest>/workload`. The user's files are in its folder `files`.
+
+The component (`infra.slurm_cluster.Benchmark`) is apart, because commands that only ask about a run start
+without Pulumi. The templates of the scripts are imported where one is rendered, because whoever checks or
+stages files needs none.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra import workload_files
+from infra import bundle, environments
+from infra.errors import EXIT_USAGE, UnusableFileError, UserError
+from infra.program import mode
 from node.model import BenchmarkDesign, ClusterDesign
-from workload.script import render, render_program
+from workload.program import FILES, LAUNCHER
 
 if TYPE_CHECKING:
     import pulumi
+
+MOST_FILES = 2000
+MOST_BYTES = 32 << 20
+"""The most bytes of all files. They are code, not data, and travel over SSH in one piece, in base64."""
+MIB = 1 << 20
+OF_BATCH = ("batch/", "resnet/")
+"""The folders of `workload/` that are in the container image of AWS Batch, and on no Slurm cluster."""
+ENTRY = "__main__.py"
+"""The file that Python runs if it is given a folder."""
+MAGIC = (b"#!", b"\x7fELF")
+"""The first bytes of files that Linux can execute."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of the workload: its name below `workload/`, its content, and whether it may be executed."""
+
+    name: str
+    content: bytes
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The staged files, in the order of their names."""
+
+    files: tuple[StagedFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of names, contents and modes. Times and the file system's order do not count."""
+        total = hashlib.sha256()
+        for file in self.files:
+            kind = "x" if file.executable else "-"
+            total.update(f"{file.name}\0{len(file.content)}\0{kind}\0".encode())
+            total.update(file.content)
+        return total.hexdigest()
+
+    @classmethod
+    def of(cls, project: Path | None = None, program: Sequence[str] = ()) -> Workload:
+        """Return the workload of a project.
+
+        Args:
+            project: The folder in which the stack file is; `None` means the program's.
+            program: The paths of the user's program, the script first. Empty means the built-in training.
+
+        Raises:
+            UserError: A file of the user's is missing or cannot be staged; the message names it.
+        """
+        project = project or mode.folder()
+        workload = environments.code_of(project) / "workload"
+        built_in = [file for file in bundle.tree(workload) if not file[0].startswith(OF_BATCH)]
+        if not program:
+            return cls(tuple(StagedFile(name, content) for name, content in built_in))
+        launcher = [StagedFile(name, content) for name, content in built_in if name in LAUNCHER]
+        try:
+            theirs = program_files(project, program)
+        except UnusableFileError as error:
+            raise UserError(
+                f"slurm-stacks:benchmark: {program[error.index]!r} cannot be staged: {error}",
+                EXIT_USAGE,
+                code="benchmark.not-staged",
+            ) from None
+        return cls(tuple(sorted([*launcher, *theirs], key=lambda file: file.name)))
+
+    def archive(self) -> bytes:
+        """Return the files as a tar archive, with `workload/` in their names.
+
+        A folder would not do: Pulumi's hash of a folder includes the byte code that Python leaves in it, so
+        that every run would be a change. The archive is not compressed: releases of zlib compress
+        differently, and equal files would then differ.
+        """
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for file in self.files:
+                entry = tarfile.TarInfo(f"workload/{file.name}")
+                entry.size, entry.mode = len(file.content), 0o755 if file.executable else 0o644
+                archive.addfile(entry, io.BytesIO(file.content))
+        return buffer.getvalue()
+
+
+def program_files(project: Path, program: Sequence[str]) -> list[StagedFile]:
+    """Return the user's files, below `files/`, each once.
+
+    Args:
+        program: Paths of files and folders relative to the project; the first is the script.
+
+    Raises:
+        UnusableFileError: A path is missing, leads outside of the project, or is too large.
+    """
+    found: dict[str, StagedFile] = {}
+    total = 0
+    for index, name in enumerate(program):
+        for path in _files(project, name, index):
+            relative = path.relative_to(project).as_posix()
+            key = f"{FILES}/{relative}"
+            if key in found:
+                continue
+            total += path.stat().st_size
+            if total > MOST_BYTES or len(found) >= MOST_FILES:
+                raise UnusableFileError(
+                    index,
+                    f"files of at most {MOST_BYTES // MIB} MiB together, {MOST_FILES} at most: they are "
+                    "copied to the cluster for each version",
+                    "copy data to the cluster beforehand and give its path in arguments",
+                )
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise UnusableFileError(
+                    index, "files that can be read", f"{relative}: {error.strerror}"
+                ) from None
+            found[key] = StagedFile(key, content, bool(path.stat().st_mode & 0o100))
+    _check_script(project, program[0], found)
+    return list(found.values())
+
+
+def _files(project: Path, name: str, index: int) -> Iterator[Path]:
+    """Yield the files of one path, a folder's without the byte code and caches of Python."""
+    path = project / PurePosixPath(name)
+    inside = project.resolve()
+    if not path.exists():
+        raise UnusableFileError(index, f"a file or folder in {project}")
+    if not path.resolve().is_relative_to(inside) or path.resolve() == inside:
+        raise UnusableFileError(index, f"a file or folder inside {project}, not what a link outside leads to")
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise UnusableFileError(index, "a file or folder, no device or socket")
+    count = 0
+    for below in sorted(path.rglob("*")):
+        parts = below.relative_to(path).parts
+        if bundle.SKIPPED.intersection(parts) or below.suffix == ".pyc" or not below.is_file():
+            continue
+        if not below.resolve().is_relative_to(inside):
+            raise UnusableFileError(
+                index,
+                "files of this folder only",
+                f"{'/'.join(parts)} is a link to a file outside of {project}: copy it",
+            )
+        count += 1
+        yield below
+    if not count:
+        raise UnusableFileError(index, "a folder with files in it", "it is empty")
+
+
+def _check_script(project: Path, script: str, found: dict[str, StagedFile]) -> None:
+    """Refuse a script that the cluster could not start."""
+    path = project / PurePosixPath(script)
+    inside = PurePosixPath(FILES) / PurePosixPath(script)
+    if path.is_dir():
+        if str(inside / ENTRY) not in found:
+            raise UnusableFileError(
+                0,
+                f"a program, or a folder with {ENTRY}, which Python runs",
+                f"name the file to run, script: {PurePosixPath(script) / 'train.py'}, and the folder "
+                f"in files: [{script}]",
+            )
+        inside = inside / ENTRY
+    content = found[str(inside)].content
+    if inside.suffix == ".py":
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UnusableFileError(
+                0, "Python in UTF-8", f"byte {error.start + 1} is no UTF-8: save the file as UTF-8"
+            ) from None
+    elif not content.startswith(MAGIC):
+        raise UnusableFileError(
+            0,
+            "a .py file, a folder, or a program that Linux can execute",
+            "begin it with a line like #!/bin/bash",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +238,14 @@ class BenchmarkRun:
         Raises:
             UserError: A file of the user's program is missing or cannot be staged.
         """
-        digest = workload_files.read(project, training.staged).digest
+        digest = Workload.of(project, training.staged).digest
         make = _program if training.own else _training
         return cls(make(design, training, layout, digest), digest, training.staged)
 
 
 def _training(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
+    from workload.script import render
+
     return render(
         epochs=training.epochs,
         profile=training.profile,
@@ -75,6 +260,8 @@ def _training(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, 
 
 
 def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
+    from workload.script import render_program
+
     return render_program(
         command=(training.script, *training.arguments),
         tasks_per_node=training.tasks_per_node,

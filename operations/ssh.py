@@ -15,7 +15,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from infra import bundle, workload_files
+from infra import bundle
+from infra.benchmark import Workload
 from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.ssh import VARIABLE, Target, parse
 from node.bootstrap.vm.training import COMPLETE
@@ -166,7 +167,7 @@ def environment(target: Target, options: argparse.Namespace) -> str:
 def stage(target: Target, options: argparse.Namespace) -> str:
     """Send the workload, if it is still the one with the requested digest."""
     project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
-    workload = workload_files.read(project, options.own)
+    workload = Workload.of(project, options.own)
     if workload.digest != options.digest:
         what = options.own[0] if options.own else f"{project}/workload"
         raise UserError(

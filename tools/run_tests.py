@@ -15,7 +15,7 @@ from pathlib import Path
 
 from infra.errors import UserError
 from infra.program.locations import cache_root
-from localcloud import images, layers
+from localcloud import images
 from operations.local import benchmark, containers, system_packages
 from operations.processes import signal_group
 
@@ -176,7 +176,7 @@ def _prepare(project: Path) -> Path:
             system_packages.ensure_for(system_packages.CONTAINERS, say)
             # Made here, because its time would otherwise count for the first test that needs it.
             images.ensure(images.recipe(), containers.image_folder(), say)
-    except (UserError, layers.ImageError) as error:
+    except (UserError, images.ImageError) as error:
         say(f"tests of machines that boot are skipped: {error}")
     try:
         system_packages.ensure_for(system_packages.TESTS, say)

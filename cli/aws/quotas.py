@@ -1,15 +1,15 @@
-"""Asks for an account's quotas of vCPUs, addresses and volumes, and checks the key pair."""
+"""Asks for an account's quotas of vCPUs, addresses and volumes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cli.clouds.diagnosis import Quota, Wanted
 from cli.clouds.diagnosis import quota_findings as compare
-from cli.doctor.finding import Finding, fine, stops
+from cli.doctor.finding import Finding
 from infra.aws.tags import CLUSTER
 from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
@@ -144,35 +144,6 @@ def _quotas(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Quo
         ),
         unit=1024,
     )
-
-
-def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Finding:
-    """Whether the key pair exists, and whether the user has its private key.
-
-    Args:
-        offered: The public keys in the user's SSH agent.
-
-    Raises:
-        ClientError, BotoCoreError: AWS refuses, or does not answer.
-    """
-    from botocore.exceptions import ClientError
-
-    try:
-        answer = ec2.describe_key_pairs(KeyNames=[name], IncludePublicKey=True)
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "InvalidKeyPair.NotFound":
-            raise
-        line = (
-            f"aws ec2 import-key-pair --region {region} --key-name {name} "
-            "--public-key-material fileb://~/.ssh/id_ed25519.pub"
-        )
-        found = f"there is no EC2 key pair {name} in {region}"
-        return stops("key", found, f"Make it from a key of yours: `{line}`; or name another (access.key).")
-    public = str(answer["KeyPairs"][0].get("PublicKey", "")).split()[:2]
-    if public and public not in [line.split()[:2] for line in offered]:
-        found = f"the private key of the EC2 key pair {name} is not in your SSH agent"
-        return stops("key", found, "Add it: `ssh-add FILE`; or name a pair whose key you have (access.key).")
-    return fine("key", f"there is an EC2 key pair {name} in {region}, and your SSH agent has its key")
 
 
 def _limit(quotas: Any, service: str, code: str) -> float | None:

@@ -19,7 +19,7 @@ from infra import slurm_releases
 from infra.config import ConfigError, Mistake, distributions, parse
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.mistakes import fitting, shown
-from infra.config.rules.slurm_origin import ORIGINS
+from infra.config.rules.software import ORIGINS
 from infra.config.stack_file import NAMESPACE, Loader
 from infra.instance_types.catalog import catalog
 

@@ -297,7 +297,7 @@ def _last_line(error: UserError) -> str:
 
 
 class Remote:
-    """Calls the cluster's own `sweep` command (`node.sweep`).
+    """Calls the cluster's own `sweep` command (`node.benchmark.Sweep`).
 
     Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
     """

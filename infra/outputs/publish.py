@@ -49,7 +49,7 @@ class Job(Facts):
 
 
 class SubmittedBenchmark(Protocol):
-    """The part of `infra.benchmark_component.Benchmark` that this module needs."""
+    """The part of `infra.slurm_cluster.Benchmark` that this module needs."""
 
     @property
     def job_id(self) -> pulumi.Output[str]: ...
@@ -129,7 +129,7 @@ def of(
     """
     import pulumi
 
-    from infra import workload_files
+    from infra.benchmark import Workload
 
     # With AWS Batch there is no machine to log in to.
     outputs: dict[str, pulumi.Output[Any]] = {"login_ssh": inventory["login_ssh"]} if design.hosts else {}
@@ -140,7 +140,7 @@ def of(
         outputs["benchmark_result"] = submitted.result
     if kept and "benchmark_result" in kept:
         outputs["benchmark_result"] = pulumi.Output.from_input(kept["benchmark_result"])
-    digest = workload_files.read(program=benchmark.staged if benchmark else ()).digest
+    digest = Workload.of(program=benchmark.staged if benchmark else ()).digest
 
     def made(values: dict[str, Any]) -> dict[str, Any]:
         job = None

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from node.bootstrap import process_steps, time_limits
 from node.bootstrap.context import ALL, Context, SkipStep, Step
-from node.slurm import gres
+from node.slurm import hardware
+from node.slurm.hostlist import expand
 
 MIN_FREE_MIB = 64
 DATABASE_MIB = 64
@@ -110,7 +111,7 @@ def accelerators(context: Context) -> str:
         raise SkipStep("this machine has none")
     if accelerator.simulated:
         return f"{accelerator.count} simulated {accelerator.type}"
-    devices = gres.devices(accelerator)
+    devices = expand(hardware.device_files(accelerator))
     missing = [d for d in devices if not Path(d).exists()]
     if missing:
         raise FileNotFoundError(f"accelerator devices are missing: {' '.join(missing)}")

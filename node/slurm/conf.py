@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from node.bootstrap import time_limits
 from node.folders import Folders
-from node.health import conf as health
-from node.model import Partition, Settings
-from node.slurm import addressing, container_conf, gres, topology, users
+from node.health.check import expected
+from node.health.model import EPILOG, PROLOG
+from node.health.programs import HEALTH_CHECK
+from node.model import Accelerator, ClusterDesign, Partition, Settings
+from node.slurm import addressing, container_conf, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
-from node.slurm.hardware import Hardware, Lines
+from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import fold
 from node.slurm.version import Version, spell, traits
 
@@ -60,7 +63,7 @@ def render(
         _scheduling(settings),
         _tasks(settings),
         _power(settings),
-        health.options(settings),
+        _health(settings),
         list(topology.options(settings.design)),
         _controller(settings, version, lines),
         _accounting(settings, lines),
@@ -80,7 +83,7 @@ def render(
         files["oci.conf"] = header + container_conf.oci_conf(settings)
     if containers is not None and containers.runtime == "pyxis":
         files["plugstack.conf"] = header + container_conf.PLUGSTACK
-    if devices := gres.lines(settings.design, lines):
+    if devices := gres_conf(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files
 
@@ -233,7 +236,7 @@ def _scheduler_parameters(settings: Settings, own_machine: bool) -> Iterator[str
     # Some events do not count as a change: the end of a requeued job's delay, and of a node's power-down.
     # Only the main scheduler's periodic cycle (60 s by default) notices them.
     yield "sched_interval=5"
-    if health.has_prolog(settings):
+    if _has_prolog(settings):
         # A job whose prolog failed runs on other nodes. Otherwise it is held until a person releases it.
         yield "nohold_on_prolog_fail"
     if own_machine:
@@ -285,7 +288,7 @@ def _power(settings: Settings) -> Options:
         # whose node is lost meanwhile.
         ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The prolog's longest wait is for a node that takes its whole time to boot.
-        ("PrologEpilogTimeout", max(slurm.resume_timeout, health.longest(settings)) + PROLOG_MARGIN),
+        ("PrologEpilogTimeout", max(slurm.resume_timeout, _longest_script(settings)) + PROLOG_MARGIN),
         ("SuspendTime", slurm.suspend_time),
         ("SuspendTimeout", slurm.suspend_timeout),
         ("ResumeTimeout", slurm.resume_timeout),
@@ -295,6 +298,46 @@ def _power(settings: Settings) -> Options:
         ("SuspendRate", 0),
         *([("SuspendExcNodes", fold(static))] if static else []),
     ]
+
+
+def _health(settings: Settings) -> Options:
+    """Return the options for the health of nodes and for users' scripts; none where nobody asks for them."""
+    design, programs = settings.design, Folders(settings).code / "bin"
+    options: Options = []
+    if design.health is not None and _has_checks(settings):
+        options += [
+            ("HealthCheckProgram", programs / HEALTH_CHECK),
+            ("HealthCheckInterval", design.health.interval_seconds),
+            # Nodes with jobs are checked, too: a job on a broken device loses its time.
+            ("HealthCheckNodeState", "ANY"),
+        ]
+    if _has_prolog(settings):
+        options.append(("Prolog", programs / PROLOG))
+        # The prolog runs on all nodes of a job when it gets them, not on each before its first step there.
+        options.append(("PrologFlags", "Alloc"))
+    if design.slurm.epilog is not None:
+        options.append(("Epilog", programs / EPILOG))
+    return options
+
+
+def _longest_script(settings: Settings) -> int:
+    """Return the seconds that a prolog or an epilog may take; 0 for none. Slurm must wait as long."""
+    slurm = settings.design.slurm
+    checks = time_limits.HEALTH if _has_checks(settings) else 0
+    return max(
+        checks + (slurm.prolog.timeout if slurm.prolog else 0), slurm.epilog.timeout if slurm.epilog else 0
+    )
+
+
+def _has_prolog(settings: Settings) -> bool:
+    """Return whether jobs have a prolog on their nodes."""
+    return _has_checks(settings) or settings.design.slurm.prolog is not None
+
+
+def _has_checks(settings: Settings) -> bool:
+    """Return whether any node has devices that are checked."""
+    design = settings.design
+    return any(expected(design, f"{partition.name}-0") is not None for partition in design.partitions)
 
 
 def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
@@ -319,7 +362,7 @@ def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
     if has.http and not folders.process:
         # Slurm asks nobody who he is there: PrivateData, which would close it, is not set on these releases.
         options.append(("MetricsType", "metrics/openmetrics"))
-    if kinds := gres.kinds(settings.design, lines):
+    if kinds := gres_types(settings.design, lines):
         options.append(("GresTypes", ",".join(kinds)))
     return options
 
@@ -335,7 +378,7 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
     if folders.process:
         # With munge this "password" is the path of munge's socket.
         options.append(("AccountingStoragePass", folders.munge_socket))
-    if kinds := gres.kinds(settings.design, lines):
+    if kinds := gres_types(settings.design, lines):
         options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
     return options
 
@@ -361,7 +404,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
             ]
         options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
         if hardware.accelerator is not None:
-            options.append(("Gres", gres.resource(hardware.accelerator)))
+            options.append(("Gres", node_gres(hardware.accelerator)))
         options += [("Feature", ",".join(hardware.features)), ("Weight", weight), ("State", "CLOUD")]
         yield _line(options)
 
@@ -378,6 +421,32 @@ def _partition(settings: Settings, partition: Partition, in_service: bool) -> st
         ("State", "UP" if in_service else "DOWN"),
     ]
     return _line(options)
+
+
+def gres_types(design: ClusterDesign, lines: Lines) -> list[str]:
+    """Return the names of the generic resources in use, for `GresTypes`."""
+    return sorted({accelerator.resource for accelerator in lines.accelerators(design)})
+
+
+def node_gres(accelerator: Accelerator) -> str:
+    """Return the resource in the notation of a node line: `gpu:v100:8`."""
+    return f"{accelerator.resource}:{accelerator.type}:{accelerator.units}"
+
+
+def gres_conf(design: ClusterDesign, lines: Lines) -> list[str]:
+    """Return the lines of gres.conf. Each is for nodes of one partition with accelerators."""
+    result: list[str] = []
+    for partition in design.partitions:
+        for group, hardware in lines.groups(partition.nodes(), Hardware.of(partition)):
+            if (accelerator := hardware.accelerator) is None:
+                continue
+            nodes = fold(group)
+            kind = f"Name={accelerator.resource} Type={accelerator.type}"
+            # NeuronCores have no File=: Slurm would then forbid jobs the device files that they share. A
+            # process takes as many free cores as NEURON_RT_NUM_CORES says, and no other process gets these.
+            what = f"Count={accelerator.units}" if accelerator.cores else f"File={device_files(accelerator)}"
+            result.append(f"NodeName={nodes} {kind} {what}")
+    return result
 
 
 def _cgroup(settings: Settings, version: Version) -> Options:

@@ -1,4 +1,4 @@
-"""The hardware in each node's line of slurm.conf, also after a change of the hardware in the stack file.
+"""A node's hardware: its line in slurm.conf, also after the stack file has changed, and its device files.
 
 When slurmctld starts, it ends the job of a node whose CPUs, cores or devices differ from those at the job's
 start. So a node keeps its former line until it is off and no job holds it (`kept`). Other nodes get the new
@@ -55,6 +55,21 @@ def _features(partition: Partition) -> Iterator[str]:
         yield partition.accelerator.type
     if partition.efa:
         yield "efa"
+
+
+def device_files(accelerator: Accelerator) -> str:
+    """Return the device files that a node must have before it registers, in Slurm's notation.
+
+    They are in the order of the devices' numbers. Slurm numbers devices by their files, refuses a name that
+    occurs twice, and waits for ever for a file that does not exist. Simulated devices are different spellings
+    of the one device file that every container has. Jobs then see CUDA_VISIBLE_DEVICES=0,1,… (a regular file
+    would leave it empty).
+    """
+    if accelerator.simulated:
+        return ",".join(f"/dev/{'./' * i}null" for i in range(accelerator.count))
+    # Files are named here, because the distributions' Slurm is built without NVML and cannot find them.
+    prefix = "/dev/neuron" if accelerator.gres == "neuron" else "/dev/nvidia"
+    return f"{prefix}0" if accelerator.count == 1 else f"{prefix}[0-{accelerator.count - 1}]"
 
 
 @dataclass(frozen=True, slots=True)

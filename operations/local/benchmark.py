@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra import environments, os_errors, workload_files
+from infra import environments, os_errors
+from infra.benchmark import Workload
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -220,7 +221,7 @@ def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
         own: The paths of a user's program, its script first. Empty means the built-in training.
     """
     run = RunDirectory.of(stack)
-    workload = workload_files.read(stack.project, own)
+    workload = Workload.of(stack.project, own)
     target = run.shared / "bench" / workload.digest[:16]
     bench = files.folder(run.shared / "bench", 0o1777 if run.containers else 0o755)
     if foreign.is_trusted(foreign.owner(target)) and target.is_dir() and not target.is_symlink():

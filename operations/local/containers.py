@@ -15,9 +15,9 @@ from infra import bundle, os_errors
 from infra.clouds import userdata
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
-from localcloud import cgroups, images, layers, nspawn, volumes
+from localcloud import cgroups, images, nspawn, volumes
 from localcloud.containers import BootPlan
-from localcloud.layers import Say
+from localcloud.images import Say
 from localcloud.nspawn import Bind, Machine
 from node.bootstrap import time_limits
 from node.bootstrap.vm import images as kinds
@@ -86,11 +86,11 @@ def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
         base = images.ensure(recipe, image_folder(), say)
         name = f"{recipe.name}-{_digest(design)}"
         upper = (
-            layers.ensure(image_folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
+            images.cached(image_folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
         )
-    except layers.ImageError as error:
+    except images.ImageError as error:
         raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
-    if gone := layers.prune(image_folder(), (recipe.name, name), _image_plans()):
+    if gone := images.prune(image_folder(), (recipe.name, name), _image_plans()):
         say(f"removed images of machines that nothing has used for a week: {', '.join(sorted(gone))}")
     return [upper, base]
 
@@ -108,7 +108,7 @@ def image_exists(design: ClusterDesign) -> bool:
     """
     try:
         recipe = images.recipe(design.image.source)
-    except layers.ImageError as error:
+    except images.ImageError as error:
         raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     return all((image_folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
 
@@ -145,15 +145,15 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
     launcher = ProcessId.of(child.pid)
     try:
         if launcher is None:
-            raise layers.ImageError(f"the image's machine ended at once; see {machine.console}")
+            raise images.ImageError(f"the image's machine ended at once; see {machine.console}")
         nspawn.wait_for(launcher, machine.console)
         nspawn.execute(launcher, "systemctl", "is-system-running", "--wait", seconds=BOOT_SECONDS)
         for kind in kinds.kinds(design):
             _steps(launcher, kind, bucket, say)
         if not nspawn.power_off(machine.id, launcher, OFF_SECONDS):
-            raise layers.ImageError("the image's machine does not switch itself off")
+            raise images.ImageError("the image's machine does not switch itself off")
     except OSError as error:
-        raise layers.ImageError(f"the machines' image cannot be made: {error}") from error
+        raise images.ImageError(f"the machines' image cannot be made: {error}") from error
     finally:
         nspawn.kill(machine.id, launcher)
         child.wait()
@@ -161,11 +161,11 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
     upper = machine.folder / "disk" / "upper"
     removed = programs.capture(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)])
     if removed.failed:
-        raise layers.ImageError(f"the machines' image cannot be made: {removed.err.strip()}")
+        raise images.ImageError(f"the machines' image cannot be made: {removed.err.strip()}")
     upper.rename(draft / "disk")
     for left in (bucket, machine.folder):
         shutil.rmtree(left)
-    taken = layers.size_mib(image_folder())
+    taken = images.size_mib(image_folder())
     say(f"installed it in {time.monotonic() - began:.0f} s; all images in {image_folder()} take {taken} MiB")
 
 
@@ -181,7 +181,7 @@ def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -
     if done.status:
         tail = steps[-1].get("tail", []) if steps else done.errors.splitlines()[-8:]
         lines = [f"the machines' image cannot be made: its steps for {kind.name} failed"]
-        raise layers.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.ARCHIVE_HINT]))
+        raise images.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.ARCHIVE_HINT]))
 
 
 def _publish(design: ClusterDesign, bucket: Path) -> None:
@@ -256,7 +256,7 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
         )
     try:
         images.recipe(design.image.source if design is not None else None)
-    except layers.ImageError as error:
+    except images.ImageError as error:
         yield f"{error}."
     if not cgroups.hierarchies():
         yield f"{cgroups.NO_VERSION_2}."
@@ -269,8 +269,8 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
         yield missing
     if design is not None and not image_exists(design):
         try:
-            layers.check_free_space(image_folder())
-        except layers.ImageError as error:
+            images.check_free_space(image_folder())
+        except images.ImageError as error:
             yield f"{error}."
 
 

@@ -16,6 +16,7 @@ from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.runs import Run, published_runs
 from cli.report.series import group
 from tests.support.report_records import local, record, runs
+from tests.support.wide import wide
 
 PUBLISHED = published_runs()
 GPU = {"gpus_per_node": 1}
@@ -383,8 +384,8 @@ def labels_of(chart: Chart) -> dict[str, draw.Box]:
     return found
 
 
-@pytest.mark.parametrize("last", [1.01, 1.2, 1.6, 1.9, 2.0, 2.2, 3.0, 3.9, 4.0, 4.4])
-@pytest.mark.parametrize("exchange", [0.001, 0.02, 0.08, 0.4])
+@pytest.mark.parametrize("last", [1.01, 2.0, 4.4, *wide(1.2, 1.6, 1.9, 2.2, 3.0, 3.9, 4.0)])
+@pytest.mark.parametrize("exchange", [0.001, 0.4, *wide(0.02, 0.08)])
 def test_no_two_names_of_a_plot_print_over_each_other(last: float, exchange: float) -> None:
     """Ours and the predicted line end near the ideal one: where "ideal" used to stand."""
     two = record(2, 64 / min(last, 2), average_every=16, exchange_seconds=exchange)
@@ -398,8 +399,8 @@ def test_no_two_names_of_a_plot_print_over_each_other(last: float, exchange: flo
                 assert not a.meets(b), (name, one, other)
 
 
-@pytest.mark.parametrize("most", [1, 2, 4, 8])
-@pytest.mark.parametrize("share", [1.0, 0.95, 0.8, 0.5])
+@pytest.mark.parametrize("most", [1, 8, *wide(2, 4)])
+@pytest.mark.parametrize("share", [1.0, 0.5, *wide(0.95, 0.8)])
 def test_names_keep_apart_where_we_the_ideal_and_the_predicted_line_are_one(most: int, share: float) -> None:
     """With perfect scaling and no exchange all three lie on each other, up to their ends."""
     ours = [record(1, 64)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.config import load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.slurm import gres
+from node.slurm.conf import node_gres
 from tests.support.checkout import ROOT
 
 SCRIPT = ROOT / "examples" / "neuron.sh"
@@ -28,7 +28,7 @@ def test_the_job_asks_for_what_the_stack_has() -> None:
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)", SCRIPT.read_text(), re.M))
     partition = cluster.partition(asked["partition"])
     assert partition.accelerator is not None
-    assert asked["gres"] == gres.resource(partition.accelerator)
+    assert asked["gres"] == node_gres(partition.accelerator)
     assert int(asked["nodes"]) <= partition.max
     assert f"DEVICES={partition.accelerator.count} " in SCRIPT.read_text()
 

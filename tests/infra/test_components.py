@@ -13,12 +13,12 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import bundle, outputs, workload_files
-from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
+from infra import bundle, outputs
+from infra.benchmark import BenchmarkRun, Workload
 from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
+from infra.slurm_cluster import Benchmark
 from node.codec import to_json
 from node.model import BenchmarkDesign, ClusterDesign, LocalCloud
 from operations.local.__main__ import PASSING, VERBS
@@ -239,7 +239,7 @@ def test_the_same_wish_is_the_same_run_and_another_is_another() -> None:
 
     base = run_of()
     assert base == run_of()
-    digest = workload_files.read().digest
+    digest = Workload.of().digest
     assert base.workload_digest == digest
     assert base.folder == f"{digest[:16]}/{hashlib.sha256(base.script.encode()).hexdigest()[:12]}"
     wishes = [replace(TRAINING, epochs=4), replace(TRAINING, nodes=3), replace(TRAINING, profile="published")]
@@ -269,7 +269,7 @@ def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
     assert contract.benchmark is not None
     assert (contract.benchmark.job_id, contract.benchmark.workload_digest) == (
         "17",
-        workload_files.read().digest,
+        Workload.of().digest,
     )
     assert contract.benchmark.result_path == found["benchmark_result"]
     assert contract.scheduler.version == "slurm 1"

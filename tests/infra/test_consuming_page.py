@@ -31,7 +31,7 @@ def programs() -> list[str]:
 
 
 def test_the_fields_are_current() -> None:
-    assert fields.page(TEXT) == TEXT, "run python -m infra.outputs"
+    assert fields.page(TEXT) == TEXT, "run python -m infra.outputs.fields"
     assert table("field") == OUTPUTS["cluster"]
 
 

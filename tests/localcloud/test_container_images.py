@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import images, layers
+from localcloud import images
 
 TARGETS = """\
 http://archive.example/debian/|bookworm|main|
@@ -77,26 +77,26 @@ def test_a_suite_of_another_distribution_comes_from_the_sources_that_apt_has_for
 @pytest.mark.usefixtures("host")
 def test_a_host_without_a_source_of_its_distribution_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_ask", lambda *_words: "")
-    with pytest.raises(layers.ImageError, match=r"no source of bookworm.*sources\.list\.d"):
+    with pytest.raises(images.ImageError, match=r"no source of bookworm.*sources\.list\.d"):
         images.recipe()
 
 
 def test_what_fails_leaves_nothing_and_what_was_left_is_removed(tmp_path: Path) -> None:
     def fails(draft: Path) -> None:
         (draft / "half").touch()
-        raise layers.ImageError("no mirror")
+        raise images.ImageError("no mirror")
 
-    with pytest.raises(layers.ImageError, match="no mirror"):
-        layers.ensure(tmp_path, "an-image", fails, print)
+    with pytest.raises(images.ImageError, match="no mirror"):
+        images.cached(tmp_path, "an-image", fails, print)
     assert [path.name for path in tmp_path.iterdir()] == [".an-image.lock"]
 
     # A process that was killed at it.
     (tmp_path / ".an-image.draft").mkdir()
     (tmp_path / ".an-image.draft" / "half").touch()
-    found = layers.ensure(tmp_path, "an-image", lambda draft: (draft / "whole").touch(), print)
+    found = images.cached(tmp_path, "an-image", lambda draft: (draft / "whole").touch(), print)
     assert [path.name for path in found.iterdir()] == ["whole"]
     assert {path.name for path in tmp_path.iterdir()} == {".an-image.lock", "an-image"}
-    assert layers.ensure(tmp_path, "an-image", fails, print) == found, "it is there"
+    assert images.cached(tmp_path, "an-image", fails, print) == found, "it is there"
 
 
 def test_who_comes_meanwhile_waits_and_finds_it(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_who_comes_meanwhile_waits_and_finds_it(tmp_path: Path) -> None:
         begun.set()
         assert go_on.wait(60)
 
-    first = threading.Thread(target=layers.ensure, args=(tmp_path, "i", make, lambda _text: None))
+    first = threading.Thread(target=images.cached, args=(tmp_path, "i", make, lambda _text: None))
     first.start()
     assert begun.wait(60)
-    second = threading.Thread(target=layers.ensure, args=(tmp_path, "i", make, lambda _text: said.set()))
+    second = threading.Thread(target=images.cached, args=(tmp_path, "i", make, lambda _text: said.set()))
     second.start()
     assert said.wait(60), "it says that it waits"
     go_on.set()
@@ -125,8 +125,8 @@ def test_no_room_is_said_before_minutes_of_work(tmp_path: Path, monkeypatch: pyt
         free = 50 << 20
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Full())
-    with pytest.raises(layers.ImageError, match="50 MiB are free there: make room"):
-        layers.ensure(tmp_path, "an-image", lambda _draft: None, print)
+    with pytest.raises(images.ImageError, match="50 MiB are free there: make room"):
+        images.cached(tmp_path, "an-image", lambda _draft: None, print)
 
 
 def layer(folder: Path, name: str, unused: float) -> Path:
@@ -145,7 +145,7 @@ def there(folder: Path) -> set[str]:
 
 
 def test_layers_that_nobody_has_used_for_a_week_go(tmp_path: Path) -> None:
-    week = layers.KEPT_SECONDS
+    week = images.KEPT_SECONDS
     folder = tmp_path / "images"
     for name in ("old-1", "old-1-a", "mine-1", "mine-1-a", "used-1", "used-1-a"):
         layer(folder, name, week + 60)
@@ -153,7 +153,7 @@ def test_layers_that_nobody_has_used_for_a_week_go(tmp_path: Path) -> None:
     layer(folder, "new-1-a", week - 600)
     # A use counts as much as the making.
     layer(folder, "again-1", week + 60)
-    layers.ensure(folder, "again-1", lambda _draft: None, print)
+    images.cached(folder, "again-1", lambda _draft: None, print)
     # One folder was left by a process that was killed, and one is just being made.
     (folder / ".dead-1.draft").mkdir()
     (folder / ".making-1.draft").mkdir()
@@ -165,14 +165,14 @@ def test_layers_that_nobody_has_used_for_a_week_go(tmp_path: Path) -> None:
     ) as maker:  # fmt: skip
         assert maker.stdout
         maker.stdout.readline()
-        gone = layers.prune(folder, ("mine-1", "mine-1-a"), [plan, tmp_path / "no such plan"])
+        gone = images.prune(folder, ("mine-1", "mine-1-a"), [plan, tmp_path / "no such plan"])
         maker.communicate()
     assert sorted(gone) == ["old-1", "old-1-a"]
     assert there(folder) == {
         *("mine-1", "mine-1-a", "used-1", "used-1-a", "new-1", "new-1-a", "again-1", ".making-1.draft")
     }
-    assert layers.prune(folder, (), [plan]) == ["mine-1-a", "mine-1"]
-    assert layers.prune(tmp_path / "none", (), []) == []
+    assert images.prune(folder, (), [plan]) == ["mine-1-a", "mine-1"]
+    assert images.prune(tmp_path / "none", (), []) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -180,7 +180,7 @@ def test_a_layer_that_a_machine_runs_on_stays_whoever_has_started_it(tmp_path: P
     """The machine's mounts are in its own namespace, and the kernel lists them."""
     folder = tmp_path / "the images"
     for name in ("run-1", "run-1-a", "old-1"):
-        layer(folder, name, layers.KEPT_SECONDS + 60)
+        layer(folder, name, images.KEPT_SECONDS + 60)
     for name in ("upper", "work", "root"):
         (tmp_path / name).mkdir()
     below = f"lowerdir={folder}/run-1-a/root:{folder}/run-1/root"
@@ -194,17 +194,17 @@ def test_a_layer_that_a_machine_runs_on_stays_whoever_has_started_it(tmp_path: P
         assert machine.stderr
         if machine.stdout.readline() != "mounted\n":
             pytest.skip(f"this root may not mount: {machine.stderr.read()}")
-        assert layers.prune(folder, (), []) == ["old-1"]
+        assert images.prune(folder, (), []) == ["old-1"]
         machine.communicate()
-    assert sorted(layers.prune(folder, (), [])) == ["run-1", "run-1-a"]
+    assert sorted(images.prune(folder, (), [])) == ["run-1", "run-1-a"]
 
 
 def test_the_size_is_what_the_files_take_on_the_disk(tmp_path: Path) -> None:
-    assert layers.size_mib(tmp_path / "none") == 0
+    assert images.size_mib(tmp_path / "none") == 0
     (tmp_path / "in it").mkdir()
     (tmp_path / "in it" / "file").write_bytes(os.urandom(3 << 20))
     (tmp_path / "in it" / "the same").hardlink_to(tmp_path / "in it" / "file")
     (tmp_path / "goes nowhere").symlink_to("nothing")
     with (tmp_path / "has holes").open("wb") as file:
         file.truncate(1 << 30)
-    assert layers.size_mib(tmp_path) == 3
+    assert images.size_mib(tmp_path) == 3

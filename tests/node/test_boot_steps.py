@@ -28,6 +28,7 @@ from node.health.model import Health
 from node.health.programs import PRETENDED
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
 from node.sites import LocalSite
+from node.slurm import hardware
 from tests.support.doubles import FakeServices, design, settings
 
 
@@ -314,7 +315,8 @@ def test_a_node_without_its_accelerators_does_not_register(
     devices = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
     for device in devices[: 2 if there else 1]:
         device.touch()
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: [str(d) for d in devices])  # type: ignore[attr-defined]
+    files = ",".join(map(str, devices))
+    monkeypatch.setattr(hardware, "device_files", lambda _accelerator: files)
     real = machine(made=design(Partition("debug", "p3", 1, 1, 0, 1, Accelerator("v100", 2))))
     if there:
         assert steps.accelerators(real) == "2 v100"

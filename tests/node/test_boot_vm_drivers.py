@@ -19,6 +19,7 @@ from node.bootstrap.vm import drivers, openpgp
 from node.bootstrap.vm.openpgp import Signer
 from node.http_client import Answer
 from node.model import Accelerator, Partition
+from node.slurm import hardware
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"
@@ -28,7 +29,7 @@ Asked = list[tuple[drivers.Flavour, dict[str, bool]]]
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "release", lambda: KERNEL)
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
+    monkeypatch.setattr(hardware, "device_files", lambda _accelerator: "/dev/null")
 
 
 def gpus(run: Recorder, count: int, *, after_install: bool = True) -> None:

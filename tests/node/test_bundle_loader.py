@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from infra import bundle, workload_files
+from infra import bundle
+from infra.benchmark import Workload
 from infra.errors import EXIT_USAGE
 from node import loader
 from node.codec import from_json
@@ -83,7 +84,7 @@ def test_the_archive_holds_the_node_code_and_the_hooks(project: Path) -> None:
 
 
 def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> None:
-    first, tree = archive(project, *HOOKS), workload_files.read(project).digest
+    first, tree = archive(project, *HOOKS), Workload.of(project).digest
     # Another checkout, with a different order, time and permissions of files, that has been used.
     other = tmp_path / "elsewhere" / "clone"
     for path in sorted(project.rglob("*"), reverse=True):
@@ -99,7 +100,7 @@ def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> Non
     (other / "workload" / ".venv" / "lib").mkdir(parents=True)
     (other / "workload" / ".venv" / "lib" / "x.py").write_text("")
     assert archive(other, *HOOKS) == first
-    assert workload_files.read(other).digest == tree
+    assert Workload.of(other).digest == tree
     assert bundle.digest(first) == hashlib.sha256(first).hexdigest()
 
 
@@ -110,14 +111,14 @@ def test_a_change_of_content_name_or_hook_is_a_change(project: Path) -> None:
     (project / "node" / "a.py").rename(project / "node" / "c.py")
     seen.add(archive(project, *HOOKS))
     assert len(seen) == 5
-    trees = {workload_files.read(project).digest}
+    trees = {Workload.of(project).digest}
     for name, text in (("train.py", "print(1)\n"), ("a", "x"), ("b", "")):
         (project / "workload" / name).write_text(text)
-        trees.add(workload_files.read(project).digest)
+        trees.add(Workload.of(project).digest)
     # The digest separates a name from its content: `a` with "x" differs from `ax` with nothing.
     (project / "workload" / "a").rename(project / "workload" / "ax")
     (project / "workload" / "ax").write_text("")
-    trees.add(workload_files.read(project).digest)
+    trees.add(Workload.of(project).digest)
     assert len(trees) == 5
 
 

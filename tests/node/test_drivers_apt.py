@@ -15,7 +15,7 @@ from node.bootstrap.vm import apt, lustre, openpgp
 from node.bootstrap.vm import drivers as drivers_of_nodes
 from node.http_client import Answer
 from node.model import Accelerator, Partition
-from node.slurm import gres
+from node.slurm import hardware
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import V100, machine
 
@@ -256,7 +256,8 @@ def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> 
     )
     # AWS's key itself is not here: `test_boot_vm_openpgp.py` has what is done with another one.
     monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [drivers_of_nodes.NEURON_FINGERPRINT])
-    monkeypatch.setattr(gres, "devices", lambda _a: [str(path) for path in neuron_devices(context)])
+    devices = ",".join(map(str, neuron_devices(context)))
+    monkeypatch.setattr(hardware, "device_files", lambda _a: devices)
     ready(
         run,
         *kernel(KERNEL),

@@ -21,6 +21,7 @@ from node.bootstrap.vm import cloud_client, drivers
 from node.bootstrap.vm import packages as distribution
 from node.elastic import programs
 from node.model import Accelerator, Partition
+from node.slurm import hardware
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine
 from tests.support.recorded import machine as make
@@ -136,7 +137,7 @@ def test_signed_modules_for_volta_where_secure_boot_wants_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tests/node/test_drivers_apt.py tests which packages these are."""
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
+    monkeypatch.setattr(hardware, "device_files", lambda _accelerator: "/dev/null")
     context, run = gcp_machine(tmp_path, host="v100-0", partitions=(V100,))
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")
     asked: list[object] = []

@@ -11,8 +11,8 @@ from infra.config import load_file
 from infra.design import design as design_of
 from infra.instance_types.catalog import catalog
 from node.model import Accelerator, Partition, SlurmSettings
-from node.slurm import gres
-from node.slurm.hardware import Lines
+from node.slurm import conf
+from node.slurm.hardware import Lines, device_files
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm
 from tests.support.checkout import ROOT
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[SlurmCluster]:
 
 def test_jobs_ask_for_devices_unless_the_stack_file_says_cores(tmp_path: Path) -> None:
     shipped = design_of(load_file(ROOT / "Pulumi.aws-trn1.yaml"), catalog())
-    assert gres.lines(shipped, Lines()) == [
+    assert conf.gres_conf(shipped, Lines()) == [
         "NodeName=compute-gpu-[0-3] Name=neuron Type=trainium File=/dev/neuron[0-15]"
     ]
     file = tmp_path / "Pulumi.aws-trn1.yaml"
@@ -38,10 +38,12 @@ def test_jobs_ask_for_devices_unless_the_stack_file_says_cores(tmp_path: Path) -
     made = design_of(load_file(file), catalog())
     accelerator = made.partitions[0].accelerator
     assert accelerator is not None
-    assert gres.resource(accelerator) == "neuroncore:trainium:32"
-    assert gres.kinds(made, Lines()) == ["neuroncore"]
-    assert gres.lines(made, Lines()) == ["NodeName=compute-gpu-[0-3] Name=neuroncore Type=trainium Count=32"]
-    assert gres.devices(accelerator) == [f"/dev/neuron{i}" for i in range(16)], "the boot waits for devices"
+    assert conf.node_gres(accelerator) == "neuroncore:trainium:32"
+    assert conf.gres_types(made, Lines()) == ["neuroncore"]
+    assert conf.gres_conf(made, Lines()) == [
+        "NodeName=compute-gpu-[0-3] Name=neuroncore Type=trainium Count=32"
+    ]
+    assert device_files(accelerator) == "/dev/neuron[0-15]", "the boot waits for devices"
 
 
 @pytest.mark.cluster

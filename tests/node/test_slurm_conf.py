@@ -10,9 +10,9 @@ import pytest
 
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.sites import LocalSite
-from node.slurm import gres
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
+from node.slurm.hardware import device_files
 from node.slurm.hostlist import expand
 from node.slurm.version import Version
 
@@ -445,4 +445,4 @@ def test_five_thousand_nodes_are_rendered_fast_and_short() -> None:
 def test_a_node_needs_the_device_files_of_its_accelerators(
     accelerator: Accelerator, expected: list[str]
 ) -> None:
-    assert gres.devices(accelerator) == expected
+    assert expand(device_files(accelerator)) == expected

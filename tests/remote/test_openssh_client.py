@@ -16,7 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra import ssh, workload_files
+from infra import ssh
+from infra.benchmark import Workload
 from infra.errors import EXIT_REFUSED
 from infra.ssh import Target
 from operations import openssh, waiting
@@ -304,7 +305,7 @@ def test_a_users_program_is_staged_with_its_modes(
     (project / "code" / "it's a tool").write_text("#!/bin/sh\n")
     (project / "code" / "it's a tool").chmod(0o755)
     own = ("code/train.py", "code/it's a tool")
-    digest = workload_files.read(project, own).digest
+    digest = Workload.of(project, own).digest
     options = (f"--shared={machine.shared}", "--staged=x", f"--digest={digest}", *own)
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(project))
     with client(there, "stage", *options) as process:

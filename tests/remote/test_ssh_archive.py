@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import bundle, workload_files
+from infra import bundle
+from infra.benchmark import Workload
 from tests.support.checkout import ROOT
 
 
@@ -19,8 +20,8 @@ def files(content: bytes) -> dict[str, bytes]:
 
 
 def test_it_holds_the_workload_and_nothing_that_python_leaves_there() -> None:
-    assert files(workload_files.read(ROOT).archive()) == {
-        f"workload/{file.name}": file.content for file in workload_files.read().files
+    assert files(Workload.of(ROOT).archive()) == {
+        f"workload/{file.name}": file.content for file in Workload.of().files
     }
 
 
@@ -29,14 +30,14 @@ def test_time_owner_and_byte_code_are_no_change(tmp_path: Path) -> None:
     (folder / "envs").mkdir(parents=True)
     (folder / "a.py").write_text("1")
     (folder / "envs" / "b").write_text("2")
-    content = workload_files.read(tmp_path).archive()
+    content = Workload.of(tmp_path).archive()
     os.utime(folder / "a.py", (1, 1))
     (folder / "a.py").chmod(0o600)
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "a.pyc").write_bytes(b"x")
-    assert workload_files.read(tmp_path).archive() == content
+    assert Workload.of(tmp_path).archive() == content
     (folder / "envs" / "b").write_text("3")
-    assert bundle.digest(workload_files.read(tmp_path).archive()) != bundle.digest(content)
+    assert bundle.digest(Workload.of(tmp_path).archive()) != bundle.digest(content)
 
 
 def cached(content: bytes, *, write: bool = True) -> Path:

@@ -16,9 +16,9 @@ from cli.runner import wire
 from cli.runner.plan import plan
 from infra import ssh
 from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
 from infra.program.stack import Stack
+from infra.slurm_cluster import Benchmark
 from operations import ssh as operations_ssh
 from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder, declare
@@ -127,8 +127,8 @@ def test_inputs_hold_no_secret_and_nothing_of_this_login() -> None:
 PROGRAM = """
 import pulumi_aws as aws
 from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
+from infra.slurm_cluster import Benchmark
 
 head = aws.ec2.Instance("head", ami="ami-1", instance_type="m5.large")
 endpoint = Endpoint(head.public_ip, "ubuntu", head.public_dns.apply(lambda name: [name]))

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infra import bundle, workload_files
+from infra import bundle
+from infra.benchmark import Workload
 from operations import ssh
 
 SHELLS = ("sh", "bash")
@@ -128,7 +129,7 @@ def staged(shared: Path) -> dict[str, bytes]:
 @given(name=NAMES, files=st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4))
 def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        content = workload_files.read(project(Path(root), files)).archive()
+        content = Workload.of(project(Path(root), files)).archive()
         shared = Path(root) / "x" / name
         assert printed(unpack(shared, content)) == f"{shared}/bench/{NAME}/workload"
         assert staged(shared) == dict(bundle.tree(Path(root) / "workload"))
@@ -136,7 +137,7 @@ def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, by
 
 
 def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> None:
-    printed(unpack(tmp_path, workload_files.read(project(tmp_path, {"a.py": b"x"})).archive()))
+    printed(unpack(tmp_path, Workload.of(project(tmp_path, {"a.py": b"x"})).archive()))
     made = tmp_path / "bench" / NAME
     assert made.stat().st_mode & 0o7777 == 0o1777, "as /tmp: nobody takes away another's"
     assert (made / "workload").stat().st_mode & 0o022 == 0, "nobody else changes what is staged"
@@ -145,7 +146,7 @@ def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", SHELLS)
 @pytest.mark.parametrize("awkward", AWKWARD)
 def test_awkward_names(tmp_path: Path, awkward: str, kind: str) -> None:
-    content = workload_files.read(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"})).archive()
+    content = Workload.of(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"})).archive()
     shared = tmp_path / f"x{awkward}"
     printed(unpack(shared, content, kind=kind))
     assert staged(shared) == {awkward: b"x", f"{awkward}d/{awkward}": b"y"}
@@ -155,9 +156,7 @@ def test_awkward_names(tmp_path: Path, awkward: str, kind: str) -> None:
 
 @pytest.fixture
 def content(tmp_path: Path) -> bytes:
-    return workload_files.read(
-        project(tmp_path, {"model.py": b"1\n" * 50_000, "envs/cpu/uv.lock": b"2\n"})
-    ).archive()
+    return Workload.of(project(tmp_path, {"model.py": b"1\n" * 50_000, "envs/cpu/uv.lock": b"2\n"})).archive()
 
 
 @pytest.mark.parametrize(

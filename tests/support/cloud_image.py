@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 
 from infra.program import locations
-from localcloud import layers as cache
+from localcloud import images
 from node import subprocesses
 from node.bootstrap.vm import packages
 from node.elastic.programs import CLIENT
@@ -108,10 +108,10 @@ def layers() -> tuple[Path, ...]:
     said = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
     name = f"{base.parent.name}-clouds-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
     try:
-        made = cache.ensure(
+        made = images.cached(
             locations.cache_root() / "images", name, lambda draft: _make(base, draft, wanted), _say
         )
-    except cache.ImageError as error:
+    except images.ImageError as error:
         pytest.skip(str(error))
     return (made / "disk", base)
 
@@ -162,7 +162,7 @@ def _make(base: Path, draft: Path, wanted: list[str]) -> None:
         },
     )
     if done.returncode:
-        raise cache.ImageError("\n".join(["the image cannot be made:", *done.stdout.splitlines()[-12:]]))
+        raise images.ImageError("\n".join(["the image cannot be made:", *done.stdout.splitlines()[-12:]]))
     for place, text in (("slurmd", SLURMD), ("mount.nfs", MOUNT)):
         program = upper / "usr" / "sbin" / place
         program.write_text(text)

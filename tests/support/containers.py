@@ -26,7 +26,7 @@ from infra.design import design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import locations
-from localcloud import cgroups, images, layers, nspawn
+from localcloud import cgroups, images, nspawn
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
 from localcloud.nspawn import Machine, NetworkInterface
@@ -62,7 +62,7 @@ def base_image(suite: str | None = None) -> Path:
         return images.ensure(
             images.recipe(suite), locations.cache_root() / "images", lambda text: print(text, file=sys.stderr)
         )
-    except layers.ImageError as error:
+    except images.ImageError as error:
         pytest.skip(str(error))
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from infra import workload_files
-from infra.benchmark import BenchmarkRun
-from infra.benchmark_component import Benchmark
+from infra.benchmark import BenchmarkRun, Workload
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths
+from infra.slurm_cluster import Benchmark
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:
@@ -30,7 +29,7 @@ def declare(spec: dict[str, Any], root: Path) -> None:
         return
     endpoint, paths = Endpoint(**spec["endpoint"]), ShellPaths(**spec["place"])
     shell = OpenSshShell(endpoint, paths, **spec["options"])
-    run = BenchmarkRun(spec["script"], workload_files.read(root).digest)
+    run = BenchmarkRun(spec["script"], Workload.of(root).digest)
     made = Benchmark("b", run, shell, head)
     pulumi.export("job", made.job_id)
     pulumi.export("result", made.result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra import workload_files
+from infra.benchmark import Workload
 from operations import ssh
 from tests.support.drivers import Driver
 from tests.support.login_machine import LoginMachine
@@ -37,9 +37,7 @@ def check_life(driver: Driver, machine: LoginMachine) -> None:
     first = succeeded(driver.up(spec(machine)))
     assert first.outputs["job"] == "41"
     (folder,) = machine.staged()
-    assert machine.staged()[folder] == {
-        file.name: file.content for file in workload_files.read(driver.project).files
-    }
+    assert machine.staged()[folder] == {file.name: file.content for file in Workload.of(driver.project).files}
     assert machine.litter() == []
     assert [call[0] for call in machine.calls()] == ["submit"]
     (script,) = machine.shared.glob("bench/*/*/run_keras")

@@ -15,7 +15,7 @@ from cli.runner import embedded
 from infra import environments, os_errors
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
-from localcloud import layers
+from localcloud.images import size_mib
 from node import rpc
 from node.bootstrap.vm.training import COMPLETE
 from node.model import CONTAINER, ClusterDesign, Settings, Site
@@ -250,7 +250,7 @@ def containers(
 
 def images() -> Iterable[Finding]:
     """Report the size of the cached images of container machines."""
-    if used := layers.size_mib(container_machines.image_folder()):
+    if used := size_mib(container_machines.image_folder()):
         text = (
             f"images take {used} MiB in {container_machines.image_folder()}; "
             "`up` removes those that were unused for a week"

@@ -16,7 +16,6 @@ from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
 from infra.config.rules.clouds import check_amazon, check_google
 from infra.config.rules.context import CLUSTER, CloudLocation, Context
-from infra.config.rules.distribution import check_distribution
 from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
 from infra.config.rules.partitions import (
@@ -27,8 +26,13 @@ from infra.config.rules.partitions import (
     check_topology,
 )
 from infra.config.rules.platform import check_platform
-from infra.config.rules.slurm_origin import check_slurm_origin
-from infra.config.rules.software import check_containers, check_health, check_hooks
+from infra.config.rules.software import (
+    check_containers,
+    check_distribution,
+    check_health,
+    check_hooks,
+    check_slurm_origin,
+)
 from infra.config.rules.storage import check_storage, check_writable_sources
 from infra.instance_types.catalog import Catalog
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from infra import environments, workload_files
+from infra import environments
+from infra.benchmark import program_files
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location
 from infra.config.rules.context import BENCHMARK, CLUSTER, Context
@@ -152,7 +153,7 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
     if wrong or c.project is None:
         return
     try:
-        workload_files.read_own(c.project, [name for _, name in paths])
+        program_files(c.project, [name for _, name in paths])
     except UnusableFileError as error:
         where, name = paths[error.index]
         typed = error.index == 0 and not (c.project / name).exists()

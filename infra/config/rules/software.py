@@ -1,18 +1,183 @@
-"""Rules of what users put on machines: hooks, packages of containers, health checks, prolog and epilog."""
+"""Rules of the software on machines: their distribution, their Slurm, and what users put there.
+
+Users put hooks there, packages of containers, health checks, prolog and epilog.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from infra.config.cluster import LONGEST_TIMEOUT, ContainersConfig, PackageConfig, PartitionConfig
+from infra import slurm_releases
+from infra.config import distributions
+from infra.config.cluster import (
+    LONGEST_TIMEOUT,
+    ClusterConfig,
+    ContainersConfig,
+    PackageConfig,
+    PartitionConfig,
+)
 from infra.config.fields import gs_bucket
-from infra.config.mistakes import Location
+from infra.config.mistakes import Location, path_of
 from infra.config.rules.context import CLUSTER, MISSING, Context
 
+ORIGINS = ("source", "packages", "repository")
+"""The keys of the stack file that name a Slurm other than the distribution's."""
 LONGEST_OBJECT = 1024
 """The most bytes in the name of an object in Cloud Storage."""
 SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp")}
+PACKAGES = "the packages of Enroot and of Pyxis, each with source and sha256, or an image that has them"
+
+
+def check_distribution(c: Context) -> None:
+    """Check that the distribution has what the stack needs, and a maintained Slurm where users rely on it."""
+    if c.provider == "local":
+        if c.cluster.image.source is not None:
+            at = (*CLUSTER, "image", "source")
+            c.add(
+                "image.source-local",
+                at,
+                c.cluster.image.source,
+                "nothing on the local stack",
+                "local: {suite: …} is its counterpart",
+            )
+        return
+    if c.cluster.image.source is not None:
+        _offered(c, c.cluster.image.source)
+    if c.cluster.scheduler == "slurm":
+        _accepted(c)
+
+
+def _offered(c: Context, source: str) -> None:
+    row = distributions.DISTRIBUTIONS[source]
+    lacking = {
+        need: f"{_need(need, at)}: {row.offers[need].why}"
+        for need, at in distributions.needs(c.cluster, c.facts)
+        if not row.offers[need].supported
+    }
+    if not lacking:
+        return
+    others = [
+        name
+        for name, other in distributions.DISTRIBUTIONS.items()
+        if all(other.offers[need].supported for need in lacking)
+    ]
+    advice = f"write source: {' or '.join(others)}, or remove what needs it"
+    if lacking.keys() == {"session_manager"}:
+        advice = f"write access: {{mode: ssh, ssh_cidrs: […], key: …}}, or source: {others[0]}"
+    c.add(
+        "image.unsupported",
+        (*CLUSTER, "image", "source"),
+        source,
+        f"{' or '.join(others)} with {'; '.join(lacking.values())}",
+        advice,
+    )
+
+
+def _accepted(c: Context) -> None:
+    """Refuse what lets users rely on a Slurm that nobody maintains, until the stack file accepts that."""
+    table = slurm_releases.table()
+    name, accepted = distributions.slurm_package(c.cluster, c.facts), c.cluster.slurm.accept_unmaintained
+    at = (*CLUSTER, "slurm", "accept_unmaintained")
+    if accepted is not None and accepted > table.date.isoformat():
+        c.add(
+            "slurm.accepted-late",
+            at,
+            accepted,
+            f"a day up to {table.date}, on which the table of releases was made",
+            "what is published later is not known here, so nobody can accept it",
+        )
+        return
+    if name is None or table.maintained(package := table.packages[name]):
+        return
+    latest = max((a.date for a in table.open_in(package.version)), default=table.date)
+    if accepted is not None and accepted >= latest.isoformat():
+        return
+    for location, given, feature in _relied_on(c.cluster):
+        c.add(
+            "slurm.unmaintained",
+            (*CLUSTER, *location),
+            given,
+            f"no {slurm_releases.FEATURES[feature]} with {table.described(package)}: "
+            f"{_advisories(table, package, feature)} would be open",
+            f"{_maintained(c, table)}; or accept it for this stack by slurm: {{accept_unmaintained: "
+            f'"{table.date}"}} (docs/versions.md says what users can then do)',
+        )
+
+
+def _maintained(c: Context, table: slurm_releases.Table) -> str:
+    """Say how the stack gets a Slurm that is maintained: another distribution's, or built from its source."""
+    name, row = next(
+        (name, row)
+        for name, row in distributions.DISTRIBUTIONS.items()
+        if table.maintained(table.packages[name])
+    )
+    needed = {need for need, _ in distributions.needs(c.cluster, c.facts)}
+    if all(row.offers[need].supported for need in needed):
+        return f"image: {{source: {name}}} has a Slurm that is maintained"
+    return (
+        f"slurm: {{source: {name}}} with image: {{bake: true}} builds {row.title}'s Slurm, which is "
+        "maintained, for the image"
+    )
+
+
+def _need(need: str, at: Location) -> str:
+    return f"{distributions.NEEDS[need]} ({path_of(at)})"
+
+
+def _advisories(table: slurm_releases.Table, package: slurm_releases.Package, feature: str) -> str:
+    found = [a.id for a in table.open_in(package.version) if a.affects == feature]
+    return ", ".join(found) or "whatever is published next"
+
+
+def _relied_on(cluster: ClusterConfig) -> Iterator[tuple[Location, object, str]]:
+    """Yield key, value and feature for all that users must be able to rely on."""
+    if cluster.slurm.accounting:
+        yield ("slurm", "accounting"), True, "accounting"
+    if cluster.containers is not None:
+        runtime = cluster.containers.runtime
+        yield ("containers", "runtime"), runtime, runtime
+
+
+def check_slurm_origin(c: Context) -> None:
+    slurm, at = c.cluster.slurm, (*CLUSTER, "slurm")
+    # With scheduler batch the whole section is refused.
+    given = [key for key in ORIGINS if getattr(slurm, key)]
+    if c.cluster.scheduler == "batch" or not given:
+        return
+    if len(given) > 1:
+        advice = "a machine has one Slurm: remove the others"
+        c.add("slurm.one-origin", at, " and ".join(given), f"one of {', '.join(ORIGINS)}", advice)
+    container = c.cluster.local is not None and c.cluster.local.isolation == "container"
+    if c.provider == "local" and not container:
+        for key in given:
+            c.add(
+                "slurm.need-isolation",
+                (*at, key),
+                "a value",
+                "nothing where machines are processes: they run this machine's own Slurm",
+                f"write local: {{isolation: container}}, or remove {key}:",
+            )
+        return
+    check_packages(c, slurm.packages, (*at, "packages"))
+    if slurm.source is not None and c.provider != "local" and not c.cluster.image.bake:
+        c.add(
+            "slurm.source-not-baked",
+            (*at, "source"),
+            slurm.source,
+            "a source only with image: {bake: true}",
+            "Slurm is built for an image, once: write image: {bake: true}, or packages: that are built",
+        )
+    own: list[Location] = [("controller", "image")] if c.cluster.controller.image else []
+    own += [("partitions", index, "image") for index, part in enumerate(c.cluster.partitions) if part.image]
+    for where in own if slurm.source is not None else ():
+        c.add(
+            "slurm.source-own-image",
+            (*CLUSTER, *where),
+            "an image of its own",
+            "none with slurm.source",
+            "remove it, or write slurm: {packages: …} instead of source: an image of yours is not baked",
+        )
 
 
 def check_hooks(c: Context) -> None:
@@ -97,9 +262,6 @@ def _object(c: Context, source: str, where: Location) -> None:
     elif len(name.encode()) > LONGEST_OBJECT or re.search(r"[\x00-\x1f\x7f]", name):
         allowed = f"an object's name: {LONGEST_OBJECT} bytes at most, no line breaks or control characters"
         c.add("source.object", where, source, allowed)
-
-
-PACKAGES = "the packages of Enroot and of Pyxis, each with source and sha256, or an image that has them"
 
 
 def check_containers(c: Context) -> None:

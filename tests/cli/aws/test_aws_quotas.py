@@ -1,11 +1,10 @@
-"""What doctor asks an AWS account: vCPUs by family, and the key pair; boto3 against moto."""
+"""What doctor asks an AWS account: quotas of vCPUs by family, addresses, volumes; boto3 against moto."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto.servicequotas import models
@@ -15,15 +14,13 @@ from cli.aws import diagnosis, quotas
 from cli.clouds.diagnosis import Wanted
 from cli.doctor.finding import Finding, Severity
 from infra.aws.tags import CLUSTER
-from node.model import Access, ClusterDesign
-from operations.clouds import ssh_access
+from node.model import ClusterDesign
 from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design
 
 __all__ = ["account", "moto", "nobody"]
 
-ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMzQ0vHi4JNTnBq3VlBDTRVNzLSgw5WWE/kFSuPKVeaJ"
 DESIGN = aws_design(region=REGION, partitions=(CPU, dataclasses.replace(GPU, cpus=96, max=4)))
 
 
@@ -175,30 +172,4 @@ def test_who_may_not_ask_is_told_so_and_nothing_stops(
 
 @pytest.mark.usefixtures("nobody")
 def test_without_credentials_nobody_is_asked() -> None:
-    design = dataclasses.replace(DESIGN, access=Access("ssh", ("203.0.113.0/24",), "mine"))
-    assert found(design) == []
-    assert list(diagnosis.pair(design)) == []
-
-
-def pair(design: ClusterDesign) -> Finding:
-    (only,) = diagnosis.pair(design)
-    return only
-
-
-def test_a_key_pair_has_to_be_there_and_in_the_agent(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[str] = []
-    monkeypatch.setattr(ssh_access, "agent_keys", lambda: held)
-    design = dataclasses.replace(DESIGN, access=Access("ssh", ("203.0.113.0/24",), "mine"))
-    missing = pair(design)
-    assert missing in [finding for check in diagnosis.checks(design) for finding in check.look()]
-    assert missing.severity is Severity.STOPS
-    sentences.finding(missing, "key", Severity.STOPS, REGION, "EC2", "ec2")
-    client = boto3.client("ec2", REGION, endpoint_url=account.url)
-    client.import_key_pair(KeyName="mine", PublicKeyMaterial=f"{ED25519} ann@home".encode())
-    away = pair(design)
-    sentences.finding(away, "key", Severity.STOPS, "EC2")  # fmt: skip
-    held.append(f"{ED25519} another comment")
-    assert pair(design).severity is Severity.FINE
-    assert list(diagnosis.pair(dataclasses.replace(DESIGN, access=Access("ssm")))) == [], "none is named"
+    assert found(DESIGN) == []

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from infra import bundle, environments, workload_files
-from infra.benchmark import BenchmarkRun
+from infra import bundle, environments
+from infra.benchmark import BenchmarkRun, Workload
 from infra.config import ConfigError, parse
 from infra.design import benchmark_design, design
 from infra.errors import UserError
@@ -135,7 +135,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 @pytest.fixture
 def odd_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the project with files that cannot be staged."""
-    monkeypatch.setattr(workload_files, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("infra.benchmark.MOST_BYTES", 1 << 20)
     write(project, "notes.txt", "no program\n")
     write(project, "latin.py", b"# \xe9\n")
     write(project, "big/data.bin", b"x" * (1 << 20))
@@ -220,14 +220,14 @@ def test_without_the_projects_folder_only_the_text_is_checked() -> None:
 # --- what is staged --------------------------------------------------------------------------------------
 
 
-def archived(workload: workload_files.Workload) -> dict[str, int]:
+def archived(workload: Workload) -> dict[str, int]:
     """Return an archive's content: name -> mode."""
     with tarfile.open(fileobj=io.BytesIO(workload.archive())) as tar:
         return {member.name: member.mode for member in tar}
 
 
 def test_a_program_is_staged_with_the_launcher_alone(project: Path) -> None:
-    made = workload_files.read(project, ["train.py", "code", "run.sh", "code/model.py"])
+    made = Workload.of(project, ["train.py", "code", "run.sh", "code/model.py"])
     files = {"files/train.py": 0o644, "files/code/model.py": 0o644, "files/run.sh": 0o755}
     launcher = dict.fromkeys(LAUNCHER, 0o644)
     assert archived(made) == {f"workload/{name}": mode for name, mode in {**files, **launcher}.items()}
@@ -236,18 +236,18 @@ def test_a_program_is_staged_with_the_launcher_alone(project: Path) -> None:
 
 def test_names_contents_and_modes_are_a_change_and_nothing_else(project: Path) -> None:
     own = ["train.py", "run.sh"]
-    first = workload_files.read(project, own).digest
+    first = Workload.of(project, own).digest
     (project / "workload" / "train.py").write_text("another built-in training\n")
     (project / "code" / "model.py").write_text("not among the files\n")
     (project / "train.py").touch()
-    assert workload_files.read(project, own).digest == first
-    found = {first, workload_files.read(project, ["train.py"]).digest}
+    assert Workload.of(project, own).digest == first
+    found = {first, Workload.of(project, ["train.py"]).digest}
     (project / "run.sh").chmod(0o644)
-    found.add(workload_files.read(project, own).digest)
+    found.add(Workload.of(project, own).digest)
     (project / "train.py").write_text("print(3)\n")
-    found.add(workload_files.read(project, own).digest)
+    found.add(Workload.of(project, own).digest)
     write(project, "workload/launcher.py", "another launcher\n")
-    found.add(workload_files.read(project, own).digest)
+    found.add(Workload.of(project, own).digest)
     assert len(found) == 5
 
 
@@ -260,12 +260,12 @@ def test_the_digest_is_of_all_names_lengths_modes_and_contents(tmp_path: Path) -
     total = hashlib.sha256()
     for name, content in bundle.tree(tmp_path / "workload"):
         total.update(f"{name}\0{len(content)}\0-\0".encode() + content)
-    assert workload_files.read().digest == total.hexdigest()
+    assert Workload.of().digest == total.hexdigest()
 
 
 def test_a_file_that_is_missing_ends_the_program_in_one_sentence(project: Path) -> None:
     with pytest.raises(UserError, match=r"^slurm-stacks:benchmark: 'no\.py' cannot be staged: a file or"):
-        workload_files.read(project, ["train.py", "no.py"])
+        Workload.of(project, ["train.py", "no.py"])
     with pytest.raises(UserError, match=r"^slurm-stacks:benchmark.requirements: 'no\.txt' cannot be used"):
         environments.read(project, "no.txt")
 

@@ -1,4 +1,4 @@
-"""Impossible hooks, local settings, budgets, AWS Batch stacks and benchmarks: one mistake each."""
+"""Impossible local settings, budgets, AWS Batch stacks and benchmarks: one mistake each."""
 
 from __future__ import annotations
 
@@ -7,128 +7,17 @@ from typing import Any
 import pytest
 
 from tests.support.stack_parts import (
-    ENROOT_DEB,
-    UNMAINTAINED,
     Refused,
     check_refusal,
     check_sentences,
     each_refusal,
     ours,
-    pyxis,
 )
 from tests.support.stack_values import CLUSTER, REMOVE, values
 
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
-    # hooks, local, login
-    (
-        "aws",
-        {"hooks[0]": {"role": "all", "source": "/root/x.sh"}},
-        "hooks[0].source",
-        "source.outside-project",
-    ),
-    (
-        "aws",
-        {"hooks[0]": {"role": "all", "source": "a/../../x"}},
-        "hooks[0].source",
-        "source.outside-project",
-    ),
-    ("aws", {"hooks[0]": {"role": "all", "source": "gs://b/x"}}, "hooks[0].source", "source.scheme"),
-    ("local", {"hooks[0]": {"role": "all", "source": "https://b/x"}}, "hooks[0].source", "source.scheme"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "http://b/x"}}, "hooks[0].source", "source.scheme"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://My_Bucket/x"}}, "hooks[0].source", "source.bucket"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://10.0.0.1/x"}}, "hooks[0].source", "source.bucket"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://googol/x"}}, "hooks[0].source", "source.bucket"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://ab/x"}}, "hooks[0].source", "source.bucket"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs:///x"}}, "hooks[0].source", "source.bucket"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket"}}, "hooks[0].source", "source.folder"),
-    ("local", {"hooks[0]": {"role": "all"}}, "hooks[0]", "hook.source-or-script"),
-    ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", "containers.need-isolation"),
-    ("aws", UNMAINTAINED | {"containers": {"runtime": "docker"}}, "containers.runtime", "value.choice"),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": {"runtime": "oci", "image": "x"}},
-        "containers.image",
-        "key.of-another-tool",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": {"runtime": "oci", "packages": []}},
-        "containers.packages",
-        "containers.pyxis-only",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": {"runtime": "pyxis"}},
-        "containers.packages",
-        "containers.no-packages",
-    ),
-    ("local", {"containers": pyxis(ENROOT_DEB)}, "containers.runtime", "containers.need-isolation"),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis("https://h/enroot.rpm")},
-        "containers.packages[0].source",
-        "package.not-deb",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis("gs://b/e.deb")},
-        "containers.packages[0].source",
-        "source.scheme",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis("http://h/e.deb")},
-        "containers.packages[0].source",
-        "source.scheme",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis("/e.deb")},
-        "containers.packages[0].source",
-        "source.outside-project",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis(ENROOT_DEB, "A" * 64)},
-        "containers.packages[0].sha256",
-        "value.form",
-    ),
-    (
-        "aws",
-        UNMAINTAINED | {"containers": pyxis(ENROOT_DEB, images="enroot")},
-        "containers.images",
-        "value.form",
-    ),
-    (
-        "gcp",
-        UNMAINTAINED | {"containers": pyxis("gs://b/f/")},
-        "containers.packages[0].source",
-        "package.not-deb",
-    ),
-    (
-        "batch",
-        {"@enabled": False, "containers": {"runtime": "oci"}},
-        "containers",
-        "containers.not-with-batch",
-    ),
-    (
-        "local",
-        {"hooks[0]": {"role": "all", "source": "a.sh", "script": "#!/bin/sh"}},
-        "hooks[0]",
-        "hook.source-or-script",
-    ),
-    ("aws", {"hooks[0]": {"role": "all", "script": "echo\n"}}, "hooks[0].script", "hook.interpreter"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/f/"}}, "hooks[0].source", "source.folder"),
-    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/a\nb"}}, "hooks[0].source", "source.object"),
-    ("local", {"health": {"enabled": True}}, "health.enabled", "health.no-devices"),
-    ("aws", {"health": {"enabled": False, "skip": ["efa"]}}, "health.skip", "health.disabled"),
-    ("aws", {"health": {"skip": ["gpu"]}}, "health.skip[0]", "value.choice"),
-    ("aws", {"health": {"interval_seconds": 1}}, "health.interval_seconds", "value.range"),
-    ("batch", {"@enabled": False, "health": {"skip": ["efa"]}}, "health", "health.not-with-batch"),
-    ("gcp", {"slurm.prolog": {"source": "gs://b/a.sh"}}, "slurm.prolog.source", "job-script.address"),
-    ("local", {"slurm.epilog": {"source": "/a.sh"}}, "slurm.epilog.source", "source.outside-project"),
-    ("batch", {"@enabled": False, "slurm.prolog": {"source": "a.sh"}}, "slurm", "batch.no-slurm"),
+    # local, login
     ("local", {"login.count": 1}, "login.count", "local.login-needs-container"),
     ("aws", {"local": {"boot_delay": 1.0}}, "local", "provider.other-settings"),
     (
@@ -179,14 +68,8 @@ REFUSED: list[Refused] = [
     ),
     ("local", {"local.isolation": "namespace"}, "local.isolation", "value.choice"),
     ("local", {"local.suite": "trixie"}, "local.suite", "local.suite-needs-container"),
-    (
-        "aws",
-        UNMAINTAINED
-        | {"containers": {"runtime": "pyxis", "packages": [{"source": ENROOT_DEB, "sha256": "0" * 64}] * 2}},
-        "containers.packages[1].sha256",
-        "package.twice",
-    ),
     # AWS Batch
+    ("batch", {"@enabled": False, "slurm.prolog": {"source": "a.sh"}}, "slurm", "batch.no-slurm"),
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", "batch.needs-scheduler"),
     ("batch", {"batch": REMOVE}, "batch", "batch.section-missing"),
     ("gcp", {"scheduler": "batch", "@enabled": False}, "scheduler", "batch.needs-aws"),

@@ -34,7 +34,8 @@ def test_the_stack_schema_is_current() -> None:
 
 
 def test_the_outputs_schema_is_current() -> None:
-    assert fields.SCHEMA.read_text(encoding="utf-8") == fields.schema_text(), "run python -m infra.outputs"
+    text = fields.SCHEMA.read_text(encoding="utf-8")
+    assert text == fields.schema_text(), "run python -m infra.outputs.fields"
 
 
 @pytest.mark.parametrize("made", [schema.schema(), outputs.schema()], ids=["stack", "outputs"])

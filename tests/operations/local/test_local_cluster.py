@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from infra import bundle, workload_files
+from infra import bundle
+from infra.benchmark import Workload
 from infra.errors import UserError
 from infra.outputs import load
 from node.model import SlurmSettings
@@ -314,9 +315,9 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
     (local.project / "workload" / "__pycache__" / "x.pyc").touch()
     staged = local.do("stage")
     folder = Path(staged["folder"])
-    assert staged["digest"] == workload_files.read(local.project).digest
+    assert staged["digest"] == Workload.of(local.project).digest
     assert folder == local.run.shared / "bench" / staged["digest"][:16]
-    assert workload_files.read(folder).digest == staged["digest"]
+    assert Workload.of(folder).digest == staged["digest"]
     (folder / "run").mkdir()
     assert local.do("stage") == staged
     assert (folder / "run").is_dir(), "runs below it are kept"
@@ -330,7 +331,7 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
 def test_what_another_user_put_there_is_not_taken_for_the_workload(
     local: FakeMachines, tmp_path: Path, kind: str
 ) -> None:
-    theirs = local.run.shared / "bench" / workload_files.read(local.project).digest[:16]
+    theirs = local.run.shared / "bench" / Workload.of(local.project).digest[:16]
     theirs.parent.mkdir(parents=True)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

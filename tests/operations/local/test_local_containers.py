@@ -12,7 +12,7 @@ import pytest
 from cli.doctor.finding import Severity
 from cli.local.diagnosis.cluster import containers
 from cli.local.diagnosis.cluster import images as cached_images
-from localcloud import cgroups, images, layers, volumes
+from localcloud import cgroups, images, volumes
 from localcloud.containers import read_isolation
 from node.model import CONTAINER, PROCESS, ClusterDesign, Mount
 from operations.local import containers as container_machines
@@ -58,7 +58,7 @@ def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
 
         def none(_suite: str | None) -> images.Recipe:
-            raise layers.ImageError("apt on this machine has no source of it")
+            raise images.ImageError("apt on this machine has no source of it")
 
         patch.setattr(images, "recipe", none)
         assert "apt on this machine has no source" in said()

@@ -1,8 +1,9 @@
-"""Existing storage is looked up before anything is made: against moto's EC2, EFS and FSx over HTTP."""
+"""What a stack file names is looked up before anything is made: against moto over HTTP."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,33 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws import diagnosis, storage
+from cli.aws import diagnosis, existing
 from cli.aws.provider import AwsProvider
 from cli.doctor.finding import Finding, Severity, fine
 from infra.aws.tags import CLUSTER
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.model import Backup, ClusterDesign, Mount, Network
+from node.model import Access, Backup, ClusterDesign, Image, Mount, Network
 from operations.aws import account as aws_account
+from operations.clouds import ssh_access
 from tests.support import sentences
-from tests.support.aws_account import REGION, Account, account, moto
-from tests.support.aws_mocks import LUSTRE, NFS, aws_design
+from tests.support.aws_account import IMAGE, REGION, Account, account, moto, nobody
+from tests.support.aws_mocks import CONTROLLER, CPU, GPU, LUSTRE, NFS, aws_design
 
-__all__ = ["account", "moto"]
+__all__ = ["account", "moto", "nobody"]
 
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMzQ0vHi4JNTnBq3VlBDTRVNzLSgw5WWE/kFSuPKVeaJ"
 KEYS = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
 OURS = {"Key": CLUSTER, "Value": "c"}
+IMAGED = aws_design(region=REGION, image=Image(id=IMAGE))
+UBUNTU: dict[str, Any] = {
+    "State": "available",
+    "Architecture": "x86_64",
+    "Name": "lab-ubuntu-noble-24.04-amd64-server-20260301",
+    "RootDeviceName": "/dev/sda1",
+    "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 50}}],
+}
+WITH_KEY = aws_design(region=REGION, access=Access("ssh", ("203.0.113.0/24",), "mine"))
 
 
 class Lab:
@@ -68,7 +80,7 @@ class Lab:
 
     def found(self, mount: Mount, **changes: Any) -> list[Finding]:
         design = aws_design(mounts=(mount,), **changes)
-        return list(storage.findings(self.client, design))
+        return list(existing.storage(self.client, design))
 
 
 @pytest.fixture
@@ -76,9 +88,15 @@ def lab(account: Account) -> Lab:
     return Lab(account)
 
 
-def home(kind: str, existing: str, group: str | None = None) -> Mount:
-    by = "controller" if existing.startswith("vol-") else None
-    return Mount("/home", kind, served_by=by, existing=existing, security_group=group, name="home")
+def home(kind: str, identity: str, group: str | None = None) -> Mount:
+    by = "controller" if identity.startswith("vol-") else None
+    return Mount("/home", kind, served_by=by, existing=identity, security_group=group, name="home")
+
+
+def found_by(name: str, design: ClusterDesign) -> list[Finding]:
+    """Return what a check of the doctor finds, by its way from the list of checks."""
+    (check,) = (one for one in diagnosis.checks(design) if one.name == name)
+    return list(check.look())
 
 
 # --- disks --------------------------------------------------------------------------------------------------
@@ -224,7 +242,7 @@ def test_lustre_is_in_the_vpc_with_this_group(
     mount = home("fsx_lustre", made["FileSystemId"], group or lab.group)
     fsx = Fsx(lab, **more)
     design = aws_design(mounts=(mount,), network=lab.network)
-    (only,) = storage.findings(lambda name: fsx if name == "fsx" else lab.client(name), design)
+    (only,) = existing.storage(lambda name: fsx if name == "fsx" else lab.client(name), design)
     assert only.severity is severity
     assert words in only.found
 
@@ -281,14 +299,155 @@ def test_the_bucket_of_backups_is_there_and_in_the_clusters_region(
         s3 = boto3.client("s3", region, endpoint_url=lab.account.url, **KEYS)
         s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
     design = aws_design(mounts=(), backup=Backup(f"s3://{name}/slurm"))
-    (only,) = storage.findings(lab.client, design)
+    (only,) = existing.storage(lab.client, design)
     sentences.finding(only, "storage", severity, "controller.backup.bucket", name)
+
+
+# --- images -------------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_is_not_there_stops(account: Account) -> None:
+    gone = dataclasses.replace(IMAGED, image=Image(id="ami-0123456789abcdef0"))
+    (told,) = found_by(existing.IMAGE, gone)
+    assert (told.severity, told.check) == (Severity.STOPS, "image")
+    sentences.finding(told, "image", Severity.STOPS, REGION, "ami-0123456789abcdef0", "image.id")
+    there = account.ec2.register_image(
+        Name="lab-ubuntu-24.04", RootDeviceName="/dev/sda1", Architecture="x86_64", VirtualizationType="hvm"
+    )["ImageId"]
+    (told,) = found_by(existing.IMAGE, dataclasses.replace(IMAGED, image=Image(id=there)))
+    sentences.finding(told, "image", Severity.FINE, there, "image.id")
+
+
+@pytest.mark.usefixtures("account")
+def test_only_named_images_are_asked_for() -> None:
+    assert found_by(existing.IMAGE, aws_design(region=REGION)) == []
+    placeholder = dataclasses.replace(IMAGED, image=Image(id="PLACEHOLDER_CUSTOM_AMI_ID"))
+    assert found_by(existing.IMAGE, placeholder) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "words"),
+    [
+        ({}, Severity.FINE, "is there, and fits"),
+        ({"State": "pending"}, Severity.STOPS, "is pending"),
+        ({"Architecture": "arm64"}, Severity.STOPS, "for arm64 processors"),
+        ({"Platform": "windows", "Name": "Windows_Server-2022"}, Severity.STOPS, "of Windows"),
+        ({"Name": "amzn2-ami-hvm-2.0.20240131"}, Severity.WARNS, "another distribution than Ubuntu 24.04"),
+        ({"Name": "al2023-ami-2023.6"}, Severity.WARNS, "al2023 is another"),
+        ({"Name": "Deep Learning Base AMI (Ubuntu 22.04)"}, Severity.WARNS, "Ubuntu 22.04 is another"),
+        ({"Name": "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 2026"}, Severity.FINE, "fits"),
+        ({"BlockDeviceMappings": UBUNTU["BlockDeviceMappings"] * 2}, Severity.FINE, "fits"),
+    ],
+)
+def test_what_ec2_says_of_an_image(change: dict[str, Any], severity: Severity, words: str) -> None:
+    (told,) = existing.images(_Ec2({**UBUNTU, **change}), _sized(50))
+    assert (told.severity, words in told.found) == (severity, True), told
+
+
+def test_a_root_disk_that_is_too_small_names_every_machine() -> None:
+    design = _sized(40)
+    own = dataclasses.replace(GPU, image=IMAGE, disk_gib=45)
+    (told,) = existing.images(_Ec2(UBUNTU), dataclasses.replace(design, partitions=(*design.partitions, own)))
+    assert told.severity is Severity.STOPS
+    sentences.finding(told, "image", Severity.STOPS, IMAGE, GPU.name, "image.id")
+
+
+class _Ec2:
+    def __init__(self, image: dict[str, Any]) -> None:
+        self._image = image
+
+    def describe_images(self, ImageIds: list[str]) -> dict[str, Any]:  # noqa: N803  boto3's name
+        return {"Images": [{**self._image, "ImageId": ImageIds[0]}]}
+
+
+def _sized(gib: int) -> ClusterDesign:
+    hosts = tuple(dataclasses.replace(host, disk_gib=gib) for host in IMAGED.hosts)
+    return dataclasses.replace(IMAGED, hosts=hosts, partitions=(dataclasses.replace(CPU, disk_gib=gib),))
+
+
+# --- the key pair -------------------------------------------------------------------------------------------
+
+
+def test_a_key_pair_has_to_be_there_and_in_the_agent(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[str] = []
+    monkeypatch.setattr(ssh_access, "agent_keys", lambda: held)
+    (missing,) = found_by(existing.KEY, WITH_KEY)
+    sentences.finding(missing, "key", Severity.STOPS, REGION, "EC2", "ec2")
+    client = boto3.client("ec2", REGION, endpoint_url=account.url)
+    client.import_key_pair(KeyName="mine", PublicKeyMaterial=f"{ED25519} ann@home".encode())
+    (away,) = found_by(existing.KEY, WITH_KEY)
+    sentences.finding(away, "key", Severity.STOPS, "EC2")
+    held.append(f"{ED25519} another comment")
+    (there,) = found_by(existing.KEY, WITH_KEY)
+    assert there.severity is Severity.FINE
+    assert found_by(existing.KEY, dataclasses.replace(WITH_KEY, access=Access("ssm"))) == [], "none is named"
+
+
+# --- groups and the boundary --------------------------------------------------------------------------------
+
+
+def guarded(lab: Lab, *groups: str, boundary: str | None = None) -> ClusterDesign:
+    """Return a design whose machines have these groups, and whose roles have this boundary."""
+    return aws_design(
+        hosts=(dataclasses.replace(CONTROLLER, security_groups=groups),),
+        partitions=(dataclasses.replace(CPU, security_groups=groups[:1]),),
+        network=Network(vpc=lab.vpc),
+        permissions_boundary=boundary,
+    )
+
+
+def test_a_group_of_the_clusters_vpc_is_fine_and_named_once(lab: Lab) -> None:
+    (only,) = existing.platform(lab.client, guarded(lab, lab.group))
+    assert only.severity is Severity.FINE
+    keys = "controller.security_groups, partitions[0].aws.security_groups"
+    assert only.found == f"{keys}: {lab.group} is g0 of {lab.vpc}"
+
+
+def test_a_group_that_is_not_there_or_of_another_vpc_stops(lab: Lab) -> None:
+    elsewhere = lab.make_group(lab.ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"])
+    missing, other = existing.platform(lab.client, guarded(lab, "sg-0123456789abcdef0", elsewhere))
+    assert (missing.severity, other.severity) == (Severity.STOPS, Severity.STOPS)
+    assert "there is no security group sg-0123456789abcdef0 in eu-west-1" in missing.found
+    assert other.found.endswith(f", not of {lab.vpc}")
+
+
+def test_a_boundary_must_exist(lab: Lab) -> None:
+    allows = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    made = lab.client("iam").create_policy(PolicyName="boundary", PolicyDocument=json.dumps(allows))
+    (there,) = existing.platform(lab.client, guarded(lab, boundary=made["Policy"]["Arn"]))
+    assert there.severity is Severity.FINE
+    (missing,) = existing.platform(lab.client, guarded(lab, boundary=f"{made['Policy']['Arn']}-2"))
+    assert missing.severity is Severity.STOPS
+    assert missing.found.startswith("aws.permissions_boundary: there is no policy arn:aws:iam::")
+
+
+def test_doctor_asks_where_the_stack_file_names_some_and_only_there(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def clients(_region: str, service: str, **_: Any) -> tuple[Any]:
+        asked.append(service)
+        return (lab.client(service),)
+
+    monkeypatch.setattr(aws_account, "clients", clients)
+    monkeypatch.setattr(aws_account, "session", lambda: None)
+
+    def check(design: ClusterDesign) -> list[Severity]:
+        return [found.severity for found in found_by(existing.PLATFORM, design)]
+
+    assert check(aws_design()) == []
+    assert asked == []
+    assert check(guarded(lab, lab.group)) == [Severity.FINE]
+    assert asked == ["ec2"]
 
 
 # --- where they are asked -----------------------------------------------------------------------------------
 
 
-def test_up_says_it_before_anything_is_made(
+def test_up_names_unfit_storage_before_anything_is_made(
     lab: Lab, account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", account.url)
@@ -298,6 +457,25 @@ def test_up_says_it_before_anything_is_made(
     with sentences.raises("change.not-checked", "storage.home.existing") as refused:
         AwsProvider().check_changes(Stack(tmp_path, "t"), design, dict, print, replace=False)
     assert refused.value.exit_code == EXIT_REFUSED
+
+
+def test_up_names_a_missing_group_before_anything_is_made(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", lab.account.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    design = dataclasses.replace(guarded(lab, "sg-0123456789abcdef0"), mounts=(), trains=False)
+    with pytest.raises(UserError, match="nothing was changed") as refused:
+        AwsProvider().check_changes(Stack(tmp_path, "t"), design, dict, print, replace=False)
+    assert refused.value.exit_code == EXIT_REFUSED
+    assert "there is no security group sg-0123456789abcdef0 in eu-west-1" in str(refused.value)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_without_credentials_nobody_is_asked() -> None:
+    assert found_by(existing.IMAGE, IMAGED) == []
+    assert found_by(existing.KEY, WITH_KEY) == []
 
 
 def test_without_credentials_or_without_existing_storage_there_is_nothing_to_say(
