@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ LOST_PHASES = (NodePhase.DOWN, NodePhase.POWERING_DOWN, NodePhase.POWERED_DOWN, 
 """The phases that a node can reach after it stopped answering."""
 STARTED = ("RUNNING", "CONFIGURING", "SUSPENDED")
 """States of jobs that hold nodes and do not end."""
+
+# A dependency as squeue shows it: `afterok:12(failed),afterany:13_4(unfulfilled)`.
+_DEPENDED_ON = re.compile(r":(\d+(?:_(?:\d+|\*))?)")
+_VERDICT = re.compile(r"\([a-z]+\)")
 
 
 class Requeue:
@@ -84,7 +89,22 @@ class Requeue:
                     f"forgotten that it was, and shows it as {job.state}"
                 )
                 self._comment(job.spelling, request.node, request.reason, held=job.is_held)
+                self._renew_dependents(job, jobs)
         self._memory.save()
+
+    def _renew_dependents(self, job: JobState, jobs: Mapping[int, JobState]) -> None:
+        """Let jobs wait for this one again. Slurm has decided that they never start, because it failed."""
+        names = {str(job.id), str(job.spelling), f"{job.array_job}_*"}
+        for other in jobs.values():
+            text = other.dependency or ""
+            if not other.is_pending or names.isdisjoint(_DEPENDED_ON.findall(text)):
+                continue
+            try:
+                self._control.update_job(other.spelling, dependency=_VERDICT.sub("", text))
+            except SlurmDown:
+                raise
+            except SlurmError as error:  # it may have been cancelled in the meantime
+                log(f"job {other.id}: {error}")
 
     def evacuate(self, actions: list[Action], nodes: Mapping[str, NodeState]) -> None:
         """Drain nodes and requeue those of their jobs that may be requeued.

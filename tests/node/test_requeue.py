@@ -111,6 +111,33 @@ def test_a_forgotten_requeue_is_repeated_when_the_run_has_ended(
 
 
 @pytest.mark.parametrize(
+    ("changes", "waits_for", "renewed"),
+    [
+        ({}, "afterok:7(failed),afterany:8(unfulfilled)", "afterok:7,afterany:8"),
+        ({}, "afternotok:5(unfulfilled)?afterok:7+3(failed)", "afternotok:5?afterok:7+3"),
+        ({"array_job": 4, "array_task": "3"}, "afterok:4_3(failed)", "afterok:4_3"),
+        ({"array_job": 4, "array_task": "3"}, "aftercorr:4_*(failed)", "aftercorr:4_*"),
+        ({"array_job": 4, "array_task": "3"}, "afterok:4_2(failed)", None),
+        ({}, "afterok:77(failed),afterok:17(failed),singleton(unfulfilled)", None),
+        ({}, None, None),
+    ],
+)
+def test_jobs_that_wait_for_a_job_wait_for_its_next_run(
+    daemon: Daemon, changes: dict[str, object], waits_for: str | None, renewed: str | None
+) -> None:
+    """Slurm has decided that they never start (DependencyNeverSatisfied), and would not look again."""
+    daemon.evacuate()
+    daemon.shows("FAILED", **changes)
+    daemon.control.queue |= {
+        9: job(9, "PENDING", dependency=waits_for),
+        10: job(10, "CANCELLED", dependency=waits_for),
+    }
+    daemon.asked()
+    found = [call for call in daemon.control.calls if call[0] == "dependency"]
+    assert found == ([("dependency", 9, renewed)] if renewed else [])
+
+
+@pytest.mark.parametrize(
     "after",
     [
         {"state": "CANCELLED"},

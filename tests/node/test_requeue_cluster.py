@@ -106,6 +106,12 @@ def test_requeues_that_slurmctld_forgets_are_repeated_but_not_those_of_cancelled
     failed, completed, cancelled = runs
     for run in runs:
         run.wait_until_running()
+    options = ["--parsable", f"--dependency=afterok:{failed.job}"]
+    number = int(cluster.run("sbatch", *options, "--wrap", "true").stdout)
+
+    def later() -> JobState:
+        return cluster.control.jobs()[number]
+
     # slurmctld is killed with the state that it had saved before the evacuation.
     state, copy = cancelled.saved(), tmp_path / "state"
     shutil.copytree(state, copy)
@@ -123,6 +129,7 @@ def test_requeues_that_slurmctld_forgets_are_repeated_but_not_those_of_cancelled
         run.go.touch()
         # The daemon was lost with slurmctld.
         run.requeue = Requeue(run.control, run.file)
+    cluster.wait("Slurm gives the later job up", lambda: later().reason == "DependencyNeverSatisfied")
     for run in (failed, completed):
         run.pass_until("it waits again", "PENDING")
         seen = run.state()
@@ -133,7 +140,8 @@ def test_requeues_that_slurmctld_forgets_are_repeated_but_not_those_of_cancelled
     seen = cancelled.state()
     assert (seen.state, seen.restarts) == ("CANCELLED", 0)
     failed.runs_again()
-    cluster.control.cancel([failed.job, completed.job])
+    assert (later().state, later().dependency) == ("PENDING", f"afterok:{failed.job}(unfulfilled)")
+    cluster.control.cancel([failed.job, completed.job, number])
 
 
 @pytest.mark.wide

@@ -266,8 +266,16 @@ class SimulatedSlurm(Slurm):
             raise refused
 
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self,
+        job: int | str,
+        *,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+        hold: bool = False,
+        dependency: str | None = None,
     ) -> None:
+        if dependency is not None:
+            raise NotImplementedError(dependency)
         self._disk.due = True
         for one in self._named(job):
             if admin_comment is not None:
