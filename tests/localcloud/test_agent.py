@@ -20,6 +20,7 @@ from node.processes import ProcessId, descendants
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
+from tests.support.wide import wide
 
 
 class Agent:
@@ -118,7 +119,7 @@ def test_a_second_agent_of_the_same_cluster_gives_way(agent: Agent) -> None:
     assert agent.answers()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *wide(signal.SIGINT, signal.SIGHUP), signal.SIGKILL])
 def test_machines_outlive_their_agent(agent: Agent, number: signal.Signals) -> None:
     init = agent.booted("debug-0")
     agent.child.send_signal(number)

@@ -30,6 +30,7 @@ from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
 from tests.support.processes import with_words
+from tests.support.wide import wide
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_a_machine_that_was_started_and_not_written_down_is_not_there_twice(loca
     assert local.process("debug-0").pid in with_environment(MACHINE_VARIABLE, identity)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"machines": [{}]}'])
+@pytest.mark.parametrize("text", ["", *wide("{"), '{"machines": [{}]}'])
 def test_a_damaged_memory_is_said_and_what_runs_is_ended(local: FakeMachines, text: str) -> None:
     machine = node(local)
     kill(local.agent())
