@@ -54,8 +54,10 @@ def by_default(file: str) -> Iterator[str]:
 
 
 def marks_of(value: Any) -> list[pytest.Mark]:
+    """Return the marks of a module, a class or a function, of which a module has decorators."""
     found = getattr(value, "pytestmark", [])
-    return [getattr(mark, "mark", mark) for mark in (found if isinstance(found, list) else [found])]
+    marks = found if isinstance(found, list) else [found]
+    return [one.mark if isinstance(one, pytest.MarkDecorator) else one for one in marks]
 
 
 def has_narrow(parameters: Any) -> bool:
