@@ -17,7 +17,7 @@ from localcloud import volumes
 from tests.support.checkout import until
 from tests.support.cloud_image import layers
 from tests.support.cloud_land import ADDRESSES, need_clouds, opened
-from tests.support.cloud_stack import HEAD, Cluster, design
+from tests.support.cloud_stack import HEAD, UNUSED, Cluster, design
 
 # The first test makes the machines' image where there is none.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.wide]
@@ -72,7 +72,7 @@ def test_jobs_queue_and_nodes_outlive_the_controller(cluster: Cluster) -> None:
     until(lambda: states(cluster, wide, ends) == ["RUNNING"] * 2, 420, "the jobs", 0.5)
     held = cluster.submit("hostname", "--hold", "--output=after")
     after = cluster.submit("hostname", f"--dependency=afterok:{wide}", "--output=later")
-    cluster.sh("scontrol update nodename=compute-4 state=drain reason='by hand'")
+    cluster.sh(f"scontrol update nodename={UNUSED} state=drain reason='by hand'")
     until_saved(cluster, wide, ends, held, after)
     keys = land.report("controller")["host_keys"]
     nodes = {one.host: one.id for one in land.running() if one.host != "controller"}

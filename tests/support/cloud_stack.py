@@ -16,7 +16,7 @@ from tests.support.cloud_land import ADDRESSES, CGROUPS, CONTROLLER, Land
 
 PEOPLE = {"ada": 2001, "bob": 2002}
 """Ordinary users, with the same numbers on every machine."""
-NODES = tuple(f"compute-{number}" for number in range(4))
+NODES = tuple(f"compute-{number}" for number in range(2))
 HEAD = Host("controller", "controller", ("controller",), "m5.large", 50)
 LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
 UNUSED = f"compute-{len(NODES)}"
