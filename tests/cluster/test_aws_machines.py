@@ -92,4 +92,4 @@ class TestAws(CloudMachines):
         assert nodes(cluster)[node][0] == "State=IDLE+CLOUD"
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
-        return {"region": cluster.design.region, "secret": land_of(cluster).secret}
+        return {"region": cluster.design.region or "", "secret": land_of(cluster).secret}

@@ -25,7 +25,7 @@ COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default
 OPEN = Partition("open", "c4.2xlarge", 2, 1000, 1, 1, open_metadata=True)
 """A partition whose jobs may act as their node. Its only node is static, so that it boots beside others."""
 TIMERS = SlurmSettings(
-    suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=1.0
+    suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=2.0
 )
 PEOPLE_HOOK = """\
 #!/bin/sh
