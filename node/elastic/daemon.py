@@ -1,7 +1,8 @@
 """The elastic daemon on the controller: launches and terminates machines for Slurm, and reconciles.
 
-It keeps no state of its own but the ledger: Slurm knows the nodes, the cloud knows the machines, and after a
-restart the next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
+It keeps no state of its own but the ledger and the requeues that Slurm may forget: Slurm knows the nodes, the
+cloud knows the machines, and after a restart the next reconcile pass finds what was under way. Nothing that
+slurmctld waits for calls the cloud.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
+from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
@@ -54,7 +56,8 @@ class Elastic:
         settings: The design, and what is known of this machine.
         control: Slurm's commands.
         driver: The cloud.
-        lib: The folder of the ledger, and of the requests that are left while the daemon is down.
+        lib: The folder of the ledger, of the requeues that Slurm may forget, and of the requests that are
+            left while the daemon is down.
         changed: When `up` last changed the settings or the code, in seconds since the epoch.
     """
 
@@ -80,7 +83,13 @@ class Elastic:
         )
         self.launcher.changed = self.capacity_limiter.wake
         self.reconciler = Reconciler(
-            settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
+            settings.design,
+            control,
+            driver,
+            self.launcher,
+            self._ledger,
+            Requeue(control, lib / "requeues.json"),
+            self.renewal.outdated_nodes,
         )
         self._reconfiguration = Reconfiguration(control, lib)
         self._requeue_cleanup = RequeueCleanup(settings.design, control, self._reconfiguration, lib)

@@ -63,6 +63,7 @@ class Reconciler:
         driver: The cloud.
         launcher: Launches machines.
         ledger: Records how long machines ran.
+        requeue: Requeues jobs whose machines are lost.
         outdated_nodes: Returns the nodes whose lines in slurm.conf are from an earlier stack file
             (`node.slurm.hardware`).
     """
@@ -74,6 +75,7 @@ class Reconciler:
         driver: Driver,
         launcher: Launcher,
         ledger: Ledger,
+        requeue: Requeue,
         outdated_nodes: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._outdated_nodes = outdated_nodes
@@ -84,7 +86,7 @@ class Reconciler:
         self._ledger = ledger
         self._memory = Memory()
         self.seen: list[Machine] = []
-        self._requeue = Requeue(control)
+        self._requeue = requeue
         self._static = design.static_nodes()
         self.interval = design.slurm.reconcile_interval
         self.policy = policy_of(design.slurm)
@@ -206,7 +208,7 @@ class Reconciler:
             return
         if reason.startswith(HEALTH):
             self._launcher.replaces(names, reason.removeprefix(HEALTH))
-        jobs = self._requeue.requeueable_jobs(names) if reason.startswith(PREEMPTED) else {}
+        jobs = self._requeue.requeueable_jobs(names) if reason.startswith(PREEMPTED) else []
         if lost:
             # Slurm cleans the job up only if the node is set DOWN first. Otherwise a job with --exclusive, on
             # a node without GPUs of a cluster that has some, would be held forever as never runnable.

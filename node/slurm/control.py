@@ -194,7 +194,13 @@ class Slurm(Protocol):
         )
 
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self,
+        job: int | str,
+        *,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+        hold: bool = False,
+        dependency: str | None = None,
     ) -> None:
         """Change a job that has not ended.
 
@@ -203,6 +209,7 @@ class Slurm(Protocol):
             admin_comment: The AdminComment that `scontrol show job` shows. An empty text removes it.
             start_now: Whether to remove the delay that a requeue has set.
             hold: Whether to keep the job pending until it is released.
+            dependency: What the job waits for, as `sbatch --dependency` has it.
 
         Raises:
             SlurmError: The job has ended or is unknown.
@@ -235,10 +242,10 @@ class Slurm(Protocol):
         ...
 
     def requeue(self, job: int | str) -> None:
-        """Requeue a job that has started.
+        """Requeue a job that has started, even if it has ended since.
 
         Raises:
-            SlurmError: The job may not be requeued, or has ended.
+            SlurmError: The job may not be requeued, is ending, or ended longer ago than MinJobAge.
         """
         ...
 
@@ -363,13 +370,20 @@ class Control(Slurm):
         _each(partial(self.run, *command) for command in commands)
 
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self,
+        job: int | str,
+        *,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+        hold: bool = False,
+        dependency: str | None = None,
     ) -> None:
         changes = pairs(
             {
                 "AdminComment": admin_comment,
                 "StartTime": "now" if start_now else None,
                 "Priority": "0" if hold else None,
+                "Dependency": dependency,
             }
         )
         if not changes:

@@ -187,6 +187,39 @@ def test_what_slurm_forgot_when_it_was_killed_is_known(journal: Journal, task: C
     assert audit.outcomes(journal) == {"completed, and forgotten by Slurm when it was killed": 1}
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "after", "outcome"),
+    [
+        (
+            "slurmctld",
+            "FAILED",
+            4.0,
+            "queued again by its user, and forgotten by Slurm, as docs/reliability.md says",
+        ),
+        (
+            "head",
+            "FAILED",
+            2.5,
+            "queued again by its user, and forgotten by Slurm, as docs/reliability.md says",
+        ),
+        ("slurmctld", "FAILED", 1.0, "lost"),
+        ("slurmctld", "FAILED", 12.0, "lost"),
+        ("slurmctld", "PENDING", 4.0, "lost"),
+        ("elastic", "FAILED", 4.0, "lost"),
+    ],
+)
+def test_only_a_requeue_of_its_user_may_be_forgotten(
+    journal: Journal, task: Callable[..., Task], kind: str, state: str, after: float, outcome: str
+) -> None:
+    """The elastic daemon repeats its own, so a job on a machine that is taken back is lost without that."""
+    made = task(state, ("start", 0), ("term", 3))
+    fault(journal, "preempt", 2, "debug-1")
+    fault(journal, kind, after)
+    assert audit.outcomes(journal) == {"lost": 1}
+    made.requeued.append((BEGAN + 2, BEGAN + 3))
+    assert audit.outcomes(journal) == {outcome: 1}
+
+
 def test_machines_and_nodes(journal: Journal) -> None:
     audit.machines_now(journal, [{"node": "debug-0"}, {"node": "debug-1"}], 2)
     assert journal.findings == []

@@ -191,6 +191,12 @@ class SlurmCluster:
         self._spawn("slurmctld", f"{self._sbin}/slurmctld", "-D")
         self._wait_for(self.control.ping, "slurmctld")
 
+    def kill_controller(self) -> None:
+        """Kills slurmctld with SIGKILL, so that it saves nothing any more."""
+        process = self._processes.pop("slurmctld")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
     def start_node(self, node: str) -> None:
         (Path(self.folders.spool) / node).mkdir(exist_ok=True)
         # Without -b the boot time would be the machine's, which is older than the request.

@@ -437,6 +437,7 @@ def test_commands(spy: Path) -> None:
     control.power_up(["n1"])
     control.update_job(7, admin_comment="why")
     control.update_job(7, start_now=True)
+    control.update_job(7, dependency="afterok:6")
     control.requeue(7)
     control.cancel([7, 8])
     control.reconfigure()
@@ -447,6 +448,7 @@ def test_commands(spy: Path) -> None:
         "[update][NodeName=n1][State=POWER_UP]",
         "[update][JobId=7][AdminComment=why]",
         "[update][JobId=7][StartTime=now]",
+        "[update][JobId=7][Dependency=afterok:6]",
         "[requeue][7]",
         "[--quiet][7][8]",
         "[reconfigure]",

@@ -149,6 +149,18 @@ class Histories(RuleBasedStateMachine):
         self.world.step(seconds)
         self.world.slurm.start(lost)
 
+    @precondition(lambda self: self.world.slurm.alive and self.world.cloud.living())
+    @rule(index=INDEX, notice=st.integers(1, 90), seconds=st.integers(1, 30))
+    def slurmctld_is_killed_before_it_has_saved_an_evacuation(
+        self, index: int, notice: int, seconds: int
+    ) -> None:
+        slurm, living = self.world.slurm, self.world.cloud.living()
+        living[index % len(living)].taken_at = self.world.clock.now + notice
+        self.world.until(lambda: any(job.state == "COMPLETING" for job in slurm.queue.values()), 4)
+        slurm.kill(requeues=True)
+        self.world.step(seconds)
+        slurm.start()
+
     @precondition(lambda self: self.world.design.budget.max_hours is None)
     @rule(hours=st.sampled_from([-1, 1]))
     def the_clock_is_set(self, hours: int) -> None:

@@ -159,7 +159,13 @@ class FakeControl(Slurm):
             self.state[name] = dataclasses.replace(self.state[name], flags=flags, reason=why)
 
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self,
+        job: int | str,
+        *,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+        hold: bool = False,
+        dependency: str | None = None,
     ) -> None:
         self._see_job()
         if admin_comment is not None:
@@ -168,6 +174,8 @@ class FakeControl(Slurm):
             self.calls.append(("start", job))
         if hold:
             self.calls.append(("hold", job))
+        if dependency is not None:
+            self.calls.append(("dependency", job, dependency))
 
     def save_nodes(self, node: NodeState) -> None:
         self.saves.append(node.name)

@@ -27,6 +27,7 @@ class Job:
         work: Seconds that its script takes.
         machines: Node -> the machine on which its processes run.
         left: Seconds of its work that were left when it was suspended.
+        dies_at: When its script ends because of SIGTERM, although slurmctld does not know of the signal.
         held: Why it may not start, whatever is free. A suspended job is held as well.
         array: The array's id.
         tasks: Indices; only tasks that have not begun have several.
@@ -44,6 +45,7 @@ class Job:
     left: float = 0.0
     began: float | None = None
     ends_at: float = 0.0
+    dies_at: float | None = None
     eligible_at: float = 0.0
     restarts: int = 0
     comment: str | None = None
@@ -83,13 +85,17 @@ class Jobs:
         of.tasks = tuple(task for task in of.tasks if task != index)
         return self.add(replace(of, tasks=(index,), machines={}))
 
-    def named(self, spelling: int | str) -> list[Job]:
+    def named(self, spelling: int | str, *, ended: bool = False) -> list[Job]:
         """Return what a command means by `12`, `12_3` or `12_[3-9]`. An array's id means all of its tasks.
+
+        Args:
+            spelling: The job's name.
+            ended: Whether the command is for jobs that have ended, too.
 
         Raises:
             SlurmError: There is no such job, or it has ended.
         """
-        found = [job for job in self._named(str(spelling)) if job.state not in OVER]
+        found = [job for job in self._named(str(spelling)) if ended or job.state not in OVER]
         if not found:
             raise SlurmError(["scontrol"], 1, "Job/step already completing or completed")
         return found

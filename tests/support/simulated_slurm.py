@@ -18,7 +18,7 @@ from node.slurm.states import JobState, NodeState
 from tests.support import simulated_jobs
 from tests.support.doubles import job as job_state
 from tests.support.simulated_disk import Disk
-from tests.support.simulated_jobs import HELD_BY_ADMIN, HELD_BY_USER, HOLDING, UNSTARTED, Job, Jobs
+from tests.support.simulated_jobs import HELD_BY_ADMIN, HELD_BY_USER, HOLDING, OVER, UNSTARTED, Job, Jobs
 
 REQUEUE_PAUSE = 31.0
 """cred_expire + 1."""
@@ -28,7 +28,8 @@ DOWN_AFTER = 13.0
 """Seconds from the first ping without an answer to DOWN."""
 REGISTER_SECONDS = 4.0
 """Seconds from the controller's start until it has heard its nodes."""
-END_LIMIT = 10_000.0
+END_LIMIT = 1e9
+"""A time at which no simulated history arrives."""
 
 
 @dataclass
@@ -152,10 +153,18 @@ class SimulatedSlurm(Slurm):
         """Stop as requested, with its state saved."""
         self.alive = False
 
-    def kill(self) -> None:
-        """Lose what was not saved. Only what a boot may have changed since is modelled."""
+    def kill(self, *, requeues: bool = False) -> None:
+        """Lose what was not saved. Only what a boot may have changed since is modelled, and requeues.
+
+        Args:
+            requeues: Whether it had not saved yet that jobs are requeued which are still ending. It then
+                takes them for running ones, but their scripts have got SIGTERM.
+        """
         self.alive = False
         self._disk.restore(self.members.values(), self.queue.values())
+        for one in self.queue.values():
+            if requeues and one.state == "COMPLETING":
+                one.state, one.dies_at, one.ends_at, one.comment = "RUNNING", one.ends_at, END_LIMIT, None
 
     def start(self, lost: bool = False) -> None:
         """Start the controller.
@@ -257,8 +266,16 @@ class SimulatedSlurm(Slurm):
             raise refused
 
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self,
+        job: int | str,
+        *,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+        hold: bool = False,
+        dependency: str | None = None,
     ) -> None:
+        if dependency is not None:
+            raise NotImplementedError(dependency)
         self._disk.due = True
         for one in self._named(job):
             if admin_comment is not None:
@@ -277,7 +294,8 @@ class SimulatedSlurm(Slurm):
         self._disk.due = True
 
     def requeue(self, job: int | str) -> None:
-        for one in self._named(job):
+        self._answer()
+        for one in self._jobs.named(job, ended=True):
             if not one.requeue:
                 raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
             self._send_back(one, kill_wait=3.0)
@@ -445,6 +463,9 @@ class SimulatedSlurm(Slurm):
             one.state, one.began, one.ends_at = "RUNNING", now, now + one.work
             if found[one.nodes[0]] is None:
                 self._undelivered.append((now + LAUNCH_SECONDS, one, one.restarts))
+        elif one.dies_at is not None and one.state in ("RUNNING", "SUSPENDED") and now >= one.dies_at:
+            if self._runs(one, one.nodes[0]):
+                self._end(one, "FAILED")
         elif one.state == "RUNNING" and now >= one.ends_at:
             if all(self._runs(one, n) for n in one.nodes):
                 self._end(one, "COMPLETED")
@@ -465,18 +486,18 @@ class SimulatedSlurm(Slurm):
     def _send_back(self, one: Job, kill_wait: float) -> None:
         if one.state in ("RUNNING", "SUSPENDED") and kill_wait:
             one.state, one.ends_at = "COMPLETING", self._clock() + kill_wait
-        elif one.state in (*HOLDING, "SUSPENDED"):
+        elif one.state in (*HOLDING, *OVER, "SUSPENDED"):
             self._pend(one)
 
     def _pend(self, one: Job) -> None:
         self._disk.due = True
-        one.state, one.nodes, one.machines = "PENDING", (), {}
+        one.state, one.nodes, one.machines, one.dies_at = "PENDING", (), {}, None
         one.restarts += 1
         one.eligible_at = self._clock() + REQUEUE_PAUSE
 
     def _end(self, one: Job, state: str) -> None:
         self._disk.due = True
-        one.state, one.nodes, one.machines = state, (), {}
+        one.state, one.nodes, one.machines, one.dies_at = state, (), {}, None
 
     def _state(self, node: Node) -> NodeState:
         held = bool(self.jobs_on(node.name))

@@ -324,7 +324,8 @@ class World:
     def unrest(self) -> list[str]:
         """Return what differs from a cluster that has had nothing to do for a while."""
         static = self.design.static_nodes()
-        jobs = [j for j in self.slurm.queue.values() if j.state not in OVER]
+        # No script fails by itself.
+        jobs = [j for j in self.slurm.queue.values() if j.state not in OVER or j.state == "FAILED"]
         found = [f"job {j.id} is {j.state}" for j in jobs if not self._waits_for_money(j)]
         for node in self.slurm.members.values():
             wanted = "up" if node.name in static else "down"

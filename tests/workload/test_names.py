@@ -40,6 +40,8 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
         made.close()
 
 
+# By default tests/cluster/test_names_served.py shows that jobs find their nodes by name.
+@pytest.mark.wide
 @pytest.mark.tensorflow
 @pytest.mark.timeout(SECONDS)
 def test_tensorflows_own_resolver_of_slurm_clusters(machines: NamedMachines, tmp_path: Path) -> None:

@@ -176,7 +176,11 @@ def drain(control: Slurm, node: str, reason: str) -> bool:
 
 
 def evacuate(settings: Settings, control: Slurm, node: str, at: float) -> None:
-    """Drain the node and requeues its jobs, then writes the report. An error of the first is printed only.
+    """Drain the node and requeue its jobs, then write the report. An error of the first is printed only.
+
+    This process ends with the machine, so it repeats nothing that a killed slurmctld has forgotten. The
+    controller does so once it has the notice: it requeues each job that runs on the node then, and remembers
+    that. What remains is a job that this requeue has ended before slurmctld comes back.
 
     Args:
         at: The time of the machine's end, in seconds since the epoch.

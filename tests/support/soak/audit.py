@@ -54,12 +54,20 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return "cancelled"
     if task.state == "PENDING" and task.reason == "BadConstraints" and _began_on_a_dead_node(journal, task):
         return "kept by Slurm as BadConstraints, as docs/reliability.md says"
+    if task.state == "FAILED" and _requeue_forgotten(journal, task):
+        return "queued again by its user, and forgotten by Slurm, as docs/reliability.md says"
     if not task.over or task.requeue:
         return None
     if not runs:
         return "--no-requeue, and its nodes never came"
     died = _unheard(journal, runs[-1]) if finished else why_ended(journal, task, runs[-1])
     return "--no-requeue, and its machine died" if died else None
+
+
+def _requeue_forgotten(journal: Journal, task: Task) -> bool:
+    """Return whether slurmctld may not have saved a requeue by a user, of which nobody else knows."""
+    kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
+    return any(began <= at <= ended + SAVING_SECONDS for at in kills for began, ended in task.requeued)
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
