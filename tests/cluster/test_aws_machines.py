@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tests.cluster.cloud_machines import NO_POD, POD, CloudMachines, nodes
-from tests.support.aws_land import REGION, AwsLand
 from tests.support.checkout import until
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
+
+if TYPE_CHECKING:
+    from tests.support.aws_land import AwsLand
 
 # The first test makes the machines' image where there is none.
 pytestmark = pytest.mark.timeout(1500)
@@ -20,10 +23,18 @@ pytestmark = pytest.mark.timeout(1500)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_clouds()
+    # Late, because every worker that collects the tests imports this file, and moto takes it a second.
+    from tests.support.aws_land import REGION, AwsLand
+
     plan = design("aws", REGION, "efs")
     folder = tmp_path_factory.mktemp("aws")
     with opened(AwsLand(folder / "l", plan)) as land:
         yield Cluster(land, plan, folder / "project")
+
+
+def land_of(cluster: Cluster) -> AwsLand:
+    """Return the simulated cloud with what only AWS has."""
+    return cast("AwsLand", cluster.land)
 
 
 TOKEN = """
@@ -47,7 +58,7 @@ except OSError as error:
 
 def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
     """A container with a network of its own, as Docker makes it, is one network hop further."""
-    assert isinstance(cluster.land, AwsLand)
+    land = land_of(cluster)
 
     def gets(prefix: str, wanted: list[str]) -> None:
         """Wait for the statuses of a question without a token and of one for a token.
@@ -65,11 +76,11 @@ def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
         # As on a machine with open_metadata: this machine's own rules would refuse the container before.
         cluster.sh("nft flush chain inet slurm_stacks_metadata refuse_containers")
         gets("ip netns exec pod", ["401", "TimeoutError"])
-        cluster.land.hops = 2
+        land.hops = 2
         # It was the limit, and nothing else.
         gets("ip netns exec pod", ["401", "16"])
     finally:
-        cluster.land.hops = 1
+        land.hops = 1
         cluster.sh(f"{NO_POD}; nft -f /etc/slurm-stacks/metadata.nft")
 
 
@@ -81,5 +92,4 @@ class TestAws(CloudMachines):
         assert nodes(cluster)[node][0] == "State=IDLE+CLOUD"
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
-        assert isinstance(cluster.land, AwsLand)
-        return {"region": REGION, "secret": cluster.land.secret}
+        return {"region": cluster.design.region or "", "secret": land_of(cluster).secret}

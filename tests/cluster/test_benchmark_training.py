@@ -75,6 +75,8 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert checkout.execute("squeue", "--noheader") == ""
 
 
+# By default test_program_cluster.py shows the same of a program of the user.
+@pytest.mark.wide
 def test_a_training_that_fails_is_shown_and_submitted_anew(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK.format(nodes=1))
     broken = checkout.folder / "workload" / "train.py"

@@ -14,12 +14,10 @@ import pytest
 
 from cli.clouds import heads
 from localcloud import volumes
-from tests.support.aws_land import REGION, AwsLand
 from tests.support.checkout import until
 from tests.support.cloud_image import layers
 from tests.support.cloud_land import ADDRESSES, need_clouds, opened
-from tests.support.cloud_stack import HEAD, Cluster, design
-from tests.support.google_land import GoogleLand
+from tests.support.cloud_stack import HEAD, UNUSED, Cluster, design
 
 # The first test makes the machines' image where there is none.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.wide]
@@ -35,12 +33,17 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if why := volumes.unavailable():
         pytest.skip(f"a disk of a machine is a loop device: {why}")
     folder = tmp_path_factory.mktemp(request.param)
+    # Late, because every worker that collects the tests imports this file, and the SDKs take it two seconds.
     if request.param == "aws":
+        from tests.support.aws_land import REGION, AwsLand
+
         plan = design("aws", REGION, "efs", kept=True)
         land: Any = AwsLand(folder / "l", plan)
     else:
         if not (layers()[0] / "usr/bin/google_guest_agent").exists():
             pytest.skip("this distribution has no google-guest-agent, which sets up OS Login")
+        from tests.support.google_land import GoogleLand
+
         plan = design("gcp", "europe-west4", "filestore", kept=True)
         land = GoogleLand(folder / "l", plan)
     with opened(land):
@@ -69,7 +72,7 @@ def test_jobs_queue_and_nodes_outlive_the_controller(cluster: Cluster) -> None:
     until(lambda: states(cluster, wide, ends) == ["RUNNING"] * 2, 420, "the jobs", 0.5)
     held = cluster.submit("hostname", "--hold", "--output=after")
     after = cluster.submit("hostname", f"--dependency=afterok:{wide}", "--output=later")
-    cluster.sh("scontrol update nodename=compute-4 state=drain reason='by hand'")
+    cluster.sh(f"scontrol update nodename={UNUSED} state=drain reason='by hand'")
     until_saved(cluster, wide, ends, held, after)
     keys = land.report("controller")["host_keys"]
     nodes = {one.host: one.id for one in land.running() if one.host != "controller"}

@@ -43,16 +43,19 @@ STACK = """
         login: {count: 1}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {max: 4}, default: true}
-        slurm: {suspend_time: 4, accounting: true}
-      slurm-stacks:benchmark: {nodes: 2, epochs: 2, data: synthetic, profile: sync}
+        slurm: {suspend_time: 12, accounting: true}
+      slurm-stacks:benchmark: BENCHMARK
 """
+# By default test_containers_cluster.py has `up` run a benchmark on two nodes.
+PLAIN = STACK.replace("BENCHMARK", "{enabled: false}")
+TRAINS = STACK.replace("BENCHMARK", "{nodes: 2, epochs: 2, data: synthetic, profile: sync}")
 GREEDY = "x = bytearray(300 * 1024 * 1024)"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    cluster_image(STACK)
-    checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", STACK)
+    cluster_image(PLAIN)
+    checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", PLAIN)
     quick_benchmark(checkout)
     # The checkout has a cache of its own; the machines' image is taken from this machine's cache.
     (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
@@ -371,7 +374,9 @@ def test_a_node_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout)
 
 @pytest.mark.wide
 def test_a_sweep_and_its_report(cluster: Checkout, tmp_path: Path) -> None:
-    """`up` has run the benchmark on two nodes; the page has that, and the run on one."""
+    """`up` runs the benchmark on two nodes; the page has that, and the run on one."""
+    cluster.write_stack(TRAINS)
+    cluster.cluster("up", check=True)
     page, table = cluster.cluster("run", "--nodes", "1", check=True).stdout.splitlines()[-2:]
     assert "<html" in Path(page).read_text()[:500]
     runs = Path(table).read_text().splitlines()
@@ -383,7 +388,8 @@ def test_a_sweep_and_its_report(cluster: Checkout, tmp_path: Path) -> None:
 def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:
     run = RunDirectory(cluster.run_directory)
     # A node that is up keeps the size of its disk.
-    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
+    off = ("sinfo", "--noheader", "--Node", "--nodes=debug-3", "--format=%T")
+    until(lambda: cluster.execute(*off).strip() == "idle~", 120, "a node that is off")
     plan = BootPlan.read(run.path)
     dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)
     try:

@@ -26,6 +26,14 @@ def only_plans(block: Block) -> bool:
     return all(re.match(r"\./cluster plan --stack (aws|gcp)", command) for command in block.commands)
 
 
+def is_wide(block: Block) -> bool:
+    """Return whether other tests run a block's commands by default.
+
+    By default the pictures show `./cluster up` and `./cluster down`, of a whole cluster for each run.
+    """
+    return only_plans(block) or set(block.commands) <= {"./cluster up", "./cluster down"}
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """The project with its own stack files and a training of a second."""
@@ -69,7 +77,7 @@ def test_the_pictures_show_what_the_commands_print(clone: Checkout, monkeypatch:
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(block, id=block.where, marks=[pytest.mark.wide] if only_plans(block) else [])
+        pytest.param(block, id=block.where, marks=[pytest.mark.wide] if is_wide(block) else [])
         for block in RUNNABLE
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,7 +14,9 @@ from node.elastic.drivers.ec2.names import NODES, node_of
 from node.model import Partition
 from tests.cluster.cloud_cluster import CloudCluster
 from tests.support.checkout import until
-from tests.support.fake_ec2 import CREDENTIALS, FakeEc2, fake_ec2
+
+if TYPE_CHECKING:
+    from tests.support.fake_ec2 import FakeEc2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, 6, default=True, price_hour=0.4)
 
@@ -30,6 +33,8 @@ class Ec2Cluster(CloudCluster):
         return [sys.executable, *programs.daemon_service(self.settings, file).argv[1:]]
 
     def environment(self) -> dict[str, str]:
+        from tests.support.fake_ec2 import CREDENTIALS
+
         credentials = {key.upper(): value for key, value in CREDENTIALS.items()}
         cloud = {"AWS_ENDPOINT_URL": self.fake.url, "AWS_EC2_METADATA_DISABLED": "true"}
         return {**super().environment(), **credentials, **cloud}
@@ -44,6 +49,9 @@ class Ec2Cluster(CloudCluster):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Ec2Cluster]:
+    # Late, because every worker that collects the tests imports this file, and moto takes it a second.
+    from tests.support.fake_ec2 import fake_ec2
+
     with fake_ec2() as fake:
         s3 = fake.s3()
         s3.create_bucket(Bucket="t-bucket", CreateBucketConfiguration={"LocationConstraint": fake.region})

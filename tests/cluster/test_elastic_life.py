@@ -124,6 +124,8 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
     assert "ClusterName" in cluster.execute("scontrol", "show", "config")
 
 
+# By default test_container_cluster.py runs the same script where users log in, on machines that boot.
+@pytest.mark.wide
 def test_the_published_script_runs_as_the_page_says(cluster: Checkout, tmp_path: Path) -> None:
     published_script.check(cluster, lambda number: job_state(cluster, number), {"HOME": str(tmp_path)})
 

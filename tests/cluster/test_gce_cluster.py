@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.cloud import compute_v1 as gce
 
 from node.elastic import programs
 from node.elastic.drivers.gce.names import node_of
 from node.model import Partition
 from tests.cluster.cloud_cluster import CloudCluster
 from tests.support.checkout import until
-from tests.support.fake_gce import FakeGce, fake_gce
+
+if TYPE_CHECKING:
+    from tests.support.fake_gce import FakeGce
 
 COMPUTE = Partition("compute", "n1-standard-8", 2, 1000, 0, 6, default=True, price_hour=0.4)
 ELSEWHERE = """
@@ -51,6 +52,9 @@ class GceCluster(CloudCluster):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[GceCluster]:
+    # Late, because every worker that collects the tests imports this file, and the SDK takes it a second.
+    from tests.support.fake_gce import fake_gce
+
     with fake_gce() as fake, GceCluster(fake) as made:
         yield made
 
@@ -90,6 +94,8 @@ def test_a_job_of_four_nodes_runs_on_instances_that_are_deleted_after_it(
 def test_a_machine_that_is_preempted_gives_its_job_another(
     cluster: GceCluster, tmp_path: Path, ends: str
 ) -> None:
+    from google.cloud import compute_v1 as gce
+
     starts = tmp_path / "starts"
     job = cluster.starts_once(starts)
     with cluster.fake.lock:

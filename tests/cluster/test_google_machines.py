@@ -15,7 +15,6 @@ from tests.support.cloud_image import layers
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import UNUSED, Cluster, design
 from tests.support.fake_metadata import SECRET
-from tests.support.google_land import GoogleLand
 
 # The first test makes the machines' image where there is none.
 pytestmark = pytest.mark.timeout(1500)
@@ -26,6 +25,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_clouds()
     if not (layers()[0] / "usr/bin/google_guest_agent").exists():
         pytest.skip("this distribution has no google-guest-agent, which sets up OS Login")
+    # Late, because every worker that collects the tests imports this file, and the SDK takes it a second.
+    from tests.support.google_land import GoogleLand
+
     plan = design("gcp", "europe-west4", "filestore")
     folder = tmp_path_factory.mktemp("gcp")
     with opened(GoogleLand(folder / "l", plan)) as land:

@@ -136,7 +136,7 @@ def _saved(cluster: Checkout) -> float:
 
 
 def _answers(cluster: Checkout) -> bool:
-    return "UP" in cluster.cluster("exec", "--", "scontrol", "ping").stdout
+    return "is UP" in cluster.execute("scontrol", "ping", check=False)
 
 
 def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: Checkout) -> None:

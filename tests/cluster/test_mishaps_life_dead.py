@@ -62,13 +62,18 @@ def checkout(make_checkout: Callable[..., Checkout]) -> Checkout:
     ("mishap", "word"),
     [
         pytest.param(signalled(signal.SIGKILL, SLURMCTLD, MUNGED, ELASTIC), "", marks=pytest.mark.wide),
-        (kill_all, "its machines end with it"),
+        # By default the next test ends with the same.
+        pytest.param(kill_all, "its machines end with it", marks=pytest.mark.wide),
         pytest.param(half_deleted, "", marks=pytest.mark.wide),
     ],
     ids=["daemons killed", "all killed", "half deleted"],
 )
 def test_down_comes_to_its_end(checkout: Checkout, mishap: Callable[[Checkout], None], word: str) -> None:
     mishap(checkout)
+    goes_down(checkout, word)
+
+
+def goes_down(checkout: Checkout, word: str) -> None:
     # `down` takes a limited time: the daemons' grace is some seconds.
     down = checkout.cluster("down", timeout=120)
     assert down.returncode == 0, down.stderr
@@ -78,7 +83,7 @@ def test_down_comes_to_its_end(checkout: Checkout, mishap: Callable[[Checkout], 
     assert not checkout.run_directory.exists()
 
 
-def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None:
+def test_up_starts_what_has_died_and_keeps_the_queue_and_down_ends_what_is_dead(checkout: Checkout) -> None:
     checkout.execute("sbatch", "--hold", "--output=/dev/null", "--wrap", "true")
     until_saved(checkout)
     queue = checkout.execute("squeue", "--noheader", "--format=%i")
@@ -102,6 +107,8 @@ def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None
     assert up.returncode == 1
     assert f"{checkout.run_directory}/bucket/current.json" in up.stderr
     assert "`./cluster down --stack test` and then `./cluster up --stack test`" in up.stderr
+    kill_all(checkout)
+    goes_down(checkout, "its machines end with it")
 
 
 @pytest.mark.wide

@@ -57,7 +57,9 @@ ASK = "import json, socket, sys; print(json.dumps([socket.gethostbyname(n) for n
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    with running(tmp_path_factory.mktemp("cluster") / "a checkout", SMALL) as checkout:
+    # Nodes stay for the next test: a boot costs as much CPU as all the test does.
+    stack = SMALL.replace("suspend_time: 4", "suspend_time: 120")
+    with running(tmp_path_factory.mktemp("cluster") / "a checkout", stack) as checkout:
         yield checkout
 
 

@@ -139,6 +139,9 @@ def test_logs_finds_a_jobs_output_in_its_nodes_tmp(cluster: Checkout, host: Path
     until(lambda: not folder.exists(), 60, "the end of the lost machine's files")
     shown = cluster.cluster("logs", job, check=True).stdout
     assert f"(not there: it was in the /tmp of {found[2]}, which ended with that machine)" in shown
+    # Slurm would try the next test's job on the dead machine first, and repeat it only after half a minute.
+    node = ("sinfo", "--noheader", f"--nodes={found[2]}", "--Node", "--format=%T")
+    until(lambda: cluster.ask(*node).strip() == "idle~", 120, "a node that is off")
 
 
 def test_a_job_from_a_folder_that_only_the_login_machine_has_is_explained(

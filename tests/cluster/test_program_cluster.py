@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +93,13 @@ def kept(checkout: Checkout) -> list[dict[str, Any]]:
     return checkout.results()
 
 
+def job_of(failed: subprocess.CompletedProcess[str]) -> int:
+    """Return the number of the job that `up` says has failed."""
+    assert failed.returncode == 1
+    (found,) = set(re.findall(r"job (\d+) ended \(FAILED", failed.stderr))
+    return int(found)
+
+
 @pytest.mark.timeout(600)
 def test_tasks_on_two_nodes_meet_and_their_words_are_the_result(
     make_checkout: Callable[..., Checkout],
@@ -144,6 +153,11 @@ def test_tasks_on_two_nodes_meet_and_their_words_are_the_result(
     checkout.write_stack(STACK.format(benchmark="{nodes: 2, script: code/fail.py}", machine="local.medium"))
     failed = checkout.cluster("up")
     assert "code/fail.py, exit status 5, after " in failed.stderr
+    assert "Traceback" not in failed.stderr
+    # Nothing changed, so no resource runs. But the user wants a result, so the run is tried again.
+    again = checkout.cluster("up")
+    assert job_of(again) == job_of(failed) + 1
+    assert len(kept(checkout)) == 3, "no result of either"
 
 
 @pytest.mark.wide

@@ -12,7 +12,6 @@ import pytest
 from tests.cluster.test_ec2_cluster import COMPUTE, Ec2Cluster
 from tests.node.slurm_cluster import needs_slurm
 from tests.support.checkout import until
-from tests.support.fake_ec2 import fake_ec2
 
 pytestmark = [needs_slurm, pytest.mark.timeout(600)]
 STEP = "srun sh -c 'echo $SLURMD_NODENAME'"
@@ -23,6 +22,9 @@ def completed(cluster: Ec2Cluster, job: str) -> bool:
 
 
 def test_slurm_learns_where_machines_run_and_a_running_job_goes_on(tmp_path: Path) -> None:
+    # Late, because every worker that collects the tests imports this file, and moto takes it a second.
+    from tests.support.fake_ec2 import fake_ec2
+
     with fake_ec2() as fake, contextlib.ExitStack() as ends:
         s3 = fake.s3()
         s3.create_bucket(Bucket="t-bucket", CreateBucketConfiguration={"LocationConstraint": fake.region})

@@ -10,15 +10,19 @@ import pytest
 
 WIDE = "wide"
 FIRST = (
-    "tests/bench/", "tests/cluster/test_container_cluster.py", "tests/cluster/test_faults.py",
-    "tests/cluster/test_elastic_life.py", "tests/cluster/test_accounting.py",
-    "tests/cluster/test_diagnosis.py", "tests/cluster/test_aws_machines.py",
-    "tests/cluster/test_live_changes.py", "tests/cluster/test_benchmark_training.py",
-    "tests/cluster/test_lost_machines.py", "tests/cluster/test_mishaps_life_terminal.py",
-    "tests/cluster/test_google_machines.py", "tests/cluster/test_documented_commands.py",
-    "tests/cluster/test_sweep.py", "tests/cluster/test_soak.py", "tests/cluster/test_consumer_job.py",
-    "tests/cluster/", "tests/engine/", "tests/remote/", "tests/localcloud/", "tests/node/",
-    "tests/operations/", "tests/cli/",
+    "tests/bench/", "tests/cluster/test_faults.py", "tests/cluster/test_aws_machines.py",
+    "tests/cluster/test_container_cluster.py", "tests/cluster/test_lost_machines.py",
+    "tests/cluster/test_interruptions.py", "tests/cluster/test_live_changes.py",
+    "tests/cluster/test_documented_commands.py", "tests/cluster/test_elastic_life.py",
+    "tests/cluster/test_containers_cluster.py", "tests/cluster/test_soak.py",
+    "tests/cluster/test_taken_while_ending.py", "tests/cluster/test_health_cluster.py",
+    "tests/cluster/test_google_machines.py", "tests/cluster/test_benchmark_training.py",
+    "tests/cluster/test_gce_cluster.py", "tests/cluster/test_ec2_cluster.py",
+    "tests/cluster/test_own_tmp.py", "tests/cluster/test_diagnosis.py",
+    "tests/cluster/test_accounting.py", "tests/cluster/test_nodes_by_name.py",
+    "tests/cluster/test_sweep.py", "tests/cluster/test_capacity_drains_cluster.py",
+    "tests/cluster/test_consumer_job.py", "tests/cluster/", "tests/engine/",
+    "tests/remote/", "tests/localcloud/", "tests/node/", "tests/operations/", "tests/cli/",
 )  # fmt: skip
 """The longest files, the longest first, then the folders whose tests wait for real programs.
 

@@ -56,6 +56,8 @@ OWNER = "cloud-test"
 BOOT_SECONDS = 420.0
 OFF_SECONDS = 20.0
 VOLUME_GIB = 1
+LOOK_SECONDS = 0.5
+"""How often the simulated cloud is asked which machines run. moto takes a while for each answer."""
 UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
 # A container has no firmware, and cloud-init does not read any if it notices that it is in one.
 HARDWARE = """\
@@ -245,7 +247,7 @@ class Land:
         self.machine(host).kill()
 
     def _follow(self) -> None:
-        while not self._over.wait(0.2):
+        while not self._over.wait(LOOK_SECONDS):
             try:
                 wanted = {one.id: one for one in self.running()}
             except Exception as error:

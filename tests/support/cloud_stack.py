@@ -16,7 +16,7 @@ from tests.support.cloud_land import ADDRESSES, CGROUPS, CONTROLLER, Land
 
 PEOPLE = {"ada": 2001, "bob": 2002}
 """Ordinary users, with the same numbers on every machine."""
-NODES = tuple(f"compute-{number}" for number in range(4))
+NODES = tuple(f"compute-{number}" for number in range(2))
 HEAD = Host("controller", "controller", ("controller",), "m5.large", 50)
 LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
 UNUSED = f"compute-{len(NODES)}"
@@ -25,7 +25,7 @@ COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default
 OPEN = Partition("open", "c4.2xlarge", 2, 1000, 1, 1, open_metadata=True)
 """A partition whose jobs may act as their node. Its only node is static, so that it boots beside others."""
 TIMERS = SlurmSettings(
-    suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=1.0
+    suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=2.0
 )
 PEOPLE_HOOK = """\
 #!/bin/sh
