@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 20.0
 """Seconds that commands have to clean up after the first signal, before SIGTERM and then SIGKILL."""
 WAKE_BYTES = 4096
+REPEAT_SECONDS = 0.02
+"""After how many seconds a signal comes again whose exception Python has ignored."""
 
 
 @contextlib.contextmanager
@@ -110,8 +113,35 @@ def as_keyboard_interrupt() -> Iterator[None]:
         # could be lost, and the others would wait for ever.
         signal.raise_signal(signal.SIGINT)
 
-    with handled(handle):
+    with handled(handle), _repeated_if_ignored():
         # asyncio replaces only Python's own handler of SIGINT.
         if signal.getsignal(signal.SIGINT) is handle:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
+
+
+@contextlib.contextmanager
+def _repeated_if_ignored() -> Iterator[None]:
+    """Send Ctrl-C again, in the body, when it came in code whose exceptions Python ignores.
+
+    Finalizers and the callbacks of weak references are such code. The import system and pydantic have many.
+    """
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def hook(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            usual(ignored)
+            return
+        # Later, because this code is part of what is ignored.
+        timer = threading.Timer(REPEAT_SECONDS, os.kill, [os.getpid(), signal.SIGINT])
+        timer.daemon = True
+        timers.append(timer)
+        timer.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+        for timer in timers:
+            timer.cancel()

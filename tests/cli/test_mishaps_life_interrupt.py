@@ -64,6 +64,25 @@ def test_no_task_of_the_program_can_swallow_an_interrupt(number: signal.Signals)
         asyncio.run(program())
 
 
+def test_an_interrupt_in_code_whose_exceptions_python_ignores_is_not_lost(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def body() -> None:
+        made = Finalized()
+        del made
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt), interrupt.as_keyboard_interrupt():
+        body()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
     """The kernel gives the signal to another thread here, as if it came just before the wait begins."""
 
