@@ -91,13 +91,12 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         trainer: The folder of the training environment.
         cores: The machine's number of CPU cores.
     """
-    clusters = ("tests/bench", "tests/cluster")
+    real = ("tests/bench", "tests/cluster", "tests/remote")
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        # Some of these wait for programs that they start: one worker more than there are cores. Each costs a
-        # collection of all tests, with the coverage's compiler.
-        Suite("tests", tuple(sorted(rest - {*clusters, workload})), workers=min(8, 1 + cores)),
+        # They need the cores. One worker more costs a collection of all tests, with the coverage's compiler.
+        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, cores)),
         # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",
@@ -105,7 +104,7 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         ),
         # They mostly wait. Each worker has a cluster of its own, which is not measured: these tests alone run
         # only one branch in five hundred.
-        Suite("tests of real clusters", clusters, workers=min(8, 4 + 2 * cores), measured=False),
+        Suite("tests of real clusters", real, workers=min(8, 4 + 2 * cores), measured=False),
     ]  # fmt: skip
 
 
