@@ -279,6 +279,7 @@ def test_what_had_ended_and_runs_again_without_a_cause_is_a_finding(
         ("head", 22.0, None, "its end was forgotten"),
         ("slurmctld", 26.0, None, "its end was forgotten"),
         ("head", 3.0, None, "its start was forgotten"),
+        ("slurmctld", -1.0, None, "its start was forgotten"),
         ("kill", 21.0, "debug-2", "kill"),
         ("preempt", 10.0, "debug-1", "preempt"),
         ("head", 28.0, None, "no cause"),
@@ -323,6 +324,20 @@ def test_the_accounting_has_the_end_of_every_job(journal: Journal, task: Callabl
     task("FAILED", ("start", 0), ("term", 5))
     left = {"soak-0": ["COMPLETED"], "soak-2": ["RUNNING"]}
     assert audit.unrecorded(journal, left) == ["soak-2 (job 7) is over, and sacct has it as RUNNING"]
+
+
+def test_a_requeue_that_slurm_forgot_leaves_a_record(journal: Journal, task: Callable[..., Task]) -> None:
+    made = task("CANCELLED", ("start", 0))
+    made.states = [(BEGAN, "RUNNING"), (BEGAN + 20, "PENDING"), (BEGAN + 40, "CANCELLED")]
+    states = {made.key: ["REQUEUED", "PENDING", "CANCELLED"]}
+    finding = ["soak-0 (job 7) is over, and sacct has it as PENDING"]
+    assert audit.unrecorded(journal, states) == finding
+    fault(journal, "slurmctld", 35)
+    assert audit.unrecorded(journal, states) == finding, "it had saved the requeue"
+    fault(journal, "slurmctld", 24)
+    assert audit.unrecorded(journal, states) == []
+    running = {made.key: ["RUNNING", "CANCELLED"]}
+    assert audit.unrecorded(journal, running) == ["soak-0 (job 7) is over, and sacct has it as RUNNING"]
 
 
 def test_a_machine_that_dies_before_it_tells_the_successor_of_an_end_costs_a_job_that_may_not_run_again(

@@ -150,7 +150,9 @@ def repeated_runs(journal: Journal) -> Counter[str]:
 def _why_repeated(journal: Journal, task: Task, run: Run, following: Run) -> str | None:
     if _forgotten(journal, [run]):
         return "its end was forgotten"
-    if any(f.kind in SLURMCTLD and 0 <= f.at - run.start <= SAVING_SECONDS for f in journal.faults):
+    # A script begins a moment after slurmctld has sent it to its node.
+    since = [f.at - run.start for f in journal.faults if f.kind in SLURMCTLD]
+    if any(-BEFORE_SECONDS <= after <= SAVING_SECONDS for after in since):
         return "its start was forgotten"
     if following.count <= run.count:
         return None
@@ -186,9 +188,21 @@ def unrecorded(journal: Journal, records: dict[str, list[str]]) -> list[str]:
         states = records.get(key, [])
         if task.state == "COMPLETED" and "COMPLETED" not in states:
             found.append(f"{key} (job {task.job}) is completed, and sacct has: {', '.join(states) or 'none'}")
-        elif task.over and journal.runs(task) and (left := {"RUNNING", "PENDING"} & set(states)):
+        elif task.over and journal.runs(task) and (left := _unended(journal, task) & set(states)):
             found.append(f"{key} (job {task.job}) is over, and sacct has it as {', '.join(sorted(left))}")
     return found
+
+
+def _unended(journal: Journal, task: Task) -> set[str]:
+    """Return the states of which no record of a task that is over may be left.
+
+    A slurmctld that has forgotten a requeue queues the job again, and accounting has a record more, which
+    stays PENDING (docs/reliability.md).
+    """
+    queued = [at for at, state in task.states[1:] if state == "PENDING"]
+    kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
+    forgotten = any(0 <= at - began <= SAVING_SECONDS for at in kills for began in queued)
+    return {"RUNNING"} if forgotten else {"RUNNING", "PENDING"}
 
 
 def recoveries(journal: Journal) -> list[float]:
