@@ -95,8 +95,9 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        # They need the cores. One worker more costs a collection of all tests, with the coverage's compiler.
-        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, cores)),
+        # Some of these wait for programs that they start: one worker more than there are cores. Each costs a
+        # collection of all tests, with the coverage's compiler.
+        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, 1 + cores)),
         # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",

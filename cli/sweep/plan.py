@@ -331,7 +331,7 @@ class Store:
         finally:
             if not self.file.exists():
                 self._lock.unlink(missing_ok=True)
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # it is gone, or another process has its lock there by now
                     self.folder.rmdir()
                 folders.remove_empty(self.folder.parent)
             os.close(descriptor)
