@@ -95,9 +95,8 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [
-        # Some of these wait for programs that they start: one worker more than there are cores. Each costs a
-        # collection of all tests, with the coverage's compiler.
-        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, 1 + cores)),
+        # They need the cores, which more workers would only take from each other.
+        Suite("tests", tuple(sorted(rest - {*real, workload})), workers=min(8, cores)),
         # TensorFlow uses all cores, so one worker is enough.
         Suite(
             "tests of the workload", (workload,), trainer / "bin" / "python",
@@ -105,7 +104,7 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         ),
         # They mostly wait. Each worker has a cluster of its own, which is not measured: these tests alone run
         # only one branch in five hundred.
-        Suite("tests of real clusters", real, workers=min(8, 4 + 2 * cores), measured=False),
+        Suite("tests of real clusters", real, workers=min(8, 2 + 2 * cores), measured=False),
     ]  # fmt: skip
 
 
