@@ -104,7 +104,7 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         ),
         # They mostly wait. Each worker has a cluster of its own, which is not measured: these tests alone run
         # only one branch in five hundred.
-        Suite("tests of real clusters", real, workers=min(8, 2 + 2 * cores), measured=False),
+        Suite("tests of real clusters", real, workers=min(8, 4 + 2 * cores), measured=False),
     ]  # fmt: skip
 
 
