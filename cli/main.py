@@ -471,16 +471,21 @@ def _let_go() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _run() -> None:
-    Output.json = False
+def with_groups() -> typer.Typer:
+    """Return the app with all its commands, also those that are groups of commands."""
     if not app.registered_groups:
         app.add_typer(chaos.app, name="chaos")
         app.add_typer(env.app, name="env")
+    return app
+
+
+def _run() -> None:
+    Output.json = False
     try:
         with interrupt.as_keyboard_interrupt():
             try:
                 # The shell's completion needs the command's name without a folder.
-                app(prog_name="cluster" if _completes() else "./cluster")
+                with_groups()(prog_name="cluster" if _completes() else "./cluster")
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
                 sys.stdout.flush()

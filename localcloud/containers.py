@@ -111,9 +111,8 @@ CLOUD_INIT = """\
 cloud_init_modules: [ssh]
 cloud_final_modules: [scripts-user]
 """
+LAST_STAGE = "etc/systemd/system/cloud-final.service"
 DELAYED_START = "[Service]\nExecStartPre=/bin/sleep 10\n"
-"""Delays cloud-init's last stage. It has nothing to do, and its start costs a booting node half a second of
-CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +197,21 @@ class ContainerRuntime:
         address = f"{given[boot.host]}/{PREFIX.prefixlen}"
         console = console_file(self._run, boot.host)
         console.parent.mkdir(parents=True, exist_ok=True)
+        layers = [Path(layer) for layer in plan.layers]
         # /etc/hosts serves as the cloud's DNS.
         names = "".join(f"{address} {name}\n" for name, address in given.items())
         return Machine(
             id=self._identity(boot),
             host=boot.host,
             folder=self._folder(boot),
-            layers=[Path(layer) for layer in plan.layers],
+            layers=layers,
             card=NetworkInterface(namespace, BRIDGE, address, GATEWAY),
             # Without user data a machine runs, but its bootstrap never starts: it never becomes a node.
             user_data=plan.user_data[boot.role] if boot.registers else None,
             files={
                 "etc/hosts": images.HOSTS + names,
                 "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
-                "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": DELAYED_START,
+                **without_last_stage(layers),
             },
             binds=self._binds(boot, plan),
             environment={MACHINE_VARIABLE: boot.id, CLUSTER_VARIABLE: str(self._run)},
@@ -306,6 +306,17 @@ class ContainerRuntime:
 
     def _folder(self, boot: Boot) -> Path:
         return self._run / "cloud" / "machines" / boot.id
+
+
+def without_last_stage(layers: Sequence[Path]) -> dict[str, str]:
+    """Return the file that keeps cloud-init's last stage from a boot: path on the machine -> text.
+
+    Where cloud-init has started our boot, its last stage has nothing to do, and its start takes a third of a
+    second of CPU time. A newer cloud-init is one process that waits for each stage, so there it comes later.
+    """
+    if nspawn.is_one_process(layers):
+        return {f"{LAST_STAGE}.d/slurm-stacks.conf": DELAYED_START}
+    return {LAST_STAGE: ""}
 
 
 def disk_folder(run: Path, host: str) -> Path:

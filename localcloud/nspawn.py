@@ -163,7 +163,7 @@ def write_boot_files(machine: Machine) -> None:
     if machine.user_data is not None or "NoCloud" in machine.datasources:
         files[f"{SEED}/meta-data"] = f"instance-id: {machine.id}\nlocal-hostname: {machine.host}\n"
         files[f"{SEED}/user-data"] = (machine.user_data or "", 0o600)
-    if tuple(machine.datasources) == ("NoCloud",) and not _has(machine, ONE_PROCESS):
+    if tuple(machine.datasources) == ("NoCloud",) and not is_one_process(machine.layers):
         files[f"etc/systemd/system/{FOUND_LATER}"] = ""
     if machine.card is not None:
         files["etc/systemd/network/10-slurm-stacks.network"] = _network_file(machine.card)
@@ -178,8 +178,9 @@ def write_boot_files(machine: Machine) -> None:
             _as_in_image(Path(path) / name, machine, seed)
 
 
-def _has(machine: Machine, path: str) -> bool:
-    return any((layer / path).exists() for layer in machine.layers)
+def is_one_process(layers: Sequence[Path]) -> bool:
+    """Return whether the cloud-init of an image is one process, which waits for each of its stages."""
+    return any((layer / ONE_PROCESS).exists() for layer in layers)
 
 
 def _as_in_image(folder: Path, machine: Machine, seed: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.checkout import Checkout, until
 
 USER = "ana"
 NUMBER = 2001
-HOSTS = ("controller", "login-0", "debug-0", "debug-1")
+HOSTS = ("controller", "debug-0", "debug-1")
 PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep", "python3")
 """Programs of an image in which jobs of tests run."""
 _COPY = """
@@ -82,7 +82,7 @@ class Site:
         return done.output
 
     def user(self, command: str, *, status: int = 0) -> str:
-        """Run a command on the login machine as the user; what it prints, errors included."""
+        """Run a command where users log in as the user; what it prints, errors included."""
         whole = f"cd && {{ {command}\n}} 2>&1; echo status $?"
         told, _, ended = self.checkout.execute("su", "-", USER, "-c", whole).rpartition("status ")
         assert ended == f"{status}\n", told
@@ -93,7 +93,7 @@ class Site:
 def container_site(
     folder: Path, stack: str, template: str = "", files: Mapping[str, Path] | None = None
 ) -> Iterator[Site]:
-    """Bring up a stack with a login machine and two static nodes; nothing of it is left afterwards.
+    """Bring up a stack with two static nodes and no login machine; nothing of it is left afterwards.
 
     Args:
         stack: The stack file. Its nodes are `debug-0` and `debug-1`.
@@ -116,7 +116,7 @@ def container_site(
         account = f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
         for host in HOSTS:
             made.on(host, account)
-        made.on("login-0", f"install -d -o {USER} -g {USER} /home/{USER}")
+        made.on("controller", f"install -d -o {USER} -g {USER} /home/{USER}")
         yield made
     finally:
         left = checkout.close()

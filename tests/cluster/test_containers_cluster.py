@@ -20,7 +20,6 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         local: {isolation: container, suite: SUITE}
-        login: {count: 1}
         containers: {runtime: oci}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
@@ -144,7 +143,7 @@ def test_a_batch_script_runs_in_the_image(site: Site) -> None:
 def test_the_stacks_own_program_runs_in_the_image_on_both_nodes(site: Site) -> None:
     checkout = site.checkout
     bundle = "/home/of-root"  # the benchmark's user here, who may not enter that of another in a container
-    site.on("login-0", f"cp -r {BUNDLE} {bundle}")
+    site.on("controller", f"cp -r {BUNDLE} {bundle}")
     benchmark = f"{{script: train.py, files: [words.txt], nodes: 2, container: {bundle}}}"
     checkout.write_stack(site.stack.replace("BENCHMARK", benchmark))
     (checkout.folder / "train.py").write_text(TRAIN)

@@ -30,8 +30,14 @@ def is_wide(block: Block) -> bool:
     """Return whether other tests run a block's commands by default.
 
     By default the pictures show `./cluster up` and `./cluster down`, of a whole cluster for each run.
+    tests/cli/local/test_chaos.py gives every word of `chaos` to a local cloud, and test_faults.py shows what
+    machines and jobs do then. test_sweep.py runs a sweep to its report. That each command of any page is one
+    that `./cluster` takes is shown by tests/docs/test_documents.py.
     """
-    return only_plans(block) or set(block.commands) <= {"./cluster up", "./cluster down"}
+    of_others = block.where.startswith("docs/chaos.md:") or any(
+        "cluster run " in one for one in block.commands
+    )
+    return of_others or only_plans(block) or set(block.commands) <= {"./cluster up", "./cluster down"}
 
 
 @pytest.fixture(scope="module")

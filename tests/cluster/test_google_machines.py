@@ -44,11 +44,13 @@ def test_people_are_those_of_os_login_on_every_machine(cluster: Cluster) -> None
 class TestGoogle(CloudMachines):
     datasource = "GCE"
 
+    # By default test_aws_machines.py shows it of a login machine and an open partition. What users, jobs and
+    # containers of Google's other machines get is tried by default here, too, in the two tests around it.
     @pytest.mark.wide
-    def test_a_machine_that_loses_its_power_gives_its_job_another(self, cluster: Cluster) -> None:
-        # The steps after the cloud's own list are the same as on AWS, where this runs by default.
-        super().test_a_machine_that_loses_its_power_gives_its_job_another(cluster)
+    def test_only_root_has_a_machines_identity_unless_the_stack_file_opens_it(self, cluster: Cluster) -> None:
+        super().test_only_root_has_a_machines_identity_unless_the_stack_file_opens_it(cluster)
 
+    # By default test_aws_machines.py reboots a head, which takes the same steps.
     @pytest.mark.wide
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)

@@ -31,7 +31,6 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         local: {isolation: container}
-        login: {count: 1}
         containers:
           runtime: pyxis
           packages: [PACKAGES]

@@ -6,12 +6,15 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from typer.main import get_command
 
+from cli.main import with_groups
 from tests.support.checkout import ROOT
-from tests.support.documents import Block, blocks, pages
+from tests.support.documents import Block, blocks, cluster_words, pages
 
 PAGES = [*pages(), ROOT / "CHANGELOG.md"]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
@@ -99,6 +102,42 @@ def test_a_stack_is_made_before_it_is_brought_up() -> None:
             if command.startswith("pulumi up"):
                 named = re.search(r"--stack (\S+)", command)
                 assert named[1] in made if named else made, f"{block.where}: {command}"
+
+
+def takes(words: list[str]) -> bool:
+    """Return whether `./cluster` takes these words. No command runs."""
+
+    def without_effect(command: Any) -> None:
+        for each in getattr(command, "commands", {}).values():
+            without_effect(each)
+        if not hasattr(command, "commands"):
+            command.callback = lambda **_: None
+
+    command: Any = get_command(with_groups())
+    without_effect(command)
+    with pytest.raises(SystemExit) as ended:
+        command(words, "cluster")
+    return ended.value.code == 0
+
+
+@pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
+def test_cluster_takes_every_command_that_a_page_shows(page: Path) -> None:
+    wrong = [
+        f"{block.where}: {command}"
+        for block in blocks(page)
+        for command in block.commands
+        if not all(takes(words) for words in cluster_words(command))
+    ]
+    assert wrong == []
+
+
+def test_a_command_that_cluster_does_not_take_would_be_found() -> None:
+    command = "until ./cluster exec -- wc -l | grep .; do ./cluster chaos kill $(./cluster status --x); done"
+    found = list(cluster_words(command))
+    assert found == [["exec", "--", "wc", "-l"], ["chaos", "kill", "WORD"], ["status", "--x"]]
+    assert [takes(words) for words in found] == [True, True, False]
+    for wrong in (["chaos", "kill"], ["chaos", "preempt", "n", "--notice", "never"], ["no-such"]):
+        assert not takes(wrong)
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

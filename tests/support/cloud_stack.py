@@ -22,8 +22,8 @@ LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
 UNUSED = f"compute-{len(NODES)}"
 """A node that no job of several nodes needs."""
 COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default=True)
-OPEN = Partition("open", "c4.2xlarge", 2, 1000, 1, 1, open_metadata=True)
-"""A partition whose jobs may act as their node. Its only node is static, so that it boots beside others."""
+OPEN = Partition("open", "c4.2xlarge", 2, 1000, 0, 1, open_metadata=True)
+"""A partition whose jobs may act as their node."""
 TIMERS = SlurmSettings(
     suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=2.0
 )
@@ -98,7 +98,7 @@ def project(folder: Path) -> Path:
 
 
 class Cluster:
-    """A cluster on a cloud.
+    """A cluster on a cloud, whose controller is up. `start_login` makes its login machine.
 
     Args:
         land: the simulated cloud, which must be open.
@@ -127,9 +127,13 @@ class Cluster:
                 "current.json": json.dumps(pointer).encode(),
             }
         )
-        for host in plan.hosts:
-            self.stack.make(host)
+        self.stack.make(HEAD)
         self.head = land.ready("controller")
+
+    def start_login(self) -> None:
+        """Make the login machine, which no other test needs, and wait until it is up."""
+        self.stack.make(LOGIN)
+        self.land.ready(LOGIN.name)
 
     def sh(self, script: str, *, user: str | None = None, host: str = "controller") -> str:
         return self.land.shell(host, script, user=user)

@@ -6,6 +6,8 @@ A block whose commands cannot run in a test says why in a comment before it: `<!
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ NEEDS = {
 _FENCE = re.compile(
     r"^(?:<!-- needs: (?P<needs>[^>]*) -->\n\n?)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
+_OPERATORS = "();<>|&"
 _LANGUAGES = ("sh", "yaml", "python", "typescript", "go", "json", "text")
 
 
@@ -65,6 +68,19 @@ def blocks(page: Path, root: Path = ROOT) -> list[Block]:
         if language == "sh":
             found.append(Block(where, needs, tuple(_commands(match["text"]))))
     return found
+
+
+def cluster_words(command: str) -> Iterator[list[str]]:
+    """Yield the words after each `./cluster` of a command, up to what the shell takes (`| grep`, `>file`)."""
+    inner = re.findall(r"\$\(([^()]*)\)", command)
+    outer = re.sub(r"\$\([^()]*\)", "WORD", command)
+    for text in (outer, *inner):
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
+        lexer.whitespace_split = True
+        words = list(lexer)
+        while "./cluster" in words:
+            words = words[words.index("./cluster") + 1 :]
+            yield words[: next((i for i, word in enumerate(words) if set(word) <= set(_OPERATORS)), None)]
 
 
 def _commands(text: str) -> list[str]:
