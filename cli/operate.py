@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from node.model import BenchmarkDesign, ClusterDesign
     from operations.access import Outputs
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 2.0
 SUBMIT = "-benchmark-job"
 """The end of the name of the resource that submits the benchmark."""
 SETTLE_SECONDS = 15.0

@@ -29,7 +29,6 @@ import google.auth
 import pytest
 
 from localcloud import cgroups, nspawn, volumes
-from localcloud.containers import without_last_stage
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
 from localcloud.nspawn import Bind
@@ -307,8 +306,6 @@ class Land:
             "etc/resolv.conf": f"nameserver {SERVICES}\n",
             "etc/systemd/system.conf.d/trust.conf": TRUST,
             **{f"etc/systemd/system/{unit}.service.d/hardware.conf": HARDWARE for unit in UNITS},
-            # The controller shows that all stages of cloud-init are content with our user data.
-            **({} if one.host == "controller" else without_last_stage(self._layers)),
             **self._authority.files(image),
             **self.files(),
         }
