@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from node.slurm.control import SlurmError
 from tests.cluster.fault_cluster import STACK, done, job, machines, submit, without_faults
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import pids
@@ -88,9 +89,8 @@ def test_a_large_array(cluster: Checkout, tmp_path: Path, tasks: int) -> None:
 
 
 def test_a_job_larger_than_the_partition_says_so(cluster: Checkout) -> None:
-    told = cluster.cluster("exec", "--", "sbatch", "--output=/dev/null", "-N9", "--wrap", "true")
-    assert told.returncode != 0
-    assert "submission failed" in told.stderr
+    with pytest.raises(SlurmError, match="submission failed"):
+        cluster.ask("sbatch", "--output=/dev/null", "-N9", "--wrap", "true")
     assert machines(cluster) == []
 
 

@@ -278,7 +278,7 @@ def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
 def until(there: Callable[[], Any], seconds: float, what: str, pause: float | None = None) -> Any:
     """Return the first true value of `there`.
 
-    The pauses between two looks are a twentieth of the time that has passed, or four times as long as a look
+    The pauses between two looks are a tenth of the time that has passed, or four times as long as a look
     takes, but at most a second: many looks start a program, and many tests wait at the same time.
 
     Args:
@@ -297,4 +297,4 @@ def until(there: Callable[[], Any], seconds: float, what: str, pause: float | No
             return value
         now = time.monotonic()
         assert now < began + seconds, f"waited {seconds:g} s for {what}"
-        time.sleep(pause or min(LONGEST_PAUSE, max(0.1, (now - began) / 20, 4 * (now - looked))))
+        time.sleep(pause or min(LONGEST_PAUSE, max(0.1, (now - began) / 10, 4 * (now - looked))))
