@@ -134,6 +134,10 @@ class Slurm(Protocol):
         """
         ...
 
+    def current_jobs(self) -> dict[int, JobState]:
+        """Return what `jobs` returns, for callers who read texts of unfinished jobs only."""
+        return self.jobs()
+
     def unfinished_jobs(self) -> set[int]:
         """Return the ids of the jobs that have not ended, or will run again."""
         return {job.id for job in self.jobs().values() if not job.is_over}
@@ -332,16 +336,22 @@ class Control(Slurm):
         return parse_nodes(self.run("scontrol", "show", "nodes", "--details", "--oneliner"))
 
     def jobs(self) -> dict[int, JobState]:
+        return self._with_texts(self._jobs_without_texts())
+
+    def current_jobs(self) -> dict[int, JobState]:
         found = self._jobs_without_texts()
-        # What people have written comes from a second reading, and only for the jobs of the first.
-        texts = self._texts(JOB_TEXTS, *ALL_JOBS) if found else {}
-        return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
+        return found if all(job.is_over for job in found.values()) else self._with_texts(found)
 
     def unfinished_jobs(self) -> set[int]:
         return {job.id for job in self._jobs_without_texts().values() if not job.is_over}
 
     def _jobs_without_texts(self) -> dict[int, JobState]:
         return parse_jobs(self.run("squeue", "--noheader", *ALL_JOBS, "--Format", SQUEUE_FORMAT))
+
+    def _with_texts(self, found: Mapping[int, JobState]) -> dict[int, JobState]:
+        # What people have written comes from a second reading, and only for the jobs of the first.
+        texts = self._texts(JOB_TEXTS, *ALL_JOBS) if found else {}
+        return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         found = self.jobs()

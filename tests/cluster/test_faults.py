@@ -93,7 +93,7 @@ def test_machines_that_never_register_are_given_back_and_others_tried(cluster: C
     done(cluster, waiting, seconds=150)
 
 
-# By default test_lost_machines.py kills a machine under a job; test_taken_while_ending.py has a job like this.
+# By default test_lost_machines.py kills a machine, and test_taken_while_ending.py has a job of this kind.
 @pytest.mark.wide
 def test_a_machine_that_is_killed_is_replaced_and_its_job_runs_again(cluster: Checkout) -> None:
     """An exclusive job on nodes without GPUs, beside some with, is a case that Slurm itself gets wrong."""
