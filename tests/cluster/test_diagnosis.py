@@ -71,8 +71,8 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     assert "JobHeldUser: it is held: scontrol release lets it go" in shown
     assert about_the_cluster(cluster) == {"cluster.state": "fine"}
 
-    shown = ("scontrol", "--oneliner", "show", "job", batch)
-    until(lambda: "JobState=FAILED" in cluster.ask(*shown), 120, "the job's end")
+    asked = ("scontrol", "--oneliner", "show", "job", batch)
+    until(lambda: "JobState=FAILED" in cluster.ask(*asked), 120, "the job's end")
     told = until(lambda: text if "exit code 3" in (text := logs(cluster, batch)) else "", 120, "its end")
     for words in (
         "failed on debug-[0-1]",
