@@ -89,7 +89,9 @@ class Elastic:
             self.renewal.outdated_nodes,
         )
         self._reconfiguration = Reconfiguration(control, lib)
-        self._requeue_cleanup = RequeueCleanup(settings.design, control, self._reconfiguration, lib)
+        self._requeue_cleanup = RequeueCleanup(
+            settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
+        )
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
