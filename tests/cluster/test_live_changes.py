@@ -210,6 +210,9 @@ def _node(pid: int) -> str:
     return ""
 
 
+# By default tests/cli/local/test_local_changes.py refuses this change, and
+# tests/operations/local/test_local_cluster.py has resources of another name that end nothing.
+@pytest.mark.wide
 def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: Checkout) -> None:
     (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
     mark = cluster.run_directory / "shared" / "a file"
