@@ -94,13 +94,14 @@ def test_a_job_larger_than_the_partition_says_so(cluster: Checkout) -> None:
     assert machines(cluster) == []
 
 
-STAGES = {
-    "before it asks": "kill -9 $$",
-    "after it asked": '"$0.whole" "$@" & sleep 0.3; kill -9 $$',
-}
-
-
-@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES.keys())
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("kill -9 $$", id="before it asks"),
+        # By default the program that asks nobody has its nodes, too.
+        pytest.param('"$0.whole" "$@" & sleep 0.3; kill -9 $$', id="after it asked", marks=pytest.mark.wide),
+    ],
+)
 def test_the_resume_program_is_killed(cluster: Checkout, stage: str) -> None:
     """The program is killed once, at this stage. Afterwards it works again."""
     program = (cluster.run_directory / "code" / "current" / "bin" / "resume").resolve()
