@@ -107,7 +107,11 @@ class Observer:
 
     def _run(self) -> None:
         while True:
-            self._rest()
+            with self._condition:
+                # A new caller may bring the next reading forward.
+                if (left := self._left()) > 0:
+                    self._condition.wait(left)
+                    continue
             try:
                 begun = time.monotonic()
                 reading = Reading(begun, self._read_nodes())
@@ -125,17 +129,12 @@ class Observer:
                 print(f"observer: {error!r}", flush=True)
                 time.sleep(1.0)
 
-    def _rest(self) -> None:
-        """Return when the next reading is due, which a new caller may bring forward."""
-        with self._condition:
-            while True:
-                now = time.monotonic()
-                if not self._waiting:
-                    self._condition.wait()
-                elif (left := self._ended + pause(self._took, now - max(self._waiting)) - now) > 0:
-                    self._condition.wait(left)
-                else:
-                    return
+    def _left(self) -> float:
+        """Return the seconds until the next reading is due."""
+        if not self._waiting:
+            return threading.TIMEOUT_MAX
+        now = time.monotonic()
+        return self._ended + pause(self._took, now - max(self._waiting)) - now
 
 
 def pause(reading: float, waited: float) -> float:

@@ -210,18 +210,27 @@ def _node(pid: int) -> str:
     return ""
 
 
-# By default tests/cli/local/test_local_changes.py refuses this change, and
-# tests/operations/local/test_local_cluster.py has resources of another name that end nothing.
-@pytest.mark.wide
 def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: Checkout) -> None:
     (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
-    mark = cluster.run_directory / "shared" / "a file"
-    mark.touch()
     cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
     refused = cluster.cluster("up")
     assert refused.returncode == EXIT_REFUSED
     assert "name one → two" in refused.stderr
     assert f"job {kept} wrap" in refused.stderr
+    assert state(cluster, kept) == "RUNNING"
+    cluster.write_stack(text(first="renamed", machine="local.medium", most=2))
+
+
+# By default the test above refuses the name, and tests/operations/local/test_local_cluster.py runs the
+# commands of another cluster's resources.
+@pytest.mark.wide
+def test_another_name_is_seen_by_doctor_and_by_the_engine_and_replaces_the_cluster_if_asked(
+    cluster: Checkout,
+) -> None:
+    (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
+    mark = cluster.run_directory / "shared" / "a file"
+    mark.touch()
+    cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
     doctor = cluster.cluster("doctor").stdout
     assert "cluster one is up" in doctor
     assert "--replace" in doctor
