@@ -19,7 +19,7 @@ pytestmark = pytest.mark.tensorflow
 np = training_module("numpy")
 tf = training_module("tensorflow")
 
-from tests.support.training_step import Run  # noqa: E402
+from tests.support.training_step import Run, train_here  # noqa: E402
 from workload import published, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
@@ -97,11 +97,6 @@ def test_every_place_where_a_training_can_stop(
             np.testing.assert_allclose(numbers(ended.history), numbers(done.history), rtol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 class Job:
     """A job of two workers that is started again and again."""
 
@@ -156,10 +151,9 @@ SHORT = (*LENGTH[:-1], "2")
 
 
 @pytest.mark.timeout(2400)
-def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(make: Callable[..., Job]) -> None:
-    alone = make(*SHORT).start()
-    assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
-
+def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(
+    make: Callable[..., Job], cache: Path
+) -> None:
     job = make(*SHORT, "--checkpoint-seconds", "0")
     run = job.start()  # all of it is killed without warning
     run.wait_for("Epoch 1/")
@@ -170,13 +164,13 @@ def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(make: 
     run = job.start()
     assert run.wait() == [0, 0], run.output(0) + run.output(1)
     assert "going on from the checkpoint: epoch " in run.output()
+    # One worker at twice the batch, which test_training.py compares with two.
+    whole, history = train_here(cache, steps=24, epochs=2, global_batch=32, parts=2)
     for rank in range(2):
-        assert same(run.weights(rank), alone.weights(rank))
-    whole, parts = record(alone), record(run)
+        assert same(run.weights(rank), whole)
+    parts = record(run)
     assert parts["restarts"] == 1
-    assert [(e["loss"], e["accuracy"]) for e in parts["history"]] == [
-        (e["loss"], e["accuracy"]) for e in whole["history"]
-    ]
+    assert [(epoch["loss"], epoch["accuracy"]) for epoch in parts["history"]] == history
 
 
 # By default the first test stops a training at every place, test_preemption.py tells the tasks of one, and
