@@ -5,6 +5,7 @@ in this process at every possible place.
 """
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -101,14 +102,15 @@ class Job:
     """A job of two workers that is started again and again."""
 
     def __init__(self, folder: Path, cache: Path, job: str, *arguments: str) -> None:
-        self._make = lambda restarts: Run(
-            folder, cache, job, 2, *arguments, restarts=restarts, submitted=1700000000
+        self._make = lambda restarts, more: Run(
+            folder, cache, job, 2, *arguments, *more, restarts=restarts, submitted=1700000000
         )
         self.runs: list[Run] = []
         self.checkpoint = folder / ".checkpoint" / f"result-{job}.npz"
 
-    def start(self) -> Run:
-        self.runs.append(self._make(len(self.runs)))  # type: ignore[no-untyped-call]
+    def start(self, *more: str) -> Run:
+        """Start the job again, with these arguments besides its own."""
+        self.runs.append(self._make(len(self.runs), more))  # type: ignore[no-untyped-call]
         return self.runs[-1]
 
     def stop(self) -> None:
@@ -177,12 +179,13 @@ def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(
 # tests/cluster/test_container_cluster.py takes a node back under a job.
 @pytest.mark.wide
 @pytest.mark.timeout(3600)
-def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> None:
+def test_a_synchronous_training_through_everything(make: Callable[..., Job], tmp_path: Path) -> None:
     alone = make(*LENGTH).start()
     assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
 
     job = make(*LENGTH, "--checkpoint-seconds", "0")
-    run = job.start()  # 0: before it trains
+    os.mkfifo(endless := tmp_path / "mnist.npz")
+    run = job.start("--data", "mnist", "--mnist", str(endless))  # 0: while it reads its data
     run.wait_for_start(1)
     run.signal(TERM, 1)
     assert run.wait() == [STATUS, 0]
