@@ -1,8 +1,8 @@
 """Tasks of a training as srun would start them, but without Slurm: for tests in the training environment.
 
-Each task is a process of its own. It is forked from a server that has imported TensorFlow and computed nothing,
-because that import takes more CPU than all else of a short training. tests/cluster/test_benchmark_training.py
-runs the whole command, through sbatch and srun.
+Each task is a process of its own. It is forked from a server that has imported TensorFlow and computed
+nothing, because that import takes more CPU than all else of a short training.
+tests/cluster/test_benchmark_training.py runs the whole command, through sbatch and srun.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ class Run:
             return [file[name] for name in sorted(file)]
 
 
-def train_here(cache: Path, steps: int, epochs: int, **values: Any) -> tuple[list[Any], list[tuple[float, float]]]:
+def train_here(
+    cache: Path, steps: int, epochs: int, **values: Any
+) -> tuple[list[Any], list[tuple[float, float]]]:
     """Train on the data of `Run` in this process, with the profile `sync` and one worker.
 
     Returns:

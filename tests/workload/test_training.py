@@ -22,14 +22,13 @@ from workload.errors import WorkloadError  # noqa: E402
 from workload.loop import Plan  # noqa: E402
 from workload.result import Epoch  # noqa: E402
 
-
 # 27 steps: two full calls of 10 and a part of one; the second epoch has another order.
 STEPS, EPOCHS = 27, 2
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[dict[str, Run]]:
-    """Two jobs of two workers at once, one of each profile whose workers depend on each other at every step."""
+    """Two jobs of two workers at once, one of each profile whose workers exchange at every step."""
     length = ("--epochs", str(EPOCHS), "--steps-per-epoch")
     started = {
         "sync": Run(tmp_path_factory.mktemp("sync"), cache, "1", 2, *length, str(STEPS)),
@@ -101,7 +100,8 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
     assert {key: record[key] for key in expected} == expected
     assert record["seconds_train"] == pytest.approx(sum(e["seconds"] for e in record["history"]), abs=0.003)
     assert record["seconds_total"] > record["phases"]["train"] > record["seconds_train"]
-    assert record["images_per_second"] == pytest.approx(EPOCHS * STEPS * 128 / record["seconds_train"], rel=0.01)
+    images = EPOCHS * STEPS * 128
+    assert record["images_per_second"] == pytest.approx(images / record["seconds_train"], rel=0.01)
     # Two nodes at 3.6 USD an hour: 0.002 USD a second.
     assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
     assert 1 <= record["start_latency_seconds"] < 600
