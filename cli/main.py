@@ -7,6 +7,7 @@ Pulumi.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -471,12 +472,12 @@ def _let_go() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def with_groups() -> typer.Typer:
-    """Return the app with all its commands, also those that are groups of commands."""
-    if not app.registered_groups:
-        app.add_typer(chaos.app, name="chaos")
-        app.add_typer(env.app, name="env")
-    return app
+@functools.cache
+def commands() -> Any:
+    """Return all commands. Typer makes them from the functions' signatures."""
+    app.add_typer(chaos.app, name="chaos")
+    app.add_typer(env.app, name="env")
+    return typer.main.get_command(app)
 
 
 def _run() -> None:
@@ -485,7 +486,7 @@ def _run() -> None:
         with interrupt.as_keyboard_interrupt():
             try:
                 # The shell's completion needs the command's name without a folder.
-                with_groups()(prog_name="cluster" if _completes() else "./cluster")
+                commands()(prog_name="cluster" if _completes() else "./cluster")
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
                 sys.stdout.flush()

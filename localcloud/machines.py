@@ -139,6 +139,7 @@ class ProcessRuntime:
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
         self._tmp = TemporaryFolders(run)
         self._children: list[subprocess.Popen[bytes]] = []
+        self._may_have_orphans = True
         # A child that is started and not yet in `_children` would look like an orphan.
         self._lock = threading.Lock()
 
@@ -228,11 +229,16 @@ class ProcessRuntime:
         """Collect ended children, and kill orphans.
 
         The agent is a subreaper, and orphans come to it only when their machine's init has died. A job's
-        processes have their own environment, so the machine's variable does not find them.
+        processes have their own environment, so the machine's variable does not find them. A look for orphans
+        reads every process of this host, so there is none from the last orphan's end to the next init's.
         """
         with self._lock:
-            self._children = [child for child in self._children if child.poll() is None]
-            ours = {child.pid for child in self._children}
+            living = [child for child in self._children if child.poll() is None]
+            ended = len(living) < len(self._children)
+            self._children = living
+            if not (ended or self._may_have_orphans):
+                return
+            ours = {child.pid for child in living}
             orphans = [pid for pid in children(os.getpid()) if pid not in ours]
             # All are killed together. Otherwise the end of one step's slurmstepd would end the srun that
             # waits for it, and the slurmstepd of the batch script would report a failed job.
@@ -240,6 +246,8 @@ class ProcessRuntime:
             for pid in orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+            # A process that one of them has just started comes to the agent with its parent's end.
+            self._may_have_orphans = bool(orphans)
 
 
 class TemporaryFolders:

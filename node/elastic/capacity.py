@@ -468,10 +468,11 @@ class CapacityLimiter:
                 self._pools.recovered(pool)
         machines: set[str] = set()
         if self._pools.failures():
-            machines = self._ask(nodes, now)
-            # The cloud may have been slow. If a job got a node in the meantime, draining that node would end
-            # the job.
-            nodes = self._control.nodes()
+            if self._ask(nodes, now):
+                # The cloud may have been slow. If a job got a node in the meantime, draining that node would
+                # end the job.
+                nodes = self._control.nodes()
+            machines = self._machines
         news = now - self._told >= NEWS_SECONDS
         self._told = now if news else self._told
         for partition, dynamic in self._dynamic.items():
@@ -495,21 +496,22 @@ class CapacityLimiter:
                     self._launcher.boots.adopt(partition, time.time())
         self._adopted = True
 
-    def _ask(self, nodes: Mapping[str, NodeState], now: float) -> set[str]:
-        """Ask for the capacity of the failed pools.
+    def _ask(self, nodes: Mapping[str, NodeState], now: float) -> bool:
+        """Ask for the nodes that have a machine, and for the capacity of the failed pools.
 
         Returns:
-            The nodes that have a machine.
+            Whether the cloud was asked. Otherwise the last answer is recent enough.
         """
         failures = {p: t for p, t in self._pools.failures().items() if p.kind not in OF_MACHINES}
         fresh = any(failing.known is None for failing in failures.values())
-        if fresh or now - self._asked >= self._interval:
-            self._asked = now
-            self._machines = self._read_machines()
-            for pool in failures:
-                count = missing_nodes(nodes, self._dynamic[pool.partition], self._machines)
-                self._pools.answered(pool, self._available_capacity(pool, count))
-        return self._machines
+        if not fresh and now - self._asked < self._interval:
+            return False
+        self._asked = now
+        self._machines = self._read_machines()
+        for pool in failures:
+            count = missing_nodes(nodes, self._dynamic[pool.partition], self._machines)
+            self._pools.answered(pool, self._available_capacity(pool, count))
+        return True
 
     def _read_machines(self) -> set[str]:
         try:
@@ -563,7 +565,7 @@ class CapacityLimiter:
     # --- jobs --------------------------------------------------------------------------------------------
 
     def _update_jobs(self, before: Mapping[str, NodeState], news: int) -> None:
-        jobs = list(self._control.jobs().values())
+        jobs = list(self._control.current_jobs().values())
         # The nodes are read again: jobs should count what was drained or undrained above.
         nodes = self._control.nodes() if any(job.is_pending for job in jobs) else before
         limits = {name: self._pools.limit(name) for name in self._dynamic}

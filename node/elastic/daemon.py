@@ -70,10 +70,7 @@ class Elastic:
         self._lib = lib
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self.names = DnsHosts.of(settings, control)
-        self._observer = Observer(
-            self.names.nodes if self.names else control.nodes,
-            lambda: {job.id for job in control.jobs().values() if not job.is_over},
-        )
+        self._observer = Observer(self.names.nodes if self.names else control.nodes, control.unfinished_jobs)
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.renewal = Renewal(settings.design, control, lib)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
@@ -92,7 +89,9 @@ class Elastic:
             self.renewal.outdated_nodes,
         )
         self._reconfiguration = Reconfiguration(control, lib)
-        self._requeue_cleanup = RequeueCleanup(settings.design, control, self._reconfiguration, lib)
+        self._requeue_cleanup = RequeueCleanup(
+            settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
+        )
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )

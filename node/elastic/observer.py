@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from node.slurm.states import NodeState
 
 POLL_SECONDS = 0.1
+"""The shortest pause between two readings."""
+LONGEST_POLL_SECONDS = 0.5
+WAITED_PART = 0.05
+"""The pause as a part of how long everybody has waited: it delays a job's start by less than its half."""
+READING_SHARE = 4
+"""The pause is this many times as long as a reading, which takes long on a busy machine."""
 JOBS_SECONDS = 1.0
 STALE_POWERED_DOWN_SECONDS = 8.0
 
@@ -30,7 +36,9 @@ class Reading:
 
 
 class Observer:
-    """An observer that reads Slurm's nodes ten times a second while at least one caller waits.
+    """An observer that reads Slurm's nodes while at least one caller waits.
+
+    It reads them ten times a second at first, and twice a second when nobody has begun to wait for a while.
 
     Args:
         read_nodes: Returns all of Slurm's nodes.
@@ -43,9 +51,11 @@ class Observer:
         self._read_nodes = read_nodes
         self._read_jobs = read_jobs
         self._condition = threading.Condition()
-        self._waiting = 0
+        self._waiting: list[float] = []
         self._reading = Reading(-math.inf, {})
         self._jobs: tuple[float, set[int]] = (-math.inf, set())
+        self._took = 0.0
+        self._ended = -math.inf
         threading.Thread(target=self._run, daemon=True, name="observer").start()
 
     def wait(self, job: int, nodes: list[str], asked: float, seconds: float) -> bool:
@@ -64,7 +74,7 @@ class Observer:
         """
         deadline = time.monotonic() + seconds
         with self._condition:
-            self._waiting += 1
+            self._waiting.append(asked)
             self._condition.notify_all()
             try:
                 while True:
@@ -75,7 +85,7 @@ class Observer:
                         return False
                     self._condition.wait(left)
             finally:
-                self._waiting -= 1
+                self._waiting.remove(asked)
 
     def _over(self, job: int, nodes: list[str], asked: float) -> bool:
         reading = self._reading
@@ -98,14 +108,18 @@ class Observer:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._waiting:
-                    self._condition.wait()
+                # A new caller may bring the next reading forward.
+                if (left := self._left()) > 0:
+                    self._condition.wait(left)
+                    continue
             try:
                 begun = time.monotonic()
                 reading = Reading(begun, self._read_nodes())
                 with self._condition:
                     self._reading = reading
                     self._condition.notify_all()
+                self._ended = time.monotonic()
+                self._took = self._ended - begun
                 if begun - self._jobs[0] > JOBS_SECONDS:
                     jobs = (begun, self._read_jobs())
                     with self._condition:
@@ -114,5 +128,20 @@ class Observer:
             except Exception as error:  # if this thread ended, every prolog would wait forever
                 print(f"observer: {error!r}", flush=True)
                 time.sleep(1.0)
-                continue
-            time.sleep(POLL_SECONDS)
+
+    def _left(self) -> float:
+        """Return the seconds until the next reading is due."""
+        if not self._waiting:
+            return threading.TIMEOUT_MAX
+        now = time.monotonic()
+        return self._ended + pause(self._took, now - max(self._waiting)) - now
+
+
+def pause(reading: float, waited: float) -> float:
+    """Return the seconds from one reading to the next one.
+
+    Args:
+        reading: How long the last reading took.
+        waited: How long the latest caller has waited.
+    """
+    return min(LONGEST_POLL_SECONDS, max(POLL_SECONDS, READING_SHARE * reading, WAITED_PART * waited))

@@ -66,6 +66,10 @@ class Reconciler:
         requeue: Requeues jobs whose machines are lost.
         outdated_nodes: Returns the nodes whose lines in slurm.conf are from an earlier stack file
             (`node.slurm.hardware`).
+
+    Attributes:
+        nodes: Slurm's nodes, as the last pass has read them; none if Slurm did not answer.
+        seen: The machines, as the last pass that could list them has seen them.
     """
 
     def __init__(
@@ -85,7 +89,11 @@ class Reconciler:
         self._launcher = launcher
         self._ledger = ledger
         self._memory = Memory()
+        self.nodes: dict[str, NodeState] = {}
         self.seen: list[Machine] = []
+        # What counts accelerators in use takes its answer from the same reading.
+        has_accelerators = any(partition.accelerator for partition in design.partitions)
+        self._read_nodes = control.detailed_nodes if has_accelerators else control.nodes
         self._requeue = requeue
         self._static = design.static_nodes()
         self.interval = design.slurm.reconcile_interval
@@ -102,7 +110,8 @@ class Reconciler:
             RpcError, RpcUnavailableError: The cloud refuses, or does not answer.
         """
         busy, before = self._launcher.busy(), self._ledger.newest()
-        nodes = self._control.nodes()
+        self.nodes = {}
+        nodes = self.nodes = self._read_nodes()
         machines = self.seen = self._driver.list()
         busy |= self._launcher.busy()
         unlisted = self._launcher.unlisted(m.id for m in machines)
@@ -192,7 +201,7 @@ class Reconciler:
 
     def _used(self, names: list[str]) -> list[str]:
         """Return those of the nodes that a job runs on."""
-        used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
+        used = {n for job in self._control.current_jobs().values() if job.state in IN_USE for n in job.nodes}
         return sorted(used & set(names))
 
     def _power_down(self, actions: list[Action]) -> None:

@@ -13,7 +13,7 @@ none, and counts the GPUs in use from the jobs that run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from node.elastic.programs import EPILOG_SECONDS
@@ -23,7 +23,7 @@ from node.model import ClusterDesign
 from node.slurm import hardware, version
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold
-from node.slurm.states import JobState
+from node.slurm.states import JobState, NodeState
 
 PAUSE_SECONDS = 60.0
 """Seconds between two attempts to have GPUs counted anew."""
@@ -35,6 +35,7 @@ class RequeueCleanup:
     Args:
         design: The cluster's design. Without accelerators there is nothing to do.
         control: Slurm's commands.
+        nodes: Returns the last reading of the nodes, with the accelerators in use (`Slurm.detailed_nodes`).
         reconfiguration: Has Slurm read its configuration.
         lib: The daemon's folder, with the record of Slurm's release.
         clock: Seconds on a clock that never jumps.
@@ -44,12 +45,14 @@ class RequeueCleanup:
         self,
         design: ClusterDesign,
         control: Slurm,
+        nodes: Callable[[], Mapping[str, NodeState]],
         reconfiguration: Reconfiguration,
         lib: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._accelerators = any(partition.accelerator for partition in design.partitions)
         self._control = control
+        self._nodes = nodes
         self._reconfiguration = reconfiguration
         self._lib = lib
         self._clock = clock
@@ -69,7 +72,7 @@ class RequeueCleanup:
         record = hardware.read(self._lib)
         if record is not None and version.cleans_up_requeued_jobs(record.release):
             return
-        nodes = self._control.detailed_nodes()
+        nodes = self._nodes()
         silent = {name for name, node in nodes.items() if node.is_silent and node.has_job}
         unused = {name for name, node in nodes.items() if node.gres_used and not node.has_job}
         jobs = [job for job in self._control.jobs().values() if job.is_active] if silent | unused else []

@@ -51,6 +51,12 @@ def pairs(changes: Mapping[str, str | None]) -> list[str]:
     return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]
 
 
+ALL_JOBS = ("--all", "--states=all", "--array")
+"""squeue's options for all jobs that slurmctld knows.
+
+Without --array, squeue shows a requeued task as one of the tasks that have not started, with their reason,
+their priority and their number of restarts.
+"""
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
 
@@ -127,6 +133,14 @@ class Slurm(Protocol):
         A pending array is one entry under the array's id. Its started tasks have their own ids.
         """
         ...
+
+    def current_jobs(self) -> dict[int, JobState]:
+        """Return what `jobs` returns, for callers who read texts of unfinished jobs only."""
+        return self.jobs()
+
+    def unfinished_jobs(self) -> set[int]:
+        """Return the ids of the jobs that have not ended, or will run again."""
+        return {job.id for job in self.jobs().values() if not job.is_over}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         """Return what `jobs` returns, with each job's reservation, time limit and time so far."""
@@ -322,17 +336,26 @@ class Control(Slurm):
         return parse_nodes(self.run("scontrol", "show", "nodes", "--details", "--oneliner"))
 
     def jobs(self) -> dict[int, JobState]:
-        # Without --array, squeue shows a requeued task as one of the tasks that have not started, with their
-        # reason, their priority and their number of restarts.
-        options = ("--all", "--states=all", "--array")
-        found = parse_jobs(self.run("squeue", "--noheader", *options, "--Format", SQUEUE_FORMAT))
+        return self._with_texts(self._jobs_without_texts())
+
+    def current_jobs(self) -> dict[int, JobState]:
+        found = self._jobs_without_texts()
+        return found if all(job.is_over for job in found.values()) else self._with_texts(found)
+
+    def unfinished_jobs(self) -> set[int]:
+        return {job.id for job in self._jobs_without_texts().values() if not job.is_over}
+
+    def _jobs_without_texts(self) -> dict[int, JobState]:
+        return parse_jobs(self.run("squeue", "--noheader", *ALL_JOBS, "--Format", SQUEUE_FORMAT))
+
+    def _with_texts(self, found: Mapping[int, JobState]) -> dict[int, JobState]:
         # What people have written comes from a second reading, and only for the jobs of the first.
-        texts = self._texts(JOB_TEXTS, *options) if found else {}
+        texts = self._texts(JOB_TEXTS, *ALL_JOBS) if found else {}
         return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         found = self.jobs()
-        details = self._texts(JOB_DETAILS, "--all", "--states=all", "--array") if found else {}
+        details = self._texts(JOB_DETAILS, *ALL_JOBS) if found else {}
         return {number: with_details(job, details.get(number, {})) for number, job in found.items()}
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:

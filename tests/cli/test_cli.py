@@ -375,13 +375,10 @@ def test_ctrl_c_while_a_class_is_made_is_an_interrupt_and_another_error_is_itsel
 ) -> None:
     """Python 3.11 turns every exception there into a RuntimeError."""
 
-    class App:
-        registered_groups = ("chaos",)
+    def commands(**_options: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from cause
 
-        def __call__(self, **_options: object) -> None:
-            raise RuntimeError("Error calling __set_name__") from cause
-
-    monkeypatch.setattr(cli, "app", App())
+    monkeypatch.setattr(cli, "_commands", lambda: commands)
     with pytest.raises(RuntimeError if code is None else SystemExit) as caught:
         cli.main()
     if isinstance(caught.value, SystemExit):

@@ -19,7 +19,7 @@ from cli.report import page, table
 from cli.report.runs import published_rows, published_runs
 from tests.support import sentences
 from tests.support.checkout import ROOT
-from tests.support.report_reader import Page
+from tests.support.report_reader import Page, draw_equal_charts_once
 from tests.support.report_records import keep, local, record, runs
 from tests.support.wide import wide
 from workload.result import KEYS
@@ -30,6 +30,7 @@ THEIRS = published_runs()
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder of the test's own, and a checkout with one stack file."""
+    draw_equal_charts_once(monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     project = tmp_path / "checkout"
     project.mkdir()

@@ -15,10 +15,11 @@ import pytest
 from cli.report import page
 from cli.report.runs import published_runs
 from cli.report.series import group
-from tests.support.report_reader import Page
+from tests.support.report_reader import Page, draw_equal_charts_once
 from tests.support.report_records import local, record, runs
 from tests.support.wide import wide
 
+draw_once = pytest.fixture(autouse=True)(draw_equal_charts_once)
 MADE = datetime(2026, 11, 21, 14, 11, tzinfo=UTC)
 THEIRS = published_runs()
 

@@ -67,9 +67,8 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
     """Wait until the job is pending, with these words as its cause in the status and on the job."""
 
     def told() -> bool:
-        if not all(word in cause(checkout, number) for word in words):
-            return False
-        comment = checkout.ask("scontrol", "--oneliner", "show", "job", number)
-        return words[0] in comment.partition("AdminComment=")[2]
+        # The job's own line comes first, because the status takes seven programs.
+        comment = checkout.ask("scontrol", "--oneliner", "show", "job", number).partition("AdminComment=")[2]
+        return words[0] in comment and all(word in cause(checkout, number) for word in words)
 
     until(told, seconds, f"job {number} to wait because of {words}")

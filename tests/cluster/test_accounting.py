@@ -160,6 +160,8 @@ def test_an_unchanged_submitit_job_runs(cluster: Checkout, tmp_path: Path) -> No
     until_state(cluster, job, "COMPLETED")
 
 
+# By default test_elastic_life.py has the second `up` of a cluster with the other daemons.
+@pytest.mark.wide
 def test_a_second_up_changes_nothing(cluster: Checkout) -> None:
     before = {name: daemon(cluster, name) for name in DAEMONS}
     assert "nothing to do" in cluster.cluster("up", check=True).stderr

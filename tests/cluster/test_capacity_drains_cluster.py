@@ -55,7 +55,7 @@ class Cluster:
             state = self.job(number).state
             if not seen or seen[-1] != state:
                 seen.append(state)
-            time.sleep(0.1)
+            time.sleep(0.3)  # a launch that fails takes longer
         return seen
 
 

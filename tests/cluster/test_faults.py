@@ -34,7 +34,10 @@ def cluster(shared: Checkout) -> Iterator[Checkout]:
 @pytest.mark.parametrize(
     ("settings", "options", "words"),
     [
-        (["quota_nodes=1"], ["-N2"], ["quota", "1 machine would be exceeded"]),
+        # By default test_capacity_drains_cluster.py has a quota of machines, and this list a pool's capacity.
+        pytest.param(
+            ["quota_nodes=1"], ["-N2"], ["quota", "1 machine would be exceeded"], marks=pytest.mark.wide
+        ),
         pytest.param(
             ["quota_gpus=1"],
             ["-N1", "-p", "gpu", "--gres=gpu:2"],
@@ -90,6 +93,8 @@ def test_machines_that_never_register_are_given_back_and_others_tried(cluster: C
     done(cluster, waiting, seconds=150)
 
 
+# By default test_lost_machines.py kills a machine, and test_taken_while_ending.py has a job of this kind.
+@pytest.mark.wide
 def test_a_machine_that_is_killed_is_replaced_and_its_job_runs_again(cluster: Checkout) -> None:
     """An exclusive job on nodes without GPUs, beside some with, is a case that Slurm itself gets wrong."""
     number = submit(cluster, "-N1", "--exclusive", script='[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600')

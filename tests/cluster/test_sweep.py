@@ -150,6 +150,8 @@ def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout
     assert plans(checkout) == []
 
 
+# By default tests/cli/test_sweep_command.py has failed runs.
+@pytest.mark.wide
 def test_a_run_that_fails_is_named_with_the_end_of_its_output(checkout: Checkout) -> None:
     reason = checkout.run_directory / "shared" / "bench" / "fail"
     reason.touch()
@@ -161,6 +163,8 @@ def test_a_run_that_fails_is_named_with_the_end_of_its_output(checkout: Checkout
     assert plans(checkout) == []
 
 
+# By default tests/node/test_sweep_runs.py and tests/cli/test_sweep_command.py have this refusal.
+@pytest.mark.wide
 def test_a_workload_that_was_changed_since_is_not_on_the_cluster(checkout: Checkout) -> None:
     file = checkout.folder / "workload" / "options.py"
     whole = file.read_text()

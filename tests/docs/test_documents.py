@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.main import get_command
 
-from cli.main import with_groups
+from cli.main import app, commands
 from tests.support.checkout import ROOT
 from tests.support.documents import Block, blocks, cluster_words, pages
 
@@ -113,7 +113,8 @@ def takes(words: list[str]) -> bool:
         if not hasattr(command, "commands"):
             command.callback = lambda **_: None
 
-    command: Any = get_command(with_groups())
+    commands()  # adds the groups to the app; what it returns is everybody's, so here is another one
+    command: Any = get_command(app)
     without_effect(command)
     with pytest.raises(SystemExit) as ended:
         command(words, "cluster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import hosts_namespace, machines
-from localcloud.machines import STEPDS, ProcessRuntime, pids_of_cluster
+from localcloud.machines import STEPDS, Boot, ProcessRuntime, pids_of_cluster
 from node.processes import descendants, with_environment
 from operations.local import names
 from tests.support.checkout import ROOT, until
@@ -80,6 +81,34 @@ def test_orphans_of_a_machine_end_at_one_moment(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "cloud").mkdir()
     ProcessRuntime(tmp_path, sys.executable).reap()
     assert ended == [[2**22 + 1, 2**22 + 2, 2**22 + 3]]
+
+
+def test_orphans_are_looked_for_from_the_end_of_an_init_until_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look reads every process of this host, and the agent asks twice a second."""
+    orphans: list[list[int]] = [[], [2**22 + 1], [2**22 + 2], []]
+    looks: list[list[int]] = []
+
+    def look(_parent: int) -> list[int]:
+        looks.append(orphans[len(looks)])
+        return looks[-1]
+
+    monkeypatch.setattr(machines, "children", look)
+    (tmp_path / "cloud").mkdir()
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "loader.py").write_text("import signal\nsignal.pause()\n")
+    runtime = ProcessRuntime(tmp_path, sys.executable)
+    runtime.reap()
+    process = runtime.start(Boot("m-1", "controller", "controller"))
+    for _ in range(3):
+        runtime.reap()
+    assert len(looks) == 1, "an earlier agent's orphans"
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not process.alive(), 60, "the init's end")
+    for _ in range(6):
+        runtime.reap()
+    assert looks == orphans
 
 
 @pytest.mark.skipif(

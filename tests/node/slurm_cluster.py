@@ -45,7 +45,7 @@ needs_slurm = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.jo
 
 # A prolog that waits for the job's nodes, like the product's.
 WAIT_FOR_NODES = """
-while scontrol --oneliner show node "$SLURM_JOB_NODELIST" | grep -q 'State=.*POWER'; do sleep 0.05; done
+while scontrol --oneliner show node "$SLURM_JOB_NODELIST" | grep -q 'State=.*POWER'; do sleep 0.2; done
 """
 
 # Slurm's programs have no PATH and a closed standard input.
@@ -215,10 +215,12 @@ class SlurmCluster:
             _end(process)
 
     def wait(self, what: str, condition: Callable[[], object], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
+        """Wait until a condition holds. Most look at the answer of a program, so the looks become rarer."""
+        began = time.monotonic()
         while not condition():
-            assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self._story()}"
-            time.sleep(0.05)
+            waited = time.monotonic() - began
+            assert waited < seconds, f"not within {seconds} s: {what}\n{self._story()}"
+            time.sleep(min(0.2, max(0.05, waited / 8)))
 
     def close(self) -> None:
         self._stop.set()

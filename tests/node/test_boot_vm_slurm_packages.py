@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import subprocess
 import tarfile
 import threading
@@ -206,11 +207,10 @@ def archive_of(folder: Path, files: dict[str, str]) -> bytes:
     return content.getvalue()
 
 
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An archive with the newer source package, signed by the one key that the machine knows."""
-    folder = tmp_path / "archive"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An archive with the newer source package, and the folder of the key that has signed it."""
+    folder, keys = tmp_path_factory.mktemp("archive"), tmp_path_factory.mktemp("signer") / "keys"
     paragraphs = [
         f"\nPackage: {name}\nArchitecture: all\nDescription: Nothing\n"
         + (f"Depends: {PLUGINS} (= ${{binary:Version}})\n" if name in DAEMONS else "")
@@ -240,8 +240,18 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"Package: slurm-wlm\nVersion: {NEW}\nFormat: 3.0 (quilt)\nDirectory: .\n"
         f"Files:\n{sums['md5']}Checksums-Sha256:\n{sums['sha256']}"
     )
-    sign(folder, key(tmp_path / "keys"))
-    monkeypatch.setattr(slurm_source, "KEYRING", str(tmp_path / "keys" / "public.gpg"))
+    sign(folder, key(keys))
+    return folder, keys
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signed: tuple[Path, Path]) -> Path:
+    """The archive, signed by the one key that the machine knows."""
+    folder, keys = tmp_path / "archive", tmp_path / "keys"
+    shutil.copytree(signed[0], folder)
+    keys.mkdir()
+    shutil.copy(signed[1] / "public.gpg", keys)
+    monkeypatch.setattr(slurm_source, "KEYRING", str(keys / "public.gpg"))
     monkeypatch.setattr(slurm_source, "ARCHIVES", {"debian-13": (f"file:{folder} ./",)})
     return folder
 
@@ -257,24 +267,6 @@ def sign(folder: Path, gpg: list[str]) -> None:
 
 
 SOURCE = SlurmSettings(source="debian-13")
-
-
-def test_a_source_is_built_once_and_leaves_nothing_else(tmp_path: Path, run: Machine, sources: Path) -> None:
-    node = context_of(tmp_path, run, SOURCE)
-    packages.install(node)
-    assert slurm_of(run) == {"slurmd": NEW, "slurm-client": NEW, PLUGINS: NEW}
-    assert not run.versions().keys() & set(slurm_source.TOOLS), "what the build needed is gone"
-    folder = node.at(slurm_packages.FOLDER)
-    assert (folder / "debian-13").read_text() == f"{NEW}\n"
-    assert [path.name.partition("_")[0] for path in folder.glob("lib*.deb")] == ["libslurm-dev"]
-    assert not list(folder.glob("*doc*")), "nobody installs it"
-    assert not node.at(slurm_source.WORK).exists()
-
-    # A container machine's image holds several roles.
-    built = sum("dpkg-buildpackage" in call for call in run.calls)
-    slurm_packages.install(context_of(tmp_path, run, SOURCE, "controller"))
-    assert slurm_of(run)["slurmctld"] == NEW
-    assert sum("dpkg-buildpackage" in call for call in run.calls) == built == 1
 
 
 class Keys:
@@ -295,13 +287,27 @@ class Keys:
         return Answer(200, self.served)
 
 
-def test_the_machines_keys_suffice_while_one_of_them_signs(
-    tmp_path: Path, run: Machine, sources: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("sources")
+def test_a_source_is_built_once_and_leaves_nothing_else(
+    tmp_path: Path, run: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = Keys(monkeypatch, tmp_path / "keys/public.gpg")
-    packages.install(context_of(tmp_path, run, SOURCE))
-    assert slurm_of(run)["slurmd"] == NEW
-    assert keys.asked == []
+    node = context_of(tmp_path, run, SOURCE)
+    packages.install(node)
+    assert slurm_of(run) == {"slurmd": NEW, "slurm-client": NEW, PLUGINS: NEW}
+    assert keys.asked == [], "the machine's keys suffice while one of them signs"
+    assert not run.versions().keys() & set(slurm_source.TOOLS), "what the build needed is gone"
+    folder = node.at(slurm_packages.FOLDER)
+    assert (folder / "debian-13").read_text() == f"{NEW}\n"
+    assert [path.name.partition("_")[0] for path in folder.glob("lib*.deb")] == ["libslurm-dev"]
+    assert not list(folder.glob("*doc*")), "nobody installs it"
+    assert not node.at(slurm_source.WORK).exists()
+
+    # A container machine's image holds several roles.
+    built = sum("dpkg-buildpackage" in call for call in run.calls)
+    slurm_packages.install(context_of(tmp_path, run, SOURCE, "controller"))
+    assert slurm_of(run)["slurmctld"] == NEW
+    assert sum("dpkg-buildpackage" in call for call in run.calls) == built == 1
 
 
 def test_a_key_that_the_machine_lacks_is_taken_by_its_fingerprint(

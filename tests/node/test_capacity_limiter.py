@@ -17,6 +17,7 @@ from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGr
 from node.elastic.launcher import MOST_REPLACEMENTS
 from node.model import ClusterDesign
 from node.slurm.control import SlurmDown
+from node.slurm.states import NodeState
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, settings
 
 FOUR = dataclasses.replace(DEBUG, max=4)
@@ -144,6 +145,28 @@ def test_a_node_that_got_a_job_while_the_cloud_was_asked_is_not_drained(
 
     monkeypatch.setattr(cluster.driver, "available_capacity", slow)
     assert cluster.look() == [("node", NODES[:2], "DRAIN", REASON)]
+
+
+def test_a_pass_that_does_not_ask_the_cloud_reads_the_nodes_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.driver.free = 0
+    cluster.refuse(*NODES[:2])
+    readings = 0
+    nodes = cluster.control.nodes
+
+    def read() -> dict[str, NodeState]:
+        nonlocal readings
+        readings += 1
+        return nodes()
+
+    monkeypatch.setattr(cluster.control, "nodes", read)
+    cluster.look()
+    assert readings == 2
+    monkeypatch.setattr(cluster.elastic.capacity_limiter, "_interval", 600.0)
+    asked = len(cluster.driver.asked)
+    cluster.elastic.capacity_limiter.once()
+    assert (readings, len(cluster.driver.asked)) == (3, asked)
 
 
 def test_a_daemon_that_was_killed_goes_on(cluster: Cluster) -> None:

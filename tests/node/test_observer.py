@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from node.elastic import observer
-from node.elastic.observer import Observer
+from node.elastic.observer import Observer, pause
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.states import NodeState
 from tests.support.checkout import until
@@ -136,6 +136,36 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     rest = slurm.readings
     time.sleep(0.05)
     assert slurm.readings <= rest + 1, "the one that was under way"
+
+
+def test_a_long_wait_costs_few_readings_and_a_new_one_is_served_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observer, "LONGEST_POLL_SECONDS", 600.0)
+    slurm = Slurm(STARTING)
+    seen = slurm.observer()
+    began = time.monotonic()
+    # This caller has waited for hours, so the next reading would be due in minutes.
+    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], began - 10_000, 60))
+    thread.start()
+    until(lambda: slurm.readings == 1, 60, "a reading")
+    time.sleep(0.1)
+    assert slurm.readings == 1
+    slurm.now["debug-0"] = UP
+    assert seen.wait(2, ["debug-0"], time.monotonic(), 60) is True
+    thread.join(60)
+    assert time.monotonic() - began < 60
+
+
+def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observer, "POLL_SECONDS", 0.1)
+    assert pause(0.008, 1.0) == 0.1, "a quiet machine, and a boot of the local stack"
+    assert pause(0.008, 6.0) == pytest.approx(0.3)
+    assert pause(0.05, 1.0) == pytest.approx(0.2)
+    assert pause(0.008, 90.0) == pause(3.0, 1.0) == 0.5
+    assert pause(0.008, -60.0) == 0.1, "the prolog's question lies ahead"
 
 
 @pytest.mark.parametrize(

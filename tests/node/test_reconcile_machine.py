@@ -136,7 +136,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 30))
     def the_daemon_is_killed(self, calls: int) -> None:
-        self.world.kill_at = self.world.calls + calls
+        self.world.kill_at = len(self.world.calls) + calls
 
     @rule(seconds=st.integers(1, 90))
     def the_daemon_is_away(self, seconds: int) -> None:

@@ -46,7 +46,9 @@ def make(tmp_path: Path) -> Callable[..., Cluster]:
         control = FakeControl([SILENT], [job(1, "COMPLETING", nodes=("gpu-0",))])
         made = made or design(DEBUG, GPU)
         reconfiguration = Reconfiguration(control, tmp_path)
-        cleanup = RequeueCleanup(made, control, reconfiguration, tmp_path, lambda: result.now)
+        cleanup = RequeueCleanup(
+            made, control, control.detailed_nodes, reconfiguration, tmp_path, lambda: result.now
+        )
         result = Cluster(control, cleanup)
         return result
 

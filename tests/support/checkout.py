@@ -242,9 +242,10 @@ class Checkout:
         return RunDirectory(self.run_directory).pids()
 
     def close(self) -> list[str]:
-        """Take the cluster down by all means. Returns what `down` had not removed.
+        """Take the cluster down by all means, and return what was not removed in the usual way.
 
-        The daemons' logs stay beside the checkout, to find out why a test failed.
+        This process does what the engine has done for `./cluster down`, a command of a second of CPU that has
+        its own tests. The daemons' logs stay beside the checkout, to find out why a test failed.
         """
         for log in [*self.run_directory.glob("log/*"), *self.run_directory.glob("cloud/*.log")]:
             kept = self.folder.with_name(f"{self.folder.name} logs") / log.name
@@ -255,12 +256,26 @@ class Checkout:
 
         if not (self.run_directory.exists() or self.processes()):
             return []  # the test has taken it down
-        result = self.cluster("down")
+        said = self._down()
         left = [f"process {pid}" for pid in self.processes()]
         if left or self.run_directory.exists():
-            left.append(f"down said: {result.stderr}")
+            left.append(f"down said: {said}")
             cloud_down(Stack(self.folder, self.stack))
         return left
+
+    def _down(self) -> str:
+        """Take the cluster down, and return what was said of that."""
+        from infra.errors import UserError
+        from operations.local.cluster import cloud_down, head_down, terminate_nodes
+
+        if self._elsewhere:
+            return self.cluster("down").stderr
+        try:
+            for end in (head_down, terminate_nodes, cloud_down):
+                end(Stack(self.folder, self.stack))
+        except UserError as error:
+            return str(error)
+        return ""
 
 
 @contextlib.contextmanager
@@ -278,7 +293,7 @@ def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
 def until(there: Callable[[], Any], seconds: float, what: str, pause: float | None = None) -> Any:
     """Return the first true value of `there`.
 
-    The pauses between two looks are a twentieth of the time that has passed, or four times as long as a look
+    The pauses between two looks are a tenth of the time that has passed, or four times as long as a look
     takes, but at most a second: many looks start a program, and many tests wait at the same time.
 
     Args:
@@ -297,4 +312,4 @@ def until(there: Callable[[], Any], seconds: float, what: str, pause: float | No
             return value
         now = time.monotonic()
         assert now < began + seconds, f"waited {seconds:g} s for {what}"
-        time.sleep(pause or min(LONGEST_PAUSE, max(0.1, (now - began) / 20, 4 * (now - looked))))
+        time.sleep(pause or min(LONGEST_PAUSE, max(0.1, (now - began) / 10, 4 * (now - looked))))

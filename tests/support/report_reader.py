@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from html.parser import HTMLParser
 
+import pytest
+
+from cli.report import draw
+
+_svg = functools.cache(draw.svg)
+
 VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+
+def draw_equal_charts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw each chart once in a process: the published ones are on every page.
+
+    test_report_charts proves that equal charts are equal text.
+    """
+    monkeypatch.setattr(draw, "svg", _svg)
 
 
 class Page(HTMLParser):

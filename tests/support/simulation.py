@@ -81,7 +81,7 @@ class _Mortal:
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self._world.count()
+            self._world.count(f"{name} {arguments} {named}")
             return found(*arguments, **named)
 
         return call
@@ -113,7 +113,7 @@ class World:
     Attributes:
         wrongs: Machines that were ended under a running job, and other things that must never happen.
         latency: Seconds that a launch or a termination waits before it is called.
-        calls: How often the daemon has called Slurm and the cloud.
+        calls: The daemon's calls of Slurm and the cloud.
         kill_at: The call at which the daemon is killed; `None` means never.
     """
 
@@ -143,7 +143,7 @@ class World:
         self.latency = 0.0
         self.wrongs = self.slurm.wrongs
         self.lines: list[str] = []
-        self.calls = 0
+        self.calls: list[str] = []
         self.kill_at: int | None = None
         self.daemon: Elastic | None = None
         self._requests: list[dict[str, Any]] = []
@@ -191,9 +191,10 @@ class World:
         self.daemon, self.kill_at = None, None
         self.tasks, self._requests = [], []
 
-    def count(self) -> None:
-        self.calls += 1
-        if self.kill_at is not None and self.calls >= self.kill_at:
+    def count(self, call: str) -> None:
+        """Note a call. With the one whose number is `kill_at` the daemon is killed."""
+        self.calls.append(call)
+        if self.kill_at is not None and len(self.calls) >= self.kill_at:
             raise Killed
 
     def print_exc(self) -> None:

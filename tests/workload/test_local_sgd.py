@@ -32,11 +32,6 @@ SHORT = ("--profile", "local-sgd", "--steps-per-epoch", "11", "--epochs", "2")
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Run]:
     """A job of two workers that was never interrupted."""
     run = Run(tmp_path_factory.mktemp("two"), cache, "1", 2, *SHORT, "--average-every", "4")

@@ -5,6 +5,7 @@ in this process at every possible place.
 """
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.tensorflow
 np = training_module("numpy")
 tf = training_module("tensorflow")
 
-from tests.support.training_step import Run  # noqa: E402
+from tests.support.training_step import Run, train_here  # noqa: E402
 from workload import published, result, sync  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
 from workload.data import Data  # noqa: E402
@@ -97,23 +98,19 @@ def test_every_place_where_a_training_can_stop(
             np.testing.assert_allclose(numbers(ended.history), numbers(done.history), rtol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 class Job:
     """A job of two workers that is started again and again."""
 
     def __init__(self, folder: Path, cache: Path, job: str, *arguments: str) -> None:
-        self._make = lambda restarts: Run(
-            folder, cache, job, 2, *arguments, restarts=restarts, submitted=1700000000
+        self._make = lambda restarts, more: Run(
+            folder, cache, job, 2, *arguments, *more, restarts=restarts, submitted=1700000000
         )
         self.runs: list[Run] = []
         self.checkpoint = folder / ".checkpoint" / f"result-{job}.npz"
 
-    def start(self) -> Run:
-        self.runs.append(self._make(len(self.runs)))  # type: ignore[no-untyped-call]
+    def start(self, *more: str) -> Run:
+        """Start the job again, with these arguments besides its own."""
+        self.runs.append(self._make(len(self.runs), more))  # type: ignore[no-untyped-call]
         return self.runs[-1]
 
     def stop(self) -> None:
@@ -156,10 +153,9 @@ SHORT = (*LENGTH[:-1], "2")
 
 
 @pytest.mark.timeout(2400)
-def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(make: Callable[..., Job]) -> None:
-    alone = make(*SHORT).start()
-    assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
-
+def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(
+    make: Callable[..., Job], cache: Path
+) -> None:
     job = make(*SHORT, "--checkpoint-seconds", "0")
     run = job.start()  # all of it is killed without warning
     run.wait_for("Epoch 1/")
@@ -170,25 +166,26 @@ def test_a_synchronous_training_that_is_killed_ends_with_the_same_weights(make: 
     run = job.start()
     assert run.wait() == [0, 0], run.output(0) + run.output(1)
     assert "going on from the checkpoint: epoch " in run.output()
+    # One worker at twice the batch, which test_training.py compares with two.
+    whole, history = train_here(cache, steps=24, epochs=2, global_batch=32, parts=2)
     for rank in range(2):
-        assert same(run.weights(rank), alone.weights(rank))
-    whole, parts = record(alone), record(run)
+        assert same(run.weights(rank), whole)
+    parts = record(run)
     assert parts["restarts"] == 1
-    assert [(e["loss"], e["accuracy"]) for e in parts["history"]] == [
-        (e["loss"], e["accuracy"]) for e in whole["history"]
-    ]
+    assert [(epoch["loss"], epoch["accuracy"]) for epoch in parts["history"]] == history
 
 
 # By default the first test stops a training at every place, test_preemption.py tells the tasks of one, and
 # tests/cluster/test_container_cluster.py takes a node back under a job.
 @pytest.mark.wide
 @pytest.mark.timeout(3600)
-def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> None:
+def test_a_synchronous_training_through_everything(make: Callable[..., Job], tmp_path: Path) -> None:
     alone = make(*LENGTH).start()
     assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
 
     job = make(*LENGTH, "--checkpoint-seconds", "0")
-    run = job.start()  # 0: before it trains
+    os.mkfifo(endless := tmp_path / "mnist.npz")
+    run = job.start("--data", "mnist", "--mnist", str(endless))  # 0: while it reads its data
     run.wait_for_start(1)
     run.signal(TERM, 1)
     assert run.wait() == [STATUS, 0]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,67 +15,73 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2400)]
 np = training_module("numpy")
 tf = training_module("tensorflow")
 
-from tests.support.training_step import Run  # noqa: E402
+from tests.support.training_step import Run, train_here  # noqa: E402
 from workload import local_sgd, published, result, runtime, sync  # noqa: E402
 from workload.data import Data  # noqa: E402
 from workload.errors import WorkloadError  # noqa: E402
 from workload.loop import Plan  # noqa: E402
 from workload.result import Epoch  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+# 27 steps: two full calls of 10 and a part of one; the second epoch has another order.
+STEPS, EPOCHS = 27, 2
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[dict[str, Run]]:
-    """Two jobs of two workers at once in one folder, then the first with one worker at twice the batch."""
-    folder = tmp_path_factory.mktemp("bench")
-    # 27 steps: two full calls of 10 and a part of one; the second epoch has another order.
-    short = ("--steps-per-epoch", "27", "--epochs", "2")
+    """Two jobs of two workers at once, one of each profile whose workers exchange at every step."""
+    length = ("--epochs", str(EPOCHS), "--steps-per-epoch")
     started = {
-        "two": Run(folder, cache, "1", 2, *short),
-        "other": Run(folder, cache, "2", 2, *short, "--seed", "1", "--batch", "128"),
+        "sync": Run(tmp_path_factory.mktemp("sync"), cache, "1", 2, *length, str(STEPS)),
+        "published": Run(
+            tmp_path_factory.mktemp("published"), cache, "2", 2, *length, "20", "--profile", "published"
+        ),
     }
     try:
         for run in started.values():
             assert run.wait() == [0, 0], run.output(0) + run.output(1)
-        started["one"] = one = Run(folder, cache, "3", 1, *short, "--batch", "128")
-        assert one.wait() == [0], one.output()
         yield started
     finally:
         for run in started.values():
             run.stop()
 
 
-def test_two_workers_are_one_worker_at_twice_the_batch(runs: dict[str, Run]) -> None:
-    two, one = runs["two"].weights(), runs["one"].weights()
+def record_of(run: Run) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
+    assert result.mistakes(record) == []
+    return record
+
+
+def test_two_workers_are_one_worker_at_twice_the_batch(runs: dict[str, Run], cache: Path) -> None:
+    two = runs["sync"].weights()
+    one, history = train_here(cache, STEPS, EPOCHS, global_batch=128, parts=2)
     assert sum(w.size for w in two) == published.PARAMETERS
     for a, b in zip(two, one, strict=True):
         assert (a == b).all()  # not just nearly: see `workload.sync`
-    histories = [
-        [(e["loss"], e["accuracy"]) for e in json.loads(runs[name].result.read_text())["history"]]
-        for name in ("two", "one")
-    ]
-    np.testing.assert_allclose(*histories, rtol=1e-6)
-    (first, _), (second, _) = histories[0]
+    told = [(epoch["loss"], epoch["accuracy"]) for epoch in record_of(runs["sync"])["history"]]
+    np.testing.assert_allclose(told, history, rtol=1e-6)
+    (first, _), (second, _) = told
     assert second < first  # equal because both learned the same, not because neither learned
 
 
-def test_another_seed_ends_elsewhere(runs: dict[str, Run]) -> None:
-    assert not np.allclose(runs["two"].weights()[2], runs["other"].weights()[2], atol=1e-3)
+def test_another_seed_ends_elsewhere() -> None:
+    one, other = (sync.train(plan(seed=seed), lambda _: None).get_weights() for seed in (0, 1))
+    assert not np.allclose(one[2], other[2], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["two", "other"])
-def test_both_workers_end_with_the_same_weights(runs: dict[str, Run], name: str) -> None:
-    for a, b in zip(runs[name].weights(0), runs[name].weights(1), strict=True):
+@pytest.mark.parametrize("profile", ["sync", "published"])
+def test_both_workers_end_with_the_same_weights(runs: dict[str, Run], profile: str) -> None:
+    for a, b in zip(runs[profile].weights(0), runs[profile].weights(1), strict=True):
         assert (a == b).all()
 
 
+def test_the_published_profile_learns(runs: dict[str, Run]) -> None:
+    record = record_of(runs["published"])
+    assert (record["profile"], record["global_batch"], len(record["history"])) == ("published", 128, EPOCHS)
+    assert record["accuracy"] > 0.2
+
+
 def test_the_result_is_complete(runs: dict[str, Run]) -> None:
-    record = json.loads(runs["two"].result.read_text(encoding="utf-8"))
-    assert result.mistakes(record) == []
+    record = record_of(runs["sync"])
     expected = {
         "stack": "local",
         "job_id": "1",
@@ -93,7 +100,8 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
     assert {key: record[key] for key in expected} == expected
     assert record["seconds_train"] == pytest.approx(sum(e["seconds"] for e in record["history"]), abs=0.003)
     assert record["seconds_total"] > record["phases"]["train"] > record["seconds_train"]
-    assert record["images_per_second"] == pytest.approx(2 * 27 * 128 / record["seconds_train"], rel=0.01)
+    images = EPOCHS * STEPS * 128
+    assert record["images_per_second"] == pytest.approx(images / record["seconds_train"], rel=0.01)
     # Two nodes at 3.6 USD an hour: 0.002 USD a second.
     assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
     assert 1 <= record["start_latency_seconds"] < 600
@@ -104,13 +112,12 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
 
 
 def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
-    chief, other = runs["two"].output(0), runs["two"].output(1)
+    chief, other = runs["sync"].output(0), runs["sync"].output(1)
     assert "['/device:CPU:0']" in chief
     assert "['/device:CPU:0']" in other
     assert re.search(r"^Epoch 2/2 - [\d.]+s - loss: [\d.]+ - accuracy: 0\.\d+$", chief, re.MULTILINE)
     assert "Epoch" not in other  # every worker has the same numbers
-    # Of either of the last jobs: all write it in this folder.
-    progress = json.loads((runs["one"].folder / "progress.json").read_text(encoding="utf-8"))
+    progress = json.loads((runs["sync"].folder / "progress.json").read_text(encoding="utf-8"))
     assert progress | {"loss": 0, "accuracy": 0, "seconds": 0} == {
         "state": "done",
         "epoch": 2,
@@ -120,21 +127,21 @@ def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
         "seconds": 0,
         "average_every": None,
     }
-    assert not (runs["one"].folder / ".rendezvous").exists()
+    assert not (runs["sync"].folder / ".rendezvous").exists()
     assert [path for run in runs.values() for path in run.temporary.iterdir()] == []
 
 
 def test_jobs_at_once_use_different_ports(runs: dict[str, Run]) -> None:
     ports = []
-    for name in ("two", "other"):
-        (line,) = re.findall(r"^workers: (.*)$", runs[name].output(), re.MULTILINE)
+    for run in runs.values():
+        (line,) = re.findall(r"^workers: (.*)$", run.output(), re.MULTILINE)
         ports += re.findall(r"127\.0\.0\.[12]:(\d+)", line)
     assert len(set(ports)) == 4
 
 
 def test_tensorboard_has_each_epoch(runs: dict[str, Run]) -> None:
     """TensorFlow's own reader finds what TensorBoard would show."""
-    folder = runs["one"].folder / "tensorboard"
+    folder = runs["sync"].folder / "tensorboard"
     (file,) = folder.iterdir()
     found: dict[str, list[int]] = {}
     for event in tf.compat.v1.train.summary_iterator(str(file)):
@@ -181,18 +188,6 @@ def start(tmp_path: Path, cache: Path) -> Iterator[Any]:
         run.stop()
 
 
-def test_published_profile(start: Any) -> None:
-    run = start(2, "--profile", "published", "--epochs", "1", "--steps-per-epoch", "40")
-    assert run.wait() == [0, 0], run.output(0) + run.output(1)
-    record = json.loads(run.result.read_text(encoding="utf-8"))
-    assert result.mistakes(record) == []
-    assert (record["profile"], record["global_batch"], len(record["history"])) == ("published", 128, 1)
-    assert list(run.temporary.iterdir()) == []
-    assert record["accuracy"] > 0.2
-    for a, b in zip(run.weights(0), run.weights(1), strict=True):
-        assert (a == b).all()
-
-
 # By default test_gpus_are_those_asked_for raises this error, and test_train_ending.py ends runs by others.
 @pytest.mark.wide
 def test_missing_gpus_end_the_run(start: Any) -> None:
@@ -209,10 +204,9 @@ def test_missing_gpus_end_the_run(start: Any) -> None:
 def test_a_dead_worker_ends_the_run(start: Any) -> None:
     run = start(2, "--steps-per-epoch", "5", "--epochs", "100000")
     run.wait_for("Epoch 3/")
-    run.processes[1].kill()
-    assert run.processes[0].wait(600) == 75, (
-        run.output()
-    )  # it may have been a machine: the job is to be queued again
+    run.signal(signal.SIGKILL, 1)
+    # It may have been a machine: the job is to be queued again.
+    assert run.wait_for_end(0) == 75, run.output()
     (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
     assert line.startswith("workload: 127.0.0.1: the training stopped: another worker failed or went silent")
     assert re.search(r"connection closed|reset by peer|Broken pipe", line)

@@ -24,9 +24,11 @@ LIMITS: list[dict[str, Any]] = [
 ]
 
 
+VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
+
+
 def accepts(content: object) -> bool:
-    validator = jsonschema.Draft202012Validator(schema.schema())
-    return not list(validator.iter_errors(content))
+    return VALIDATOR.is_valid(content)
 
 
 def test_the_stack_schema_is_current() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from infra import bundle
 from infra.benchmark import Workload
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.outputs import load
 from node.model import SlurmSettings
 from node.processes import ProcessId
@@ -93,6 +93,23 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     assert published.processes() == []
     for verb in ("head-down", "terminate-nodes", "cloud-down"):
         published.do(verb)
+
+
+def test_a_cluster_of_another_name_is_neither_changed_nor_ended(published: FakeMachines) -> None:
+    """The engine may be run by hand, with what a stack file with another name makes of the resources."""
+    published.do("cloud-up", cluster="one")
+    published.do("head-up")
+    published.launch("debug-0")
+    before = published.processes()
+    with pytest.raises(UserError) as refused:
+        published.do("cloud-up", cluster="two")
+    assert (refused.value.code, refused.value.exit_code) == ("cluster.other-name", EXIT_REFUSED)
+    for verb in ("head-down", "terminate-nodes", "cloud-down"):
+        published.do(verb, cluster="two")
+    assert set(before) <= set(published.processes())
+    assert sorted(published.machines()) == ["controller", "debug-0"]
+    published.do("cloud-down", cluster="one")
+    assert published.processes() == []
 
 
 def test_the_guard_of_a_cluster_with_jobs_refuses_and_a_dead_controller_has_none(
