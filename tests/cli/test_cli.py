@@ -378,7 +378,7 @@ def test_ctrl_c_while_a_class_is_made_is_an_interrupt_and_another_error_is_itsel
     def commands(**_options: object) -> None:
         raise RuntimeError("Error calling __set_name__") from cause
 
-    monkeypatch.setattr(cli, "_commands", lambda: commands)
+    monkeypatch.setattr(cli, "commands", lambda: commands)
     with pytest.raises(RuntimeError if code is None else SystemExit) as caught:
         cli.main()
     if isinstance(caught.value, SystemExit):
