@@ -267,6 +267,7 @@ def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_q
     until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
     # A power cut loses what the machine has not written to its disk.
     until_saved(cluster)
+    until(lambda: "RUNNING" in recorded(cluster), 120, "the job's record")
     end(machine(cluster, "controller")["process"]["pid"])
     until(lambda: volumes.attached(cluster.run_directory) == [], 60, "the disk, which nobody has")
     for part in ("root", "lib"):
