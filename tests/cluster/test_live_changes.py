@@ -53,6 +53,12 @@ def begin(checkout: Checkout, *options: str, script: str = "sleep 3600") -> str:
     return job
 
 
+def saves(begun: Path, saved: Path) -> str:
+    """Return a script that saves its work at SIGTERM. Its `sleep` gets the signal before the shell."""
+    ready = f"trap 'sleep 1; echo done >>{saved}; exit' TERM; touch {begun}"
+    return f"{ready}; while :; do sleep 600 & wait; done"
+
+
 def state(checkout: Checkout, job: str) -> str:
     shown = checkout.ask("scontrol", "--oneliner", "show", "job", job)
     return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)["JobState"]
@@ -173,7 +179,7 @@ def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on
     cluster.cluster("up", check=True)
     saved = tmp_path / "saved"
     begun = tmp_path / "begun"
-    script = f"trap 'sleep 1; echo done >> {saved}; exit' TERM; touch {begun}; sleep 3600 & wait"
+    script = saves(begun, saved)
     first = begin(cluster, "--nodelist=debug-0", "--exclusive")
     again = begin(cluster, "--exclusive", script=script)
     until(begun.exists, 120, "the script, which waits for its signal")
@@ -258,7 +264,7 @@ def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
     cluster: Checkout, tmp_path: Path
 ) -> None:
     saved, begun = tmp_path / "saved", tmp_path / "begun"
-    script = f"trap 'sleep 1; echo done > {saved}; exit' TERM; touch {begun}; sleep 3600 & wait"
+    script = saves(begun, saved)
     job = begin(cluster, script=script)
     until(begun.exists, 120, "the script, which waits for its signal")
     code, said = on_terminal(cluster, "down", answer="n\n")
