@@ -79,9 +79,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_coverage() -> Iterator[None]:
-    """A pytest that a test starts must not measure coverage: it would write to our files, and remove them."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLIPCOVER_")}
+def _own_pytests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Separate the pytests that tests start from this one.
+
+    They must not measure coverage: they would write to our files, and remove them. They have a folder for
+    temporary files of their own: each run of pytest removes the folders of all but the last three runs, and
+    what a failed test of ours has left is needed to find out why.
+    """
+    ours = ("SLIPCOVER_", "PYTEST_DEBUG_TEMPROOT")
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(ours)}
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.mktemp("pytests"))
     yield
     os.environ.update(hidden)
 
