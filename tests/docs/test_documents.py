@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
@@ -104,20 +105,26 @@ def test_a_stack_is_made_before_it_is_brought_up() -> None:
                 assert named[1] in made if named else made, f"{block.where}: {command}"
 
 
-def takes(words: list[str]) -> bool:
-    """Return whether `./cluster` takes these words. No command runs."""
+@functools.cache
+def without_effect() -> Any:
+    """Return the command line, with commands that do nothing."""
 
-    def without_effect(command: Any) -> None:
+    def disarm(command: Any) -> None:
         for each in getattr(command, "commands", {}).values():
-            without_effect(each)
+            disarm(each)
         if not hasattr(command, "commands"):
             command.callback = lambda **_: None
 
     commands()  # adds the groups to the app; what it returns is everybody's, so here is another one
-    command: Any = get_command(app)
-    without_effect(command)
+    command = get_command(app)
+    disarm(command)
+    return command
+
+
+def takes(words: list[str]) -> bool:
+    """Return whether `./cluster` takes these words. No command runs."""
     with pytest.raises(SystemExit) as ended:
-        command(words, "cluster")
+        without_effect()(list(words), "cluster")
     return ended.value.code == 0
 
 
