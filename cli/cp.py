@@ -212,8 +212,8 @@ def send_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
     several = goal.endswith("/") or len(sources) > 1
     if several and _run_inside(machine, ["test", "-d", goal]).failed:
         raise UserError(f":{goal}: there is no such folder on the login machine", code="cp.no-remote-folder")
-    with _Folders() as here:
-        _copy(machine, [here.word(Path(source)) for source in sources], goal, here)
+    with _Folders() as folders:
+        _copy(machine, [folders.word(Path(source)) for source in sources], goal, folders)
 
 
 def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
@@ -235,8 +235,8 @@ def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
     is_folder = Path(goal).is_dir()
     if (goal.endswith("/") or len(matches) > 1) and not is_folder:
         raise UserError(f"{goal}: there is no such folder here", code="cp.no-local-folder")
-    with _Folders() as here:
-        _copy(machine, matches, here.word(Path(goal), inside=is_folder), here)
+    with _Folders() as folders:
+        _copy(machine, matches, folders.word(Path(goal), inside=is_folder), folders)
 
 
 class _Folders(contextlib.ExitStack):
@@ -263,19 +263,19 @@ class _Folders(contextlib.ExitStack):
         return f"/proc/self/fd/{handle}/{'.' if itself else path.name}"
 
 
-def _copy(machine: Inside, sources: Sequence[str], goal: str, here: _Folders) -> None:
-    done = _run_inside(machine, [*_COPY_LINES, *sources, goal], here)
+def _copy(machine: Inside, sources: Sequence[str], goal: str, folders: _Folders) -> None:
+    done = _run_inside(machine, [*_COPY_LINES, *sources, goal], folders)
     if done.failed:
-        raise UserError(_error_text(done, "cp", here), code="cp.failed")
+        raise UserError(_error_text(done, "cp", folders), code="cp.failed")
 
 
-def _run_inside(machine: Inside, words: Sequence[str], here: _Folders | None = None) -> programs.Output:
-    handles = here.open if here is not None else ()
+def _run_inside(machine: Inside, words: Sequence[str], folders: _Folders | None = None) -> programs.Output:
+    handles = folders.open if folders is not None else ()
     return programs.capture([*machine.enter, *words], errors="surrogateescape", handles=handles)
 
 
-def _error_text(done: programs.Output, name: str, here: _Folders | None = None) -> str:
+def _error_text(done: programs.Output, name: str, folders: _Folders | None = None) -> str:
     text = done.err.strip()
-    for handle, folder in here.open.items() if here is not None else ():
+    for handle, folder in folders.open.items() if folders is not None else ():
         text = text.replace(f"/proc/self/fd/{handle}/", f"{folder}/")
     return text or f"{name} ended with status {done.status}"

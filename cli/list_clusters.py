@@ -65,9 +65,9 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
             UserCluster(listed, record)
             for record, listed in zip(local, pool.map(providers.listed_here, local), strict=True)
         ]
-        asked, problems = _ask(_places(project, records), pool) if clouds else ([], [])
+        answers, problems = _ask(_places(project, records), pool) if clouds else ([], [])
     by_place = {(place, record.id): record for record in records for place in _refs(record)}
-    for (provider, ref), listed in asked:
+    for (provider, ref), listed in answers:
         keys = [key for key in by_place if key[0] == ref and by_place[key].provider == provider]
         record = by_place.pop(keys[0]) if keys else None
         found.append(UserCluster(replace(listed, since=record.since) if record else listed, record))

@@ -141,9 +141,9 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
         from cli.console.status import show_release, show_status
 
         outputs = None if up.published is None else up.published.option
-        here = up.provider == "local" and outputs is None
+        on_this_machine = up.provider == "local" and outputs is None
         try:
-            show_status(found, up.stack.name, here=here, outputs=outputs)
+            show_status(found, up.stack.name, on_this_machine=on_this_machine, outputs=outputs)
             show_release(*slurm_release.running(up, found))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(

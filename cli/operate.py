@@ -425,8 +425,8 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: st
                 console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
             # Jobs that wait for nodes, and those that have just ended, keep none up.
-            others = [one for one in status["jobs"] if one["state"] not in ("PENDING", "COMPLETING")]
-            if any(job is None or str(one.get("id")) != job for one in others):
+            others = [entry for entry in status["jobs"] if entry["state"] not in ("PENDING", "COMPLETING")]
+            if any(job is None or str(entry.get("id")) != job for entry in others):
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")

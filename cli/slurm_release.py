@@ -43,11 +43,11 @@ def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
 
     Where its stack file has mistakes, or is not here, every open advisory is named.
     """
-    there = status.get("slurm") or {}
+    slurm = status.get("slurm") or {}
     uses = None if up.config is None else _uses(up.config.cluster)
-    if (version := there.get("version")) is None:
+    if (version := slurm.get("version")) is None:
         return "", []
-    name, lines = _lines(up.provider, uses, version, there.get("suite"))
+    name, lines = _lines(up.provider, uses, version, slurm.get("suite"))
     # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
     return name, [] if up.provider == "local" else lines
 

@@ -41,13 +41,13 @@ def construct(
     # Whether an input is known can only be awaited, and the SDK calls this as a plain function.
     task = asyncio.ensure_future(_cluster(name, inputs, options or pulumi.ResourceOptions()))
     cluster: pulumi.Output[SlurmCluster] = pulumi.Output.from_input(task)
-    return cluster.apply(lambda made: made.urn), {
+    return cluster.apply(lambda component: component.urn), {
         camel: _output(cluster, key) for key, camel in OUTPUTS.items()
     }
 
 
 def _output(cluster: pulumi.Output[SlurmCluster], key: str) -> pulumi.Output[Any]:
-    return cluster.apply(lambda made: made.outputs.get(key))
+    return cluster.apply(lambda component: component.outputs.get(key))
 
 
 async def _cluster(name: str, inputs: Mapping[str, Any], options: pulumi.ResourceOptions) -> SlurmCluster:
@@ -82,10 +82,10 @@ async def _known(value: Any) -> Any:
         return Given(_unknown(), known=False)
     if isinstance(value, pulumi.Output):
         known = await value.is_known()
-        held = await value.future() if known else None
-        if isinstance(held, Mapping | list):
-            return await _known(held)
-        return Given(value, known=known, value=held, secret=await value.is_secret())
+        plain = await value.future() if known else None
+        if isinstance(plain, Mapping | list):
+            return await _known(plain)
+        return Given(value, known=known, value=plain, secret=await value.is_secret())
     if isinstance(value, Mapping):
         return {key: await _known(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -30,10 +30,10 @@ def schema() -> dict[str, Any]:
     inputs = _Converter(arguments, types, camel_case)
     for name in arguments:
         inputs.section(name)
-    made = inputs.properties("SlurmCluster", cluster["properties"])
-    made |= {key: {"type": "string", "description": _PLACE[key]} for key in Place.model_fields}
-    made[BENCHMARK] = {"$ref": _ref("BenchmarkConfig"), "description": benchmark["description"]}
-    made["name"]["description"] = (
+    properties = inputs.properties("SlurmCluster", cluster["properties"])
+    properties |= {key: {"type": "string", "description": _PLACE[key]} for key in Place.model_fields}
+    properties[BENCHMARK] = {"$ref": _ref("BenchmarkConfig"), "description": benchmark["description"]}
+    properties["name"]["description"] = (
         "The cluster's name, in the names of all it owns; the component's by default."
     )
     results = _Converter(outputs["$defs"], types, str)
@@ -54,7 +54,7 @@ def schema() -> dict[str, Any]:
                 "isComponent": True,
                 "description": "An elastic Slurm cluster, or an AWS Batch environment, and the training that "
                 "follows its creation.",
-                "inputProperties": made,
+                "inputProperties": properties,
                 "requiredInputs": sorted(map(camel_case, set(cluster["required"]) - {"name"})),
                 "properties": {
                     "cluster": {
@@ -102,7 +102,7 @@ class _Converter:
         self._types[f"{PACKAGE}:index:{name}"] = self.object(name, self._definitions[name])
 
     def object(self, name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-        made = {
+        schema = {
             "type": "object",
             "description": definition.get("description", ""),
             "properties": self.properties(name, definition["properties"]),
@@ -112,7 +112,7 @@ class _Converter:
             for key in definition.get("required", ())
             if not _nullable(definition["properties"][key])
         ]
-        return {**made, "required": sorted(required)} if required else made
+        return {**schema, "required": sorted(required)} if required else schema
 
     def properties(self, owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -122,14 +122,14 @@ class _Converter:
 
     def _described(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the type of a property with its description and its default."""
-        made = self._type(name, value)
+        schema = self._type(name, value)
         if "description" in value:
-            made["description"] = value["description"]
+            schema["description"] = value["description"]
         if isinstance(value.get("default"), str | int | float):
             # The schema's own `default` would be written into every program's inputs.
             default = json.dumps(value["default"])
-            made["description"] = f"{made.get('description', '').rstrip('.')}. Default: {default}."
-        return made
+            schema["description"] = f"{schema.get('description', '').rstrip('.')}. Default: {default}."
+        return schema
 
     def _type(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         if "$ref" in value:

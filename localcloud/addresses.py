@@ -95,10 +95,10 @@ def claim(run: Path, *, movable: bool) -> socket.socket | None:
     first = ensure_block(run)
     others = claimed_blocks()
     for candidate in [first, *(_candidates(run, others) if movable else ())]:
-        if (held := claim_name(candidate)) is not None:
+        if (claim := claim_name(candidate)) is not None:
             if candidate != first:
                 _remember(run, candidate)
-            return held
+            return claim
     return None
 
 
@@ -108,13 +108,13 @@ def claim_name(name: str) -> socket.socket | None:
     Returns:
         `None` if another process has claimed it, or if this host does not allow such sockets.
     """
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        held.bind(f"\0{_CLAIM}{name}")
+        claim.bind(f"\0{_CLAIM}{name}")
     except OSError:
-        held.close()
+        claim.close()
         return None
-    return held
+    return claim
 
 
 def claimed_blocks() -> set[str]:

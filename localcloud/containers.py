@@ -77,7 +77,9 @@ def interpreter_binds(envs: Path | None = None) -> list[Bind]:
     """
     found = [_this_interpreter()]
     if envs is not None and envs.is_dir():
-        found += [one for folder in sorted(envs.iterdir()) for one in _interpreters_of(folder)]
+        found += [
+            interpreter for folder in sorted(envs.iterdir()) for interpreter in _interpreters_of(folder)
+        ]
     return [bind for interpreter in dict.fromkeys(found) for bind in interpreter.binds()]
 
 

@@ -168,7 +168,7 @@ class Cores:
         before = self._of.pop(machine, ())
         if now := tuple(cores):
             self._of[machine] = now
-        counts = Counter(core for held in self._of.values() for core in held)
+        counts = Counter(core for cores in self._of.values() for core in cores)
         for core in {*before, *now}:
             name = Use(core, os.getuid(), self._run, counts[core], self._cluster).name
             former = self._names.pop(core, None)
@@ -193,21 +193,21 @@ def _one_at_a_time() -> Iterator[None]:
     An agent that holds the lock and stands still must not keep machines from starting, so the wait has a
     limit; two agents may then choose the same core, and the next look for moves sets it right.
     """
-    held = None
+    lock = None
 
     def taken() -> bool:
-        nonlocal held
-        if (held := claim_name(_LOCK)) is None and _LOCK not in claimed_names():
-            held = claim_name(_LOCK)  # it was just given back, or this host allows no such names
+        nonlocal lock
+        if (lock := claim_name(_LOCK)) is None and _LOCK not in claimed_names():
+            lock = claim_name(_LOCK)  # it was just given back, or this host allows no such names
             return True
-        return held is not None
+        return lock is not None
 
     wait_at_most(taken, LOCK_SECONDS, 0.002)
     try:
         yield
     finally:
-        if held is not None:
-            held.close()
+        if lock is not None:
+            lock.close()
 
 
 @contextlib.contextmanager

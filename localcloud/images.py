@@ -139,11 +139,11 @@ def recipe(suite: str | None = None) -> Recipe:
     Raises:
         ImageError: apt on this host has no source for it.
     """
-    own = _own_suite()
-    wanted = suite or own
+    own_suite = _own_suite()
+    wanted = suite or own_suite
     lines = [line.split("|") for line in _index_targets().splitlines()]
     known = {_suite_of(release) for _, release, _, _ in lines}
-    like = wanted if wanted in known else own
+    like = wanted if wanted in known else own_suite
     found: dict[tuple[str, str, str], list[str]] = {}
     for uri, release, component, key in lines:
         if _suite_of(release) == like:
@@ -153,8 +153,8 @@ def recipe(suite: str | None = None) -> Recipe:
     sources.sort(key=lambda source: source.suite != wanted)
     if not sources or sources[0].suite != wanted:
         raise ImageError(
-            f"apt on this machine has no source of {own}, from which the machines' image would be made: "
-            "name the distribution's own archive in /etc/apt/sources.list.d"
+            f"apt on this machine has no source of {own_suite}, from which the machines' image would be "
+            "made: name the distribution's own archive in /etc/apt/sources.list.d"
         )
     settings = [
         line
@@ -233,8 +233,10 @@ def _make(wanted: Recipe, draft: Path, say: Say) -> None:
 
 def _script(suite: str) -> list[str]:
     scripts = Path("/usr/share/debootstrap/scripts")
-    own = _own_suite()
-    return [] if (scripts / suite).exists() or not (scripts / own).exists() else [str(scripts / own)]
+    own_suite = _own_suite()
+    return (
+        [] if (scripts / suite).exists() or not (scripts / own_suite).exists() else [str(scripts / own_suite)]
+    )
 
 
 def _configure_apt(wanted: Recipe, root: Path) -> None:

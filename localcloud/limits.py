@@ -155,11 +155,11 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
         else:
             raise CloudError("InvalidRequest", f"no limit is called {key!r}")
     try:
-        made = from_json(Limits, values)
+        result = from_json(Limits, values)
     except ValueError as error:
         raise CloudError("InvalidRequest", str(error)) from None
-    _check(made)
-    return made
+    _check(result)
+    return result
 
 
 def _check(limits: Limits) -> None:

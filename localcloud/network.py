@@ -83,9 +83,9 @@ class Network:
             OSError: The network cannot be made.
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
-            held = ProcessId(**json.loads(self._file.read_text()))
-            if held.alive():
-                return held.pid
+            process = ProcessId(**json.loads(self._file.read_text()))
+            if process.alive():
+                return process.pid
         return self._make()
 
     def enter(self) -> list[str]:

@@ -365,17 +365,17 @@ def execute(launcher: ProcessId, *command: str, seconds: float = 60.0) -> subpro
 
 def power_off(identity: str, launcher: ProcessId, seconds: float) -> bool:
     """Shut a machine down, and return False if it is still on after `seconds`."""
-    asked = 0.0
+    asked_at = 0.0
 
     def is_over() -> bool:
-        nonlocal asked
+        nonlocal asked_at
         if not launcher.alive() or cgroups.frozen(group(identity)):
             return True
-        if time.monotonic() - asked > AGAIN_SECONDS and (pid := leader(launcher)) is not None:
+        if time.monotonic() - asked_at > AGAIN_SECONDS and (pid := leader(launcher)) is not None:
             # The signal is repeated, because a machine that has just begun to boot ignores it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, POWER_OFF)
-            asked = time.monotonic()
+            asked_at = time.monotonic()
         return False
 
     wait_at_most(is_over, seconds)

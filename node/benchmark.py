@@ -370,9 +370,9 @@ class Sweep:
             return {"missing": missing, "runs": []}
         after = _benchmarks(self._control.jobs()) if request["after"] is None else [request["after"]]
         answers: list[dict[str, Any]] = []
-        for asked in request["runs"]:
+        for run in request["runs"]:
             try:
-                job = self._run(asked["folder"]).submit(asked["script"], again=False, after=after)
+                job = self._run(run["folder"]).submit(run["script"], again=False, after=after)
             except RuntimeError as error:
                 answers.append({"job": None, "error": str(error)})
                 continue

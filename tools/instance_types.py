@@ -54,13 +54,21 @@ def ec2() -> dict[str, Any]:
         for offer in json.loads(gzip.decompress(file.read_bytes())):
             offered.setdefault(offer["InstanceType"], []).append(region)
     # ARM types are left out: the checks refuse them by their names, also those that come after this snapshot.
-    mine = [one for one in described.values() if "x86_64" in one["ProcessorInfo"]["SupportedArchitectures"]]
-    said = types.parse(mine)
-    machines = {one["InstanceType"]: types.read(one) for one in mine if one["InstanceType"] in said.machines}
+    mine = [
+        machine_type
+        for machine_type in described.values()
+        if "x86_64" in machine_type["ProcessorInfo"]["SupportedArchitectures"]
+    ]
+    parsed = types.parse(mine)
+    machines = {
+        machine_type["InstanceType"]: types.read(machine_type)
+        for machine_type in mine
+        if machine_type["InstanceType"] in parsed.machines
+    }
     return {
         "source": f"moto {moto.__version__}: DescribeInstanceTypes, DescribeInstanceTypeOfferings",
         **_offers(machines, offered, surveyed),
-        "unusable": {name: why.why for name, why in said.unusable.items()},
+        "unusable": {name: why.why for name, why in parsed.unusable.items()},
     }
 
 
@@ -116,7 +124,7 @@ def prices(
     Zones of GPUs are those that the list and Google's own answer both name: each has some that the other
     does not, and a zone that is named wrongly costs a failed launch.
     """
-    there = {(row["NAME"], row["ZONE"]) for row in _rows(repository, "tools/acceleratortypezone.csv")}
+    available = {(row["NAME"], row["ZONE"]) for row in _rows(repository, "tools/acceleratortypezone.csv")}
     given = yaml.safe_load(list_of_prices.read_text(encoding="utf-8"))
     machines = {
         name: {region: price for region, price in facts["price"].items() if price is not None}
@@ -131,7 +139,7 @@ def prices(
             machines.setdefault(name, {}).setdefault("us-east-1", float(price))
     attachable = {
         name.lower(): {
-            "zones": [zone for zone in gpu["zones"] if (f"nvidia-tesla-{name.lower()}", zone) in there],
+            "zones": [zone for zone in gpu["zones"] if (f"nvidia-tesla-{name.lower()}", zone) in available],
             "price": gpu["price"],
             "spot_price": gpu["spot"],
         }
@@ -147,8 +155,8 @@ def prices(
     }
 
 
-def _is_date(said: object) -> bool:
-    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", str(said)) is not None
+def _is_date(value: object) -> bool:
+    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", str(value)) is not None
 
 
 def _origin(source: Mapping[str, Any]) -> str:
@@ -192,10 +200,14 @@ def rows(machines: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [",".join(["type", *COLUMNS])]
     for name, facts in machines.items():
         gpu = facts.get("accelerator") or {}
-        said = {**facts, "accelerator": gpu.get("type"), "count": gpu.get("count")}
-        fields = (said.get(column) for column in COLUMNS)
-        words = (str(int(one)) if isinstance(one, bool) else str(one) for one in fields if one is not None)
-        lines.append(",".join([name, *("" if said.get(c) is None else next(words) for c in COLUMNS)]))
+        row = {**facts, "accelerator": gpu.get("type"), "count": gpu.get("count")}
+        fields = (row.get(column) for column in COLUMNS)
+        words = (
+            str(int(field)) if isinstance(field, bool) else str(field)
+            for field in fields
+            if field is not None
+        )
+        lines.append(",".join([name, *("" if row.get(c) is None else next(words) for c in COLUMNS)]))
     return "\n".join(lines) + "\n"
 
 
@@ -206,17 +218,17 @@ def price_rows(machines: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def main() -> None:
-    """Write the tables."""
-    parser = argparse.ArgumentParser(description="Make the tables of infra/instance_types/facts/.")
+    """Write the surveys."""
+    parser = argparse.ArgumentParser(description="Make the surveys of infra/instance_types/facts/.")
     parser.add_argument("--google", type=Path, help="a clone of google-cloud-pricing-cost-calculator")
     parser.add_argument("--prices", type=Path, help="a list of prices with its sources, YAML")
     parser.add_argument("--us-east-1", type=Path, help="karpenter's generated prices of us-east-1")
     chosen = parser.parse_args()
-    made = {"ec2": ec2()}
+    surveys = {"ec2": ec2()}
     if chosen.google:
-        made["google"] = google(chosen.google)
-    types = set(made["ec2"]["machines"]) | set(made.get("google", {}).get("machines", {}))
-    for name, table in made.items():
+        surveys["google"] = google(chosen.google)
+    types = set(surveys["ec2"]["machines"]) | set(surveys.get("google", {}).get("machines", {}))
+    for name, table in surveys.items():
         _write(name, table, rows(table.pop("machines")))
     if chosen.prices:
         if chosen.google is None:

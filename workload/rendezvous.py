@@ -45,10 +45,10 @@ FIRST_PORT, LAST_PORT = 10000, 16799
 
 def reserve_port() -> socket.socket:
     """Return a bound socket that reserves its port as long as it is open. It does not listen."""
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(("0.0.0.0", 0))
-    return held
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("0.0.0.0", 0))
+    return reserved
 
 
 def reached_by(node: str, launched_from: str) -> str:
@@ -190,11 +190,11 @@ def meet(rendezvous: Rendezvous, limit: float) -> list[str]:
     return [f"{note['address']}:{note['port']}" for note in notes]
 
 
-def announce(rendezvous: Rendezvous, held: socket.socket, env: Mapping[str, str] = os.environ) -> None:
+def announce(rendezvous: Rendezvous, reserved: socket.socket, env: Mapping[str, str] = os.environ) -> None:
     """Publish the address at which this task will listen."""
     node = rendezvous.step.node
     address = reached_by(node, env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
-    rendezvous.publish("address", {"node": node, "address": address, "port": held.getsockname()[1]})
+    rendezvous.publish("address", {"node": node, "address": address, "port": reserved.getsockname()[1]})
 
 
 def reserve_program_port(chosen: random.Random | None = None) -> tuple[int, socket.socket]:

@@ -137,9 +137,9 @@ def _run(task: Task) -> None:
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.
     tempfile.tempdir = str(rendezvous.folder.resolve())
-    held = reserve_port()  # stays open as long as this task runs
+    reserved = reserve_port()  # stays open as long as this task runs
     if step.size > 1:
-        announce(rendezvous, held)
+        announce(rendezvous, reserved)
     if not step.chief:
         threading.Thread(target=_follow, args=(rendezvous,), daemon=True).start()
     beginning = _begin(task)
@@ -157,7 +157,7 @@ def _run(task: Task) -> None:
     runtime.set_up_gpus(options.gpus_per_node, step.tasks_on_node, step.node)
     devices = runtime.get_available_devices()
     print(devices, flush=True)
-    connection = workers.connect(options, step, rendezvous, held)
+    connection = workers.connect(options, step, rendezvous, reserved)
     phases.end("meet")
     try:
         accuracy = _train(task, beginning, connection)

@@ -354,11 +354,11 @@ class Connection:
         return PeerLostError.because(next((line for line in lines if "aborted by" in line), first))
 
 
-def connect(options: Options, step: Step, rendezvous: Rendezvous, held: socket.socket) -> Connection:
+def connect(options: Options, step: Step, rendezvous: Rendezvous, reserved: socket.socket) -> Connection:
     """Wait for the other workers and connect to them.
 
     Args:
-        held: The socket that reserves this worker's port.
+        reserved: The socket that reserves this worker's port.
 
     Raises:
         WorkloadError: A worker did not appear in time.
@@ -370,7 +370,7 @@ def connect(options: Options, step: Step, rendezvous: Rendezvous, held: socket.s
             print(f"workers: {', '.join(addresses)}", flush=True)
         # On GPUs NCCL is faster than a ring through the CPUs; `published` is as the published runs were.
         if options.gpus_per_node == 0 and options.profile != "published":
-            ring = join_ring(held, addresses, step.rank, step.key, options.rendezvous_timeout)
+            ring = join_ring(reserved, addresses, step.rank, step.key, options.rendezvous_timeout)
             return Connection(tf.distribute.get_strategy(), ring, alone)
         os.environ["TF_CONFIG"] = tf_config(addresses, step.rank)
     return Connection(tf.distribute.MultiWorkerMirroredStrategy(), None, alone)

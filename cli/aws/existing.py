@@ -86,7 +86,9 @@ def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], regio
 def _root_disk(image: dict[str, Any], what: str, keys: dict[str, int]) -> Iterator[Finding]:
     root = image.get("RootDeviceName")
     disks = [
-        one.get("Ebs", {}) for one in image.get("BlockDeviceMappings", []) if one.get("DeviceName") == root
+        device.get("Ebs", {})
+        for device in image.get("BlockDeviceMappings", [])
+        if device.get("DeviceName") == root
     ]
     gib = next((disk["VolumeSize"] for disk in disks if "VolumeSize" in disk), 0)
     if short := {key: size for key, size in keys.items() if size < gib}:
@@ -153,11 +155,11 @@ def _group(ec2: Any, design: ClusterDesign, group: str, keys: str) -> Finding:
     if found is None:
         cure = "Correct the id, or use the region and the account that have it."
         return stops(PLATFORM, f"{keys}: there is no security group {group} in {design.region}", cure)
-    (there,) = found["SecurityGroups"]
-    if there["VpcId"] != design.network.vpc:
-        wrong = f"{keys}: {group} is of {there['VpcId']}, not of {design.network.vpc}"
+    (security_group,) = found["SecurityGroups"]
+    if security_group["VpcId"] != design.network.vpc:
+        wrong = f"{keys}: {group} is of {security_group['VpcId']}, not of {design.network.vpc}"
         return stops(PLATFORM, wrong, "A machine has groups of its own VPC only: name one of these.")
-    return fine(PLATFORM, f"{keys}: {group} is {there['GroupName']} of {there['VpcId']}")
+    return fine(PLATFORM, f"{keys}: {group} is {security_group['GroupName']} of {security_group['VpcId']}")
 
 
 def _boundary(iam: Any, boundary: str) -> Finding:
@@ -214,7 +216,7 @@ def _volume(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
     if volume is None:
         yield _missing(design, mount, "EBS volume")
         return
-    users = [one["InstanceId"] for one in volume["Attachments"]]
+    users = [attachment["InstanceId"] for attachment in volume["Attachments"]]
     if others := [user for user in users if not _ours(ec2, design, user)]:
         found = f"{_key(mount)}: {identity} is attached to {', '.join(others)}"
         yield stops(STORAGE, found, "A disk has one machine: detach it there first, or make a snapshot.")
@@ -293,9 +295,9 @@ def _efs(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Findin
             for target in targets
         }
     if mount.security_group is None:
-        unfit = [one for one in targets if not _own_group(ec2, design, groups[one["MountTargetId"]])]
+        unfit = [target for target in targets if not _own_group(ec2, design, groups[target["MountTargetId"]])]
         if unfit:
-            where = ", ".join(sorted({one["VpcId"] for one in unfit}))
+            where = ", ".join(sorted({target["VpcId"] for target in unfit}))
             found = f"{_key(mount)}: {identity} has mount targets already, in {where}"
             cure = f"{ONE_VPC}: write that VPC as network.aws, and its targets' security_group."
             yield stops(STORAGE, found, cure)
@@ -313,20 +315,22 @@ def _unfit_targets(
 ) -> Finding | None:
     """Why a file system cannot be mounted by the targets that it has; `None` if it can."""
     vpc, group = design.network.vpc, str(mount.security_group)
-    if elsewhere := sorted({one["VpcId"] for one in targets} - {str(vpc)}):
+    if elsewhere := sorted({target["VpcId"] for target in targets} - {str(vpc)}):
         found = (
             f"{_key(mount)}: {mount.existing} has its mount targets in {', '.join(elsewhere)}, not in {vpc}"
         )
         return stops(STORAGE, found, f"Write that VPC as network.aws: {ONE_VPC}.")
     wanted = set(_zones(ec2, design).values())
-    lacks = sorted(wanted - {one["AvailabilityZoneName"] for one in targets})
+    lacks = sorted(wanted - {target["AvailabilityZoneName"] for target in targets})
     if lacks:
         found = f"{_key(mount)}: {mount.existing} has no mount target in {', '.join(lacks)}"
         cure = "Make one (`aws efs create-mount-target`), or take subnets of other zones."
         return stops(STORAGE, found, cure)
-    if without := [one["MountTargetId"] for one in targets if group not in groups[one["MountTargetId"]]]:
+    if without := [
+        target["MountTargetId"] for target in targets if group not in groups[target["MountTargetId"]]
+    ]:
         found = f"{_key(mount, 'security_group')}: {group} is not the group of {', '.join(without)}"
-        has = sorted({one for target in without for one in groups[target]})
+        has = sorted({identity for target in without for identity in groups[target]})
         return stops(STORAGE, found, f"Write the group that all its mount targets have: {', '.join(has)}.")
     return None
 
@@ -357,7 +361,7 @@ def _lustre(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
     with explained():
         names = system["NetworkInterfaceIds"]
         interfaces = ec2.describe_network_interfaces(NetworkInterfaceIds=names)["NetworkInterfaces"]
-    has = sorted({group["GroupId"] for one in interfaces for group in one["Groups"]})
+    has = sorted({group["GroupId"] for interface in interfaces for group in interface["Groups"]})
     if mount.security_group not in has:
         found = f"{_key(mount, 'security_group')}: {mount.security_group} is not the group of {identity}"
         cure = f"Its network interfaces have {', '.join(has) or 'none'}: write one of them."
@@ -385,8 +389,8 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
     else:
         with explained():
             pages = fsx.get_paginator("describe_file_systems").paginate()
-            systems = [one for page in pages for one in page["FileSystems"]]
-        if any({"Key": "Name", "Value": name} in one.get("Tags", []) for one in systems):
+            systems = [system for page in pages for system in page["FileSystems"]]
+        if any({"Key": "Name", "Value": name} in system.get("Tags", []) for system in systems):
             return
         found = _first(fsx.describe_backups, "Backups", ["BackupNotFound"], BackupIds=[identity])
         state, ready, size = ("", "AVAILABLE", 0)

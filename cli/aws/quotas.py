@@ -165,7 +165,9 @@ def _used(ec2: Any, cluster: str) -> Counter[Pool]:
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[{"Name": "instance-state-name", "Values": LIVING}]
     )
-    for machine in (one for page in pages for group in page["Reservations"] for one in group["Instances"]):
+    for machine in (
+        instance for page in pages for group in page["Reservations"] for instance in group["Instances"]
+    ):
         cpus = machine.get("CpuOptions", {})
         if not _is_of(machine, cluster):
             spot = machine.get("InstanceLifecycle") == "spot"

@@ -47,12 +47,12 @@ def parse(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | Non
     """
     machines: dict[str, InstanceType] = {}
     unusable: dict[str, Unusable] = {}
-    for one in described:
-        name = str(one["InstanceType"])
-        if why := _refused(name, one):
+    for machine_type in described:
+        name = str(machine_type["InstanceType"])
+        if why := _refused(name, machine_type):
             unusable[name] = Unusable(provider="aws", why=why)
         else:
-            machines[name] = InstanceType.model_validate({**read(one), "regions": regions})
+            machines[name] = InstanceType.model_validate({**read(machine_type), "regions": regions})
     return Described(machines=machines, unusable=unusable)
 
 

@@ -224,8 +224,8 @@ def end_jobs_of(
         _try(reach, jobs.cancel_line(waiting, reach.prefix), say)
     if running:
         if again:
-            those = ", ".join(job.id for job in again)
-            say(f"queued again, unless they were submitted with --no-requeue: {those}")
+            ids = ", ".join(job.id for job in again)
+            say(f"queued again, unless they were submitted with --no-requeue: {ids}")
         others = [job for job in running if job not in again]
         line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
         end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")

@@ -203,12 +203,12 @@ def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
         only: The jobs to wait for; empty means every job of the cluster.
     """
     look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i 2>/dev/null"
-    some = (
+    search = (
         shlex.join(["grep", "-qwF", *(word for job in only for word in ("-e", job.id))])
         if only
         else "grep -q ."
     )
-    none = f"! printf '%s\\n' \"$holding\" | {some}"
+    none = f"! printf '%s\\n' \"$holding\" | {search}"
     over = '[ "$(date +%s)" -ge "$end" ]'
     return (
         f"end=$(($(date +%s) + {seconds})); until {over}; do holding=$({look}) && {none} && break; sleep 1; "

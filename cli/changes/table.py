@@ -182,7 +182,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     for rule in rules.more:
         found += rule(old, new)
     if old.state() is None or new.state() is None:
-        found = [replace(one, kind=Kind.HEAD) if one.kind in NEW_HEAD else one for one in found]
+        found = [replace(change, kind=Kind.HEAD) if change.kind in NEW_HEAD else change for change in found]
     if anew := [change for change in found if change.kind is Kind.DATA and not change.part]:
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
         found = anew

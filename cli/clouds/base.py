@@ -257,14 +257,17 @@ class CloudProvider(abc.ABC):
         found = {check.name: list(check.look()) for check in checks}
         lines: list[str] = []
         for name, heading in headings.items():
-            stopping = [one for one in found.get(name, []) if one.severity is Severity.STOPS]
+            stopping = [finding for finding in found.get(name, []) if finding.severity is Severity.STOPS]
             if name == QUOTAS:
-                stopping = [one for one in stopping if one.group == QUOTAS]
+                stopping = [finding for finding in stopping if finding.group == QUOTAS]
             if stopping:
-                lines += [heading, *(f"  {one.found.rstrip('.')}. {one.cure}" for one in stopping)]
-        for one in found.get(QUOTAS, []):
-            if one.group == QUOTAS and one.severity is Severity.WARNS:
-                say(f"quotas: {one.found}. {one.cure}")
+                lines += [
+                    heading,
+                    *(f"  {finding.found.rstrip('.')}. {finding.cure}" for finding in stopping),
+                ]
+        for finding in found.get(QUOTAS, []):
+            if finding.group == QUOTAS and finding.severity is Severity.WARNS:
+                say(f"quotas: {finding.found}. {finding.cure}")
         if lines:
             code = EXIT_USAGE if headings[QUOTAS] in lines else EXIT_REFUSED
             raise UserError("nothing was changed: " + "\n".join(lines), code, code="change.not-checked")
@@ -299,7 +302,7 @@ class CloudProvider(abc.ABC):
         lost = heads.lost(cloud, design_up, design, stack.name, say, replace=replace)
         found = table.compare(design_up, design, self.rules())
         new_head = (*table.NEW_HEAD, table.Kind.HEAD)
-        if heads.CONTROLLER in lost or any(one.kind in new_head for one in found):
+        if heads.CONTROLLER in lost or any(change.kind in new_head for change in found):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]
         way = running.reach(stack, design_up, cloud)
@@ -406,7 +409,9 @@ class CloudProvider(abc.ABC):
             paths = {}
         try:
             found = [
-                one for place in self._known_clusters(stack, outputs) for one in self.cloud(place).kept(paths)
+                storage
+                for place in self._known_clusters(stack, outputs)
+                for storage in self.cloud(place).kept(paths)
             ]
         except UserError as error:
             return [f"what stays on purpose could not be listed: {error}"]

@@ -84,7 +84,7 @@ def bucket(cloud: Cloud) -> str | None:
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
-    found = sorted(cloud.machines(host=CONTROLLER), key=lambda one: one.launched, reverse=True)
+    found = sorted(cloud.machines(host=CONTROLLER), key=lambda machine: machine.launched, reverse=True)
     for machine in found:
         if machine.state in ALIVE and machine.bucket is not None:
             return machine.bucket
@@ -101,7 +101,7 @@ def look(cloud: Cloud, host: str) -> Seen:
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
-    found = sorted(cloud.machines(host=host), key=lambda one: one.launched)
+    found = sorted(cloud.machines(host=host), key=lambda machine: machine.launched)
     for machine in found:
         if machine.state in ALIVE:
             return Seen(host, _STATES[machine.state], machine)
@@ -120,15 +120,15 @@ def settled(cloud: Cloud, host: str, say: Say, stack: str, sleep: Sleep = time.s
     Raises:
         UserError: It has not ended in time, or the cloud refuses or does not answer.
     """
-    gone, told = 0, False
+    gone, announced = 0, False
     for left in attempts(END_SECONDS, POLL_SECONDS, sleep):
         seen = look(cloud, host)
         gone = gone + 1 if seen.state is State.GONE else 0
         # A machine that is listed as ended has ended. One that is not listed may be listed again.
         if seen.state in (State.LIVES, State.STOPPED) or (gone and seen.machine is not None) or gone == LOOKS:
             return seen
-        if seen.state is not State.GONE and not told:
-            told = True
+        if seen.state is not State.GONE and not announced:
+            announced = True
             say(f"{seen.name} is {seen.state} according to {cloud.label}: waiting until it has ended")
         if not left:
             break
@@ -160,8 +160,8 @@ def lost(
     Raises:
         UserError: The queue went with the controller, and `replace` is not set (exit 3); or as for `settled`.
     """
-    there = {host.name for host in up.hosts}
-    found = [settled(cloud, host.name, say, stack, sleep) for host in wanted.hosts if host.name in there]
+    present = {host.name for host in up.hosts}
+    found = [settled(cloud, host.name, say, stack, sleep) for host in wanted.hosts if host.name in present]
     for seen in found:
         if (failure := _failure(cloud, seen, stack)) is not None:
             say(failure)
@@ -333,10 +333,11 @@ def start_stopped(
     """
     seen = [look(cloud, host.name) for host in design.hosts]
     seen = [
-        settled(cloud, one.host, say, stack, sleep) if one.state is State.STOPPING else one for one in seen
+        settled(cloud, head.host, say, stack, sleep) if head.state is State.STOPPING else head
+        for head in seen
     ]
     stopped: Sequence[Machine] = [
-        one.machine for one in seen if one.state is State.STOPPED and one.machine is not None
+        head.machine for head in seen if head.state is State.STOPPED and head.machine is not None
     ]
     if not stopped:
         return

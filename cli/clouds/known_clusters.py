@@ -75,7 +75,7 @@ def is_own(stack: Stack, place: ClusterRef, known: ClusterRef | None) -> bool:
         known: The cluster that is up, by the engine's outputs.
     """
     noted = [*known_places(stack), *([known] if known is not None else [])]
-    return any(_where(one) == _where(place) for one in noted)
+    return any(_where(other) == _where(place) for other in noted)
 
 
 def _where(place: ClusterRef) -> tuple[str, str]:
@@ -83,17 +83,17 @@ def _where(place: ClusterRef) -> tuple[str, str]:
     return place.cluster, place.project or place.region
 
 
-def taken(stack: Stack, place: ClusterRef, there: Sequence[str]) -> tuple[str, str]:
+def taken(stack: Stack, place: ClusterRef, lines: Sequence[str]) -> tuple[str, str]:
     """Return what is there, and the cure.
 
     Args:
-        there: One line for each thing of that cluster; not empty.
+        lines: One line for each thing of that cluster; not empty.
     """
     where = f"project {place.project}" if place.project else place.region
-    more = [f"{plurals.count(len(there) - LISTED, 'thing')} more"] if len(there) > LISTED else []
+    more = [f"{plurals.count(len(lines) - LISTED, 'thing')} more"] if len(lines) > LISTED else []
     what = (
         f"slurm-stacks:cluster.name: {place.cluster} is the name of a cluster in {where} which stack "
-        f"{stack.name} of this checkout has not made: {', '.join([*there[:LISTED], *more])}"
+        f"{stack.name} of this checkout has not made: {', '.join([*lines[:LISTED], *more])}"
     )
     cure = (
         f"Write another `name` into {stack.file.name}. If it is this stack's own, made from another checkout "

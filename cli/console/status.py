@@ -21,13 +21,13 @@ BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
 
 
 def show_status(
-    status: dict[str, Any], stack: str = "local", *, here: bool = False, outputs: str | None = None
+    status: dict[str, Any], stack: str = "local", *, on_this_machine: bool = False, outputs: str | None = None
 ) -> None:
     """Print the status as tables: partitions, nodes that are not simply off, reservations, jobs, cost.
 
     Args:
         outputs: The value of `--outputs`, where that takes the stack's place.
-        here: Whether the cloud is a process of this machine, which the user can start again.
+        on_this_machine: Whether the cloud is a process of this machine, which the user can start again.
     """
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
@@ -38,7 +38,11 @@ def show_status(
             cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up", outputs)
             put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cell(cure)}` opens it")
     if error := status.get("cloud"):
-        cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
+        cure = (
+            f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again."
+            if on_this_machine
+            else ""
+        )
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
     reserved = [_reservation(reservation) for reservation in status.get("reservations", ())]
     waiting = any(job["state"] == "PENDING" for job in status["jobs"])

@@ -95,7 +95,7 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
     for partition in new.partitions:
         will = partition.zones or new.network.zones or (str(new.zone),)
         will = will[:1] if partition.placement == "cluster" else will
-        was = next((one.zones for one in old.partitions if one.name == partition.name), will)
+        was = next((former.zones for former in old.partitions if former.name == partition.name), will)
         if was and set(will) != set(was):
             key = "partitions.zones" if partition.zones else "network.zones"
             yield Change(

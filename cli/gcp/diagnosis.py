@@ -194,7 +194,7 @@ def quota_findings(account: Account, design: ClusterDesign) -> Iterator[Finding]
 
 
 def _quotas(
-    design: ClusterDesign, region: Mapping[str, Any], project: Mapping[str, Any], own: Counter[str]
+    design: ClusterDesign, region: Mapping[str, Any], project: Mapping[str, Any], used: Counter[str]
 ) -> Iterator[Quota]:
     limits = {str(quota.get("metric")): quota for quota in region.get("quotas", [])}
     everywhere = {str(quota.get("metric")): quota for quota in project.get("quotas", [])}
@@ -206,7 +206,7 @@ def _quotas(
         limit, usage = (float(str(known.get(key, 0))) for key in ("limit", "usage"))
         where = "for the whole project" if of_project else f"in {design.region}"
         increase = functools.partial("{1} of {0} in the console under IAM & Admin, Quotas".format, metric)
-        yield Quota(f"{metric} {where}", "", limit, max(0.0, usage - own[metric]), count, increase)
+        yield Quota(f"{metric} {where}", "", limit, max(0.0, usage - used[metric]), count, increase)
 
 
 def _own(account: Account, design: ClusterDesign) -> Counter[str]:
@@ -330,7 +330,7 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
         found = f"{where}: there is no Filestore instance {path.format(project=account.project)}"
         cure = "`gcloud filestore instances list` shows yours; one of a region needs its whole path."
         return stops(STORAGE, found, cure)
-    networks = [short(str(one.get("network", ""))) for one in instance.get("networks", [])]
+    networks = [short(str(network.get("network", ""))) for network in instance.get("networks", [])]
     if design.network.vpc not in networks:
         found = f"{where}: {name} is in the network {', '.join(networks)}, not in {design.network.vpc}"
         return stops(STORAGE, found, "Write its network as network.gcp: it is mounted from there only.")

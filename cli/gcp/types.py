@@ -34,23 +34,28 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
     return Described(machines=machines, unusable=unusable)
 
 
-def read(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def read(name: str, resource: Mapping[str, Any]) -> dict[str, Any]:
     """Return a type's facts from Compute Engine's resource `MachineType`."""
     found: dict[str, Any] = {
         "provider": "gcp",
-        "vcpus": said["guestCpus"],
-        "memory_mib": said["memoryMb"],
+        "vcpus": resource["guestCpus"],
+        "memory_mib": resource["memoryMb"],
         # Google's list of series without compact placement is short; a new series is expected to have it.
         "placement": series(name).placement,
-        "nvme_gib": said.get("bundledLocalSsds", {}).get("partitionCount", 0) * LOCAL_SSD_GIB,
+        "nvme_gib": resource.get("bundledLocalSsds", {}).get("partitionCount", 0) * LOCAL_SSD_GIB,
     }
-    for one in said.get("accelerators", []):
-        kind = one["guestAcceleratorType"].removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_")
-        found["accelerator"] = {"type": kind, "count": one["guestAcceleratorCount"]}
+    for accelerator in resource.get("accelerators", []):
+        kind = (
+            accelerator["guestAcceleratorType"]
+            .removeprefix("nvidia-")
+            .removeprefix("tesla-")
+            .replace("-", "_")
+        )
+        found["accelerator"] = {"type": kind, "count": accelerator["guestAcceleratorCount"]}
     return found
 
 
-def _refused(name: str, said: Mapping[str, Any]) -> str | None:
-    if said.get("architecture", "X86_64") not in ("X86_64", "ARCHITECTURE_UNSPECIFIED"):
-        return f"its processors are {said['architecture']}, and this project's software is for x86-64"
+def _refused(name: str, resource: Mapping[str, Any]) -> str | None:
+    if resource.get("architecture", "X86_64") not in ("X86_64", "ARCHITECTURE_UNSPECIFIED"):
+        return f"its processors are {resource['architecture']}, and this project's software is for x86-64"
     return series(name).unusable

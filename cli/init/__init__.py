@@ -128,8 +128,8 @@ def init(
         benchmark=benchmark,
         settings=tuple(settings or ()),
     )
-    asked = _completed(choices, new=not (force or dry_run))
-    _write(asked, dry_run=dry_run, new=not (force or dry_run), by_hand=asked != choices)
+    completed = _completed(choices, new=not (force or dry_run))
+    _write(completed, dry_run=dry_run, new=not (force or dry_run), by_hand=completed != choices)
 
 
 def check_new(name: str, *, new: bool) -> Path:

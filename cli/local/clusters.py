@@ -54,7 +54,9 @@ def _nodes(run: RunDirectory) -> int:
     """Return the number of nodes that are up, from the local cloud's file: its agent need not answer."""
     try:
         machines = json.loads((run.cloud / "machines.json").read_text())["machines"]
-        return sum(one["tags"]["role"] == "compute" and one["state"] == "running" for one in machines)
+        return sum(
+            machine["tags"]["role"] == "compute" and machine["state"] == "running" for machine in machines
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

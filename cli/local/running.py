@@ -124,9 +124,9 @@ def published(run: RunDirectory) -> ClusterDesign | None:
         ) from error
 
 
-def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
+def _differences(run: RunDirectory, running: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
     """Return a running cluster's differences to the stack file, and its code's to this checkout's."""
-    found = table.compare(there, design, RULES)
+    found = table.compare(running, design, RULES)
     was = _published_code(run)
     will = bundle.digest(bundle.node_archive(design))
     if was is not None and was != will:

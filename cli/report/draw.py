@@ -392,8 +392,8 @@ def place(
         middle = (box.low + box.high) / 2
 
         def cost(move: float, box: Box = box) -> float:
-            here = moved(box, move)
-            return abs(move) / FAR + sum(price for mark, price in marks if here.meets(mark))
+            shifted = moved(box, move)
+            return abs(move) / FAR + sum(price for mark, price in marks if shifted.meets(mark))
 
         best = min([move for move in _tries() if bottom <= middle + move <= top] or [0.0], key=cost)
         moves.append(best)

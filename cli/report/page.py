@@ -53,7 +53,7 @@ def render(
     ours: Sequence[Run],
     published: Sequence[Run],
     problems: Sequence[str],
-    made: datetime,
+    generated: datetime,
     own_programs: Sequence[Program] = (),
 ) -> str:
     """Return the page's HTML.
@@ -63,7 +63,7 @@ def render(
         ours: Our runs.
         published: The published runs.
         problems: Notes on kept files that are not valid results.
-        made: The present time, UTC.
+        generated: The present time, UTC.
         own_programs: Runs of the users' own programs.
     """
     our_series, published_series = group(ours), group(published)
@@ -71,7 +71,7 @@ def render(
     sections, unplotted = _sections(our_series, published_series)
     values: dict[str, Any] = {
         "stacks": stacks,
-        "made": made,
+        "made": generated,
         "headline": _capital(
             programs.headline(programmed) if programmed and not our_series else headline(stacks, our_series)
         ),

@@ -259,7 +259,7 @@ def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str
 
 def headline(series: Sequence[ProgramSeries]) -> str:
     """Return the page's first sentence where there are results of programs only."""
-    best = max(series, key=lambda one: len(one.points))
+    best = max(series, key=lambda entry: len(entry.points))
     last = best.points[-1]
     nodes = words.count(last.nodes, "node")
     ratio = best.speed_up(last)

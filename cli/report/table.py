@@ -102,19 +102,19 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def text(runs: Iterable[Run], own: Iterable[Program] = ()) -> str:
+def text(runs: Iterable[Run], user_programs: Iterable[Program] = ()) -> str:
     """Return the table as CSV. A value that is not known is empty.
 
     Args:
         runs: Runs of the built-in training, ours and published.
-        own: Runs of the users' own programs.
+        user_programs: Runs of the users' own programs.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in runs:
         writer.writerow([_cell(column.of(run)) for column in COLUMNS.values()])
-    for program in own:
+    for program in user_programs:
         known = programs.cells(program)
         writer.writerow([_cell(known.get(name)) for name in COLUMNS])
     return buffer.getvalue()

@@ -114,9 +114,9 @@ class PulumiRunner:
                 stack.destroy(color="never", show_secrets=False, config_file=config)
             if lost and (targets := resources_of(_resources(stack), lost)):
                 stack.refresh(target=targets, color="never", show_secrets=False, config_file=config)
-                for one in _resources(stack):
-                    if one["urn"] in targets and one["type"] in MACHINES:
-                        name = str(one["urn"]).rpartition("::")[2]
+                for resource in _resources(stack):
+                    if resource["urn"] in targets and resource["type"] in MACHINES:
+                        name = str(resource["urn"]).rpartition("::")[2]
                         on_event(Message(f"the cloud still has the machine of {name}: it stays", "warning"))
             more = {} if benchmark else self._without_benchmark(stack)
             result = stack.up(
@@ -321,16 +321,16 @@ def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str])
     deletion would fail without the machine (hashicorp/terraform-provider-aws#20165). No disk with data is
     among them, because one that is made again is empty.
     """
-    components = {one["urn"]: one["type"] for one in resources if not one.get("custom")}
+    components = {resource["urn"]: resource["type"] for resource in resources if not resource.get("custom")}
     found = []
-    for one in resources:
-        kind = components.get(str(one.get("parent", "")))
-        name, parent = (str(urn).rpartition("::")[2] for urn in (one["urn"], one.get("parent", "")))
+    for resource in resources:
+        kind = components.get(str(resource.get("parent", "")))
+        name, parent = (str(urn).rpartition("::")[2] for urn in (resource["urn"], resource.get("parent", "")))
         part = name.removeprefix(f"{parent}-")
         if (kind in HEADS and part.removesuffix("-disk") in hosts) or (
             kind == ATTACHMENTS and "controller" in hosts
         ):
-            found.append(str(one["urn"]))
+            found.append(str(resource["urn"]))
     return found
 
 

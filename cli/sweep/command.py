@@ -505,8 +505,8 @@ class Benchmark:
         gpus = case.gpus
         if gpus is None:
             most = partition.usable_gpus
-            asked = self.config.benchmark.gpus_per_node if self.config.benchmark else None
-            gpus = most if asked is None else min(asked, most)
+            requested = self.config.benchmark.gpus_per_node if self.config.benchmark else None
+            gpus = most if requested is None else min(requested, most)
         return dataclasses.replace(
             self.training, nodes=case.nodes, partition=partition.name, gpus_per_node=gpus
         )

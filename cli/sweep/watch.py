@@ -319,8 +319,8 @@ class Remote:
             The paths that are missing on the cluster (if there are any, nothing is submitted), and each run's
             `job` or `error`.
         """
-        asked = [{"folder": run.folder, "script": plan.scripts[run.case.key]} for run in runs]
-        answer = self._ask("submit", {"needs": plan.needs, "after": after, "runs": asked})
+        submissions = [{"folder": run.folder, "script": plan.scripts[run.case.key]} for run in runs]
+        answer = self._ask("submit", {"needs": plan.needs, "after": after, "runs": submissions})
         return answer["missing"], answer["runs"]
 
     def show(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.I
 
 
 def root_device(
-    image: Image, own: str | None = None, opts: pulumi.InvokeOptions | None = None
+    image: Image, own_image: str | None = None, opts: pulumi.InvokeOptions | None = None
 ) -> pulumi.Input[str]:
     """Return the name of the root disk in an image.
 
@@ -165,9 +165,9 @@ def root_device(
 
     Args:
         image: The cluster's image.
-        own: The id of the machine's own image, which wins over the cluster's.
+        own_image: The id of the machine's own image, which wins over the cluster's.
     """
-    if (identity := own or image.id) is None:
+    if (identity := own_image or image.id) is None:
         return distributions.of(image.source).aws.root_device
     filters = [aws.ec2.GetAmiFilterArgs(name="image-id", values=[identity])]
     return aws.ec2.get_ami_output(filters=filters, opts=opts).root_device_name

@@ -399,7 +399,7 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         private_table, private_routes = self._table("private", vpc, private, **target)
         tables = [public_table, private_table]
-        for host in (one for one in self._design.hosts if one.role == "controller"):
+        for host in (host for host in self._design.hosts if host.role == "controller"):
             subnet = self._subnet("head", vpc, self.zones.head, head_cidr)
             self.controller = subnet.id
             out = {"gateway_id": gateway.id} if "public" in host.tags else target

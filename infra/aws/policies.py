@@ -273,7 +273,10 @@ def _of_overrides(design: ClusterDesign) -> list[str]:
     """
     found: set[str] = set()
     for overrides in (partition.overrides() for partition in design.partitions):
-        found |= {one["license_configuration_arn"] for one in overrides.get("license_specifications", ())}
+        found |= {
+            specification["license_configuration_arn"]
+            for specification in overrides.get("license_specifications", ())
+        }
         group = overrides.get("placement", {}).get("host_resource_group_arn")
         found |= {group} if group else set()
     return sorted(found)

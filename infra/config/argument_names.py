@@ -64,8 +64,10 @@ def inner(kind: Any) -> Any:
 
 def from_schema(value: Any, keys: Mapping[str, Any] = ARGUMENTS) -> Any:
     """Return a section with the names of a stack file. A key that is not known stays as it is."""
-    own = {camel_case(key): key for key in keys}
-    return {own.get(key, key): _value(part, keys.get(own.get(key, key), Any)) for key, part in value.items()}
+    names = {camel_case(key): key for key in keys}
+    return {
+        names.get(key, key): _value(part, keys.get(names.get(key, key), Any)) for key, part in value.items()
+    }
 
 
 def in_schema(value: Any, keys: Mapping[str, Any] = ARGUMENTS) -> Any:

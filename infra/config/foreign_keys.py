@@ -402,10 +402,10 @@ def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
     elif isinstance(value, list):
         items = enumerate(value)
     for key, below in items:
-        here = (*location, key)
-        if isinstance(key, str) and find(here) is not None:
-            yield here, below
-        yield from inner(here, below)
+        child = (*location, key)
+        if isinstance(key, str) and find(child) is not None:
+            yield child, below
+        yield from inner(child, below)
 
 
 def advice(location: Location, word: Word, value: Any) -> str:

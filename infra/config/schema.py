@@ -23,8 +23,8 @@ FILE = Path(__file__).parents[1] / "schema" / "stack.json"
 
 def schema() -> dict[str, Any]:
     """Return the schema of a whole stack file."""
-    _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
-    definitions = made["$defs"]
+    _, schema = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
+    definitions = schema["$defs"]
     # Without a name the cluster has the stack's.
     definitions["ClusterConfig"]["required"].remove("name")
     settings = {

@@ -260,12 +260,12 @@ class _Inspection:
                     "this is a list or a section: {{ }} needs quotes.",
                     code="file.key-not-text",
                 )
-            here = (*location, key.value)
+            child = (*location, key.value)
             if key.tag != _MERGE:
                 if key.tag != f"{_TAG}str":
                     self._add(
                         "key.not-text",
-                        here,
+                        child,
                         key.value or "an empty key",
                         "keys that are text",
                         "write the key in quotes",
@@ -276,9 +276,9 @@ class _Inspection:
                     given = (
                         f"on line {first} and on line {line}" if first != line else f"twice on line {line}"
                     )
-                    self._add("key.twice", here, given, "each key once", "remove one of them")
+                    self._add("key.twice", child, given, "each key once", "remove one of them")
                 lines.setdefault(key.value, line)
-            self.look(value, here)
+            self.look(value, child)
 
     def _scalar(self, node: ScalarNode, location: Location) -> None:
         match location:

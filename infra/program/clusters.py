@@ -122,15 +122,15 @@ def note(stack: Stack, provider: str, state: Path, place: dict[str, Any] | None 
     Raises:
         UserError: A file cannot be written.
     """
-    here = str(stack.project.resolve())
+    checkout = str(stack.project.resolve())
     known = locations.recorded_id(stack)
     record = _read(_file(known or locations.default_id(stack)))
-    if record is not None and known is None and record.checkout != here:
+    if record is not None and known is None and record.checkout != checkout:
         record, known = None, secrets.token_hex(locations.ID_LENGTH // 2)
     if record is None:
-        record = Cluster(known or locations.default_id(stack), stack.name, here, provider, time.time())
+        record = Cluster(known or locations.default_id(stack), stack.name, checkout, provider, time.time())
     places = record.places if place is None or place in record.places else [*record.places, place]
-    fresh = replace(record, checkout=here, provider=provider, places=places)
+    fresh = replace(record, checkout=checkout, provider=provider, places=places)
     try:
         if locations.recorded_id(stack) != fresh.id:
             write_atomically(state / locations.ID, fresh.id + "\n", 0o600)
@@ -165,10 +165,14 @@ def without_state(stack: Stack) -> Cluster | None:
 
     The state was removed (`git clean -xdf`), or the checkout that had it was moved away.
     """
-    here = str(stack.project.resolve())
+    checkout = str(stack.project.resolve())
     known = locations.recorded_id(stack)
     for each in recorded():
-        if (each.checkout, each.stack) == (here, stack.name) and each.id != known and each.run_dir.exists():
+        if (
+            (each.checkout, each.stack) == (checkout, stack.name)
+            and each.id != known
+            and each.run_dir.exists()
+        ):
             return each
     return None
 
@@ -198,8 +202,8 @@ def _write(cluster: Cluster) -> None:
     write_atomically(_file(cluster.id), json.dumps(content), 0o600)
 
 
-def _same_folder(one: Path, other: Path) -> bool:
+def _same_folder(folder: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return folder.samefile(other)
     except OSError:
         return False

@@ -83,17 +83,17 @@ class StandIns:
 
     def output(self, text: str) -> pulumi.Output[str]:
         """Return a text of the design as an `Output`, with the values in it."""
-        here = [one for one in self.all if one.is_in(text)]
-        if not here:
+        used = [stand_in for stand_in in self.all if stand_in.is_in(text)]
+        if not used:
             return pulumi.Output.from_input(text)
 
         def put(values: list[str]) -> str:
             filled = text
-            for one, value in zip(here, values, strict=True):
-                filled = one.put(filled, value)
+            for stand_in, value in zip(used, values, strict=True):
+                filled = stand_in.put(filled, value)
             return filled
 
-        return pulumi.Output.all(*(one.value for one in here)).apply(put)
+        return pulumi.Output.all(*(stand_in.value for stand_in in used)).apply(put)
 
     def fill(self, value: Any) -> Any:
         """Return plain data, or an input of a resource, with the values in the place of their stand-ins."""

@@ -116,8 +116,8 @@ class Table(_Row):
             suite: The distribution on which it runs. A machine may have another distribution's package, built
                 from source: the one of the table with the same upstream version then.
         """
-        there = self.package_of_suite(suite)
-        candidates = [*([there] if there else []), *self.packages.values()]
+        own_package = self.package_of_suite(suite)
+        candidates = [*([own_package] if own_package else []), *self.packages.values()]
         same = (known for known in candidates if parse(known.version)[:2] == parse(version)[:2])
         return next(same, Package(title=suite or "this machine", suite="", version=version))
 
@@ -156,8 +156,8 @@ class Table(_Row):
         known = [package.maintainer] if package.maintainer else []
         if (release := self.releases.get(parse(package.version)[0])) is not None:
             known.append(Maintainer(name="SchedMD", until=release.supported_until))
-        there = [one for one in known if one.until >= day]
-        return max(there, key=lambda one: one.until, default=None)
+        current = [maintainer for maintainer in known if maintainer.until >= day]
+        return max(current, key=lambda maintainer: maintainer.until, default=None)
 
     def described(
         self, package: Package, version: str | None = None, uses: Mapping[str, bool] | None = None

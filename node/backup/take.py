@@ -239,17 +239,17 @@ def copy_state(state: Path, target: Path, until: float) -> None:
     for folder, folders, files in os.walk(state):
         above = Path(folder)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        here = target / above.relative_to(state)
-        once = here != target and here.relative_to(target).parts[0].startswith(WRITE_ONCE)
+        copy = target / above.relative_to(state)
+        once = copy != target and copy.relative_to(target).parts[0].startswith(WRITE_ONCE)
         for name in folders:
-            (here / name).mkdir()
+            (copy / name).mkdir()
         for name in files:
             if name.startswith(".") or name.endswith(".new") or (above / name).is_symlink():
                 continue
             if once:
-                os.link(above / name, here / name)
+                os.link(above / name, copy / name)
             else:
-                shutil.copy2(above / name, here / name)
+                shutil.copy2(above / name, copy / name)
             if time.time() > until:
                 raise BackupError(
                     "backup.too-slow",

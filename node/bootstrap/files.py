@@ -168,6 +168,6 @@ def remove(path: Path) -> None:
     path.chmod(0o700)
     for above, folders, _ in os.walk(path):
         for inner in folders:
-            if not (there := Path(above, inner)).is_symlink():
-                there.chmod(0o700)
+            if not (folder := Path(above, inner)).is_symlink():
+                folder.chmod(0o700)
     shutil.rmtree(path, ignore_errors=True)

@@ -70,8 +70,8 @@ def slurm(context: Context) -> str:
 
         text = context.run("slurmctld", "-V").strip()
         context.report.content["facts"]["slurm"] = text
-        made = (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.elastic)
-        for folder in made:
+        paths = (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.elastic)
+        for folder in paths:
             context.path(folder).mkdir(parents=True, exist_ok=True)
         programs.write(context.settings, context.settings_file)
         node_programs.write(context.settings, context.settings_file)

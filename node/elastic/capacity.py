@@ -62,12 +62,12 @@ def failure_of(reason: str) -> Failure | None:
     if kind is None:
         return None
     advice = re.escape(f"; {POLICIES[kind].advice}").replace(NODE, r"(?P<seen>[\w-]+)")
-    said, seen = reason.removeprefix(f"{REASON_PREFIX}{kind}: "), None
-    if found := re.search(f"{advice}$", said):
-        said, seen = said[: found.start()], found.groupdict().get("seen")
-    message, bracket, code = said.rpartition(" (")
+    text, seen = reason.removeprefix(f"{REASON_PREFIX}{kind}: "), None
+    if found := re.search(f"{advice}$", text):
+        text, seen = text[: found.start()], found.groupdict().get("seen")
+    message, bracket, code = text.rpartition(" (")
     if not bracket:
-        message, code = said, ""
+        message, code = text, ""
     return Failure((), kind, code.removesuffix(")"), message, seen if seen != NODE else None)
 
 

@@ -73,12 +73,13 @@ def _wait(socket: str) -> int:
     """
     job = int(os.environ.get("SLURM_JOB_ID", "0"))
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     failures = 0
     while failures < WAIT_RETRIES:
         try:
             # The daemon answers within WAIT_ROUND_SECONDS. Silence therefore means that it is down.
-            if rpc.call(socket, "wait", WAIT_ROUND_SECONDS + 15, job=job, nodes=nodes, asked=asked)["over"]:
+            seconds = WAIT_ROUND_SECONDS + 15
+            if rpc.call(socket, "wait", seconds, job=job, nodes=nodes, asked=asked_at)["over"]:
                 return 0
             failures = 0
         except (rpc.RpcUnavailableError, rpc.RpcError):

@@ -169,18 +169,18 @@ class Elastic:
         left = tuple(n for n in resume.all_nodes if n in nodes and nodes[n].is_powering_up)
         return ResumeRequest(left, resume.jobs)
 
-    def _suspend(self, nodes: list[str], asked: float) -> None:
+    def _suspend(self, nodes: list[str], asked_at: float) -> None:
         """Terminate the machines of nodes that Slurm has powered down.
 
         Args:
             nodes: The nodes.
-            asked: When Slurm asked, in seconds since the epoch. A machine that was launched later is for the
-                node's next job.
+            asked_at: When Slurm asked, in seconds since the epoch. A machine that was launched later is for
+                the node's next job.
         """
         try:
             wanted = set(nodes)
             machines = self._driver.list()
-            ids = [m.id for m in machines if m.node in wanted and m.state.alive and m.launched <= asked]
+            ids = [m.id for m in machines if m.node in wanted and m.state.alive and m.launched <= asked_at]
             if ids:
                 self._driver.terminate(ids)
                 log(f"terminated {plurals.count(len(ids), 'machine')} of {fold(nodes)}")

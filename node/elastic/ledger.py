@@ -152,7 +152,7 @@ class Ledger:
                     seconds = self._ran(known, now)
                     self._closed.setdefault(known.partition, _Total()).add(seconds, known.price)
                     self._ended[machine_id] = known, seconds, now
-            self._ended = {i: one for i, one in self._ended.items() if now - one[2] < FORGET_SECONDS}
+            self._ended = {i: entry for i, entry in self._ended.items() if now - entry[2] < FORGET_SECONDS}
             self._write()
 
     def newest(self) -> dict[str, str]:

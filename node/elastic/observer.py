@@ -58,13 +58,13 @@ class Observer:
         self._ended = -math.inf
         threading.Thread(target=self._run, daemon=True, name="observer").start()
 
-    def wait(self, job: int, nodes: list[str], asked: float, seconds: float) -> bool:
+    def wait(self, job: int, nodes: list[str], asked_at: float, seconds: float) -> bool:
         """Wait until the job's nodes are up, or the job or one of its nodes is lost.
 
         Args:
             job: The job's id.
             nodes: The job's nodes.
-            asked: When the prolog asked, on `time.monotonic`, which all processes of a machine share and
+            asked_at: When the prolog asked, on `time.monotonic`, which all processes of a machine share and
                 which never jumps. Slurm starts a prolog up to half a second before it powers the nodes up, so
                 only readings that began later count.
             seconds: The longest duration of this call.
@@ -74,34 +74,34 @@ class Observer:
         """
         deadline = time.monotonic() + seconds
         with self._condition:
-            self._waiting.append(asked)
+            self._waiting.append(asked_at)
             self._condition.notify_all()
             try:
                 while True:
-                    if self._over(job, nodes, asked):
+                    if self._over(job, nodes, asked_at):
                         return True
                     left = deadline - time.monotonic()
                     if left <= 0:
                         return False
                     self._condition.wait(left)
             finally:
-                self._waiting.remove(asked)
+                self._waiting.remove(asked_at)
 
-    def _over(self, job: int, nodes: list[str], asked: float) -> bool:
+    def _over(self, job: int, nodes: list[str], asked_at: float) -> bool:
         reading = self._reading
-        if reading.begun <= asked:
+        if reading.begun <= asked_at:
             return False
         states = [reading.nodes.get(node) for node in nodes]
         if all(state is not None and state.is_up for state in states):
             return True
         jobs_begun, jobs = self._jobs
-        if job and jobs_begun > asked + 1 and job not in jobs:
+        if job and jobs_begun > asked_at + 1 and job not in jobs:
             return True
         for state in states:
             if state is None or state.is_down or state.is_powering_down:
                 return True
             # The node is not powered up yet, or it was powered down again. Only time tells the two apart.
-            if state.is_powered_down and reading.begun > asked + STALE_POWERED_DOWN_SECONDS:
+            if state.is_powered_down and reading.begun > asked_at + STALE_POWERED_DOWN_SECONDS:
                 return True
         return False
 

@@ -81,8 +81,8 @@ class Topology:
         if (not running and not known) or not self._reconfiguration.possible():
             return False
         self._next = self._clock() + PAUSE_SECONDS
-        told = self._driver.places(running) if running else {}
-        places = {node: place for node, place in told.items() if node in self._nodes and place}
+        described = self._driver.places(running) if running else {}
+        places = {node: place for node, place in described.items() if node in self._nodes and place}
         if places == known:
             return False
         files.write(self._lib / topology.FILE, topology.render(self._design, places).encode())

@@ -317,9 +317,9 @@ def _neuron(tool: Tool, accelerator: Accelerator, root: Path) -> Iterator[str]:
     """Yield Neuron devices that are missing, as files and in the list of AWS's neuron-ls."""
     devices = plurals.count(accelerator.count, "Neuron device")
     if not accelerator.simulated:
-        there = sum(p.name.removeprefix("neuron").isdigit() for p in (root / "dev").glob("neuron*"))
-        if there != accelerator.count:
-            yield f"/dev has {there} of {devices}"
+        present = sum(p.name.removeprefix("neuron").isdigit() for p in (root / "dev").glob("neuron*"))
+        if present != accelerator.count:
+            yield f"/dev has {present} of {devices}"
     try:
         ran = tool("neuron-ls", "--json-output", seconds=NEURON_SECONDS)
     except FileNotFoundError:

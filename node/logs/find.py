@@ -318,8 +318,8 @@ class Cluster:
             text += f" (up so far: {nodes})"
         elif self._knows_boots():
             text += " (none was up so far)"
-        there, silent = self._jobs()
-        jobs = fold_numbers([*there, *self._benchmarks()])
+        known_jobs, silent = self._jobs()
+        jobs = fold_numbers([*known_jobs, *self._benchmarks()])
         text += f". Jobs: {jobs or 'none known'}"
         text += f" (Slurm does not answer: {silent})" if silent else ""
         return f"{text}. The rest is `controller`."
@@ -414,8 +414,8 @@ class Cluster:
     def _asked_for(self, node: str) -> float | None:
         """Return when Slurm last asked for a node, since the epoch; `None` if the log does not say."""
         about = about_node(node)
-        asked = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
-        line = self._last_line("elastic.log", lambda line: asked.match(line) is not None and about(line))
+        resumed = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
+        line = self._last_line("elastic.log", lambda line: resumed.match(line) is not None and about(line))
         return None if line is None else datetime.fromisoformat(line.split()[0]).timestamp()
 
     def _last_line(self, log: str, wanted: Wanted) -> str | None:

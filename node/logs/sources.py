@@ -168,14 +168,14 @@ class BootReport:
 
     Args:
         missing: Why there may be none.
-        asked: When Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
+        asked_at: When Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
             older report is of an earlier machine.
     """
 
-    def __init__(self, path: Path, missing: str, asked: float | None = None) -> None:
+    def __init__(self, path: Path, missing: str, asked_at: float | None = None) -> None:
         self._path = path
         self._missing = missing
-        self._asked = asked
+        self._asked = asked_at
         self._shown: list[str] = []
 
     @property
@@ -210,9 +210,9 @@ class BootReport:
     def _age(self, started: float) -> list[str]:
         if self._asked is None or started >= self._asked - CLOCK_SECONDS:
             return []
-        asked = time.strftime("%FT%TZ", time.gmtime(self._asked))
+        moment = time.strftime("%FT%TZ", time.gmtime(self._asked))
         return [
-            f"(an earlier machine's: no machine has written one since Slurm asked for the node at {asked})"
+            f"(an earlier machine's: no machine has written one since Slurm asked for the node at {moment})"
         ]
 
 

@@ -31,7 +31,7 @@ def lay_out_blocks(partitions: Sequence[Partition], before: Blocks) -> Blocks:
             size = -(-missing // BLOCK) * BLOCK
             taken = sorted(block for blocks in found.values() for block in blocks)
             mine.append((_gap(taken, size), size))
-    return {name: tuple(some) for name, some in found.items()}
+    return {name: tuple(parts) for name, parts in found.items()}
 
 
 def _gap(taken: Sequence[tuple[int, int]], size: int) -> int:
@@ -45,7 +45,7 @@ def _gap(taken: Sequence[tuple[int, int]], size: int) -> int:
 
 def ports_of_blocks(blocks: Blocks) -> int:
     """Return the number of ports up to the end of the last block."""
-    return max((first + count for some in blocks.values() for first, count in some), default=0)
+    return max((first + count for parts in blocks.values() for first, count in parts), default=0)
 
 
 def block_numbers(partition: Partition, blocks: Blocks) -> dict[str, int]:
@@ -68,7 +68,7 @@ def block_runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[
 
 def parse_blocks(kept: Mapping[str, Any]) -> Blocks:
     """Return blocks from JSON, which has lists instead of tuples."""
-    return {name: tuple((first, count) for first, count in some) for name, some in kept.items()}
+    return {name: tuple((first, count) for first, count in parts) for name, parts in kept.items()}
 
 
 PORT_BLOCK = BLOCK

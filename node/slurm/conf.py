@@ -391,8 +391,8 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
     new = Hardware.of(partition)
     for nodes, hardware, weight in (
         (run, hardware, weight)
-        for some, weight in weights
-        for group, hardware in lines.groups(some, new)
+        for members, weight in weights
+        for group, hardware in lines.groups(members, new)
         for run in addressing.block_runs(group, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]

@@ -140,7 +140,7 @@ def adapt(
     mounts = [bind(path) for path in (*SYSTEM, "/tmp")]
     mounts += [bind(path, read_only=True) for path in NAMES if _has_names(root, path)]
     mounts += [bind(str(file), target, read_only=True) for file, target in _accounts(root, bundle, user)]
-    asked = []
+    user_mounts = []
     for path in shared:
         if _place(root, path, Path(path).is_dir()):
             mounts.append(bind(path))
@@ -156,11 +156,11 @@ def adapt(
             raise RefusedError(
                 f"{MOUNTS}: the image has no {target}, and you may not make it in {root}: make it there first"
             )
-        asked.append(mount)
-    taken = {mount["destination"] for mount in (*mounts, *asked)}
+        user_mounts.append(mount)
+    taken = {mount["destination"] for mount in (*mounts, *user_mounts)}
     kept = [mount for mount in config.get("mounts", []) if _keeps(mount["destination"], taken)]
     # A mount hides what is below it, so the user's come last.
-    config["mounts"] = [*mounts, *kept, *asked]
+    config["mounts"] = [*mounts, *kept, *user_mounts]
 
     process.update(
         user={"uid": user.uid, "gid": user.gid},
@@ -212,10 +212,10 @@ def rank(variables: Mapping[str, str]) -> dict[str, str]:
     the place of the batch script.
     """
     nodes = expand(variables.get("SLURM_STEP_NODELIST", ""))
-    here = variables.get("SLURMD_NODENAME")
-    if here not in nodes or variables.get("SLURM_STEP_NUM_TASKS") != str(len(nodes)):
+    node = variables.get("SLURMD_NODENAME")
+    if node not in nodes or variables.get("SLURM_STEP_NUM_TASKS") != str(len(nodes)):
         return {}
-    number = str(nodes.index(here))
+    number = str(nodes.index(node))
     return {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0"}
 
 
@@ -321,12 +321,14 @@ def _keeps(destination: str, taken: Container[str]) -> bool:
     return destination not in taken and not below
 
 
-def _folder(image: str, here: str, mounts: Iterable[dict[str, Any]], root: Path) -> str:
+def _folder(image: str, job_folder: str, mounts: Iterable[dict[str, Any]], root: Path) -> str:
     """Return the folder in which the task starts: the image's, or the job's if the image names none."""
     if image != "/":
         return image
-    mounted = any(here == m["destination"] or here.startswith(f"{m['destination']}/") for m in mounts)
-    return here if mounted or (root / here.lstrip("/")).is_dir() else image
+    mounted = any(
+        job_folder == m["destination"] or job_folder.startswith(f"{m['destination']}/") for m in mounts
+    )
+    return job_folder if mounted or (root / job_folder.lstrip("/")).is_dir() else image
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def done(lib: Path) -> None:
 
 def _renewal(lib: Path, clock: Callable[[], float] = time.monotonic) -> tuple[frozenset[str], frozenset[str]]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        asked = json.loads((lib / RENEWAL).read_text())
-        if 0 <= clock() - asked["at"] <= FRESH_SECONDS:
-            return frozenset(asked["free"]), frozenset(asked["seen"])
+        renewal = json.loads((lib / RENEWAL).read_text())
+        if 0 <= clock() - renewal["at"] <= FRESH_SECONDS:
+            return frozenset(renewal["free"]), frozenset(renewal["seen"])
     return frozenset(), frozenset()

@@ -96,18 +96,18 @@ def advice(
     limit = float("inf") if job.time_limit is None else job.time_limit
     # A job that ends before a reservation begins may have its nodes.
     wanted = set(job.required_nodes) or set(nodes)
-    held = [
+    blocking = [
         reservation
         for reservation in known
         if now < reservation.end and now + limit > reservation.start and wanted & set(reservation.nodes)
     ]
-    if not held:
+    if not blocking:
         return None
     sentence = "; ".join(
         f"{reservation.name} keeps its nodes for {reservation.purpose} {reservation.times(now)}"
-        for reservation in held
+        for reservation in blocking
     )
-    first = held[0]
+    first = blocking[0]
     if (minutes := int(first.start - now - _SPARE_SECONDS) // 60) > 0:
         return f"{sentence}; {change} timelimit={minutes}` lets it end before {first.name}, and start now"
     return f"{sentence}; other nodes or fewer, or an end of the reservation, let it start before"

@@ -48,12 +48,12 @@ class AwsCloud:
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         return machines.instances(self._ec2, self.place.cluster, *states, **labels)
 
-    def start(self, there: Sequence[Machine]) -> None:
+    def start(self, stopped: Sequence[Machine]) -> None:
         with explained():
-            self._ec2.start_instances(InstanceIds=[machine.id for machine in there])
+            self._ec2.start_instances(InstanceIds=[machine.id for machine in stopped])
 
-    def end(self, there: Sequence[Machine]) -> None:
-        machines.terminate(self._ec2, [machine.id for machine in there])
+    def end(self, living: Sequence[Machine]) -> None:
+        machines.terminate(self._ec2, [machine.id for machine in living])
 
     def remove_loose(self) -> None:
         machines.remove_loose(self._ec2, self.place.cluster)

@@ -109,7 +109,7 @@ def slurm(ec2: Any, image: str) -> str | None:
     wanted = [{"Name": "image-id", "Values": [image]}]
     with explained():
         found = ec2.describe_images(Filters=wanted)["Images"]
-    tags = {tag["Key"]: tag["Value"] for one in found for tag in one.get("Tags", [])}
+    tags = {tag["Key"]: tag["Value"] for ami in found for tag in ami.get("Tags", [])}
     return tags.get(SLURM)
 
 
@@ -134,13 +134,13 @@ def end_builds(
     Raises:
         UserError: A build does not end in time, or AWS refuses.
     """
-    asked: set[str] = set()
+    requested: set[str] = set()
     for _ in attempts(SECONDS, POLL_SECONDS, sleep):
         builds = list(_builds(builder, cluster, recipe))
         busy = [build for build in builds if build["state"]["status"] not in AT_REST]
-        for arn in {build["arn"] for build in busy} - asked:
+        for arn in {build["arn"] for build in busy} - requested:
             say(f"cancelling the build of {arn.rpartition(':')[2]}")
-            asked.add(arn)
+            requested.add(arn)
             with explained():
                 builder.cancel_image_creation(imageBuildVersionArn=arn, clientToken=str(uuid.uuid4()))
         if not busy:
@@ -160,7 +160,7 @@ def _builds(builder: Any, cluster: str, recipe: str | None) -> Iterable[dict[str
     """Yield the builds of a cluster in Image Builder, listed by name and confirmed by their tag."""
     with explained():
         pages = builder.get_paginator("list_images").paginate(owner="Self")
-        versions = [one for page in pages for one in page["imageVersionList"]]
+        versions = [version for page in pages for version in page["imageVersionList"]]
     for version in versions:
         if version["name"] != recipe if recipe is not None else not version["name"].startswith(f"{cluster}-"):
             continue

@@ -59,44 +59,54 @@ def _named(tags: Sequence[Mapping[str, str]], cluster: str, key: str) -> str | N
 def _disks(ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=filters):
-        for one in page["Volumes"]:
-            if name := _named(one.get("Tags", []), cluster, KEPT):
-                keys: dict[str, Value] = {"kind": disk_kind(name), "existing": one["VolumeId"]}
-                what, created = f"EBS volume {one['VolumeId']}", str(one.get("CreateTime", ""))
-                yield KeptStorage(name, what, one["Size"], created, keys, rates.get("nfs"))
+        for volume in page["Volumes"]:
+            if name := _named(volume.get("Tags", []), cluster, KEPT):
+                keys: dict[str, Value] = {"kind": disk_kind(name), "existing": volume["VolumeId"]}
+                what, created = f"EBS volume {volume['VolumeId']}", str(volume.get("CreateTime", ""))
+                yield KeptStorage(name, what, volume["Size"], created, keys, rates.get("nfs"))
     for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=filters):
-        for one in page["Snapshots"]:
-            if name := _named(one.get("Tags", []), cluster, SAVED):
-                identity, size = one["SnapshotId"], one["VolumeSize"]
+        for snapshot in page["Snapshots"]:
+            if name := _named(snapshot.get("Tags", []), cluster, SAVED):
+                identity, size = snapshot["SnapshotId"], snapshot["VolumeSize"]
                 keys = {"kind": disk_kind(name), "size_gib": size, "snapshot": True, "restore": identity}
-                yield KeptStorage(name, f"EBS snapshot {identity}", size, str(one.get("StartTime", "")), keys)
+                yield KeptStorage(
+                    name, f"EBS snapshot {identity}", size, str(snapshot.get("StartTime", "")), keys
+                )
 
 
 def _efs(efs: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     for page in efs.get_paginator("describe_file_systems").paginate():
-        for one in page["FileSystems"]:
-            if name := _named(one.get("Tags", []), cluster, KEPT):
-                size = round(one["SizeInBytes"]["Value"] / 1024**3, 2)
-                keys: dict[str, Value] = {"kind": "efs", "existing": one["FileSystemId"]}
-                what, created = f"EFS file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
+        for system in page["FileSystems"]:
+            if name := _named(system.get("Tags", []), cluster, KEPT):
+                size = round(system["SizeInBytes"]["Value"] / 1024**3, 2)
+                keys: dict[str, Value] = {"kind": "efs", "existing": system["FileSystemId"]}
+                what, created = (
+                    f"EFS file system {system['FileSystemId']}",
+                    str(system.get("CreationTime", "")),
+                )
                 yield KeptStorage(name, what, size, created, keys, rates.get("efs"))
 
 
 def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     for page in fsx.get_paginator("describe_file_systems").paginate():
-        for one in page["FileSystems"]:
-            name = _named(one.get("Tags", []), cluster, KEPT)
-            if name is None or one["FileSystemType"] != "LUSTRE":
+        for system in page["FileSystems"]:
+            name = _named(system.get("Tags", []), cluster, KEPT)
+            if name is None or system["FileSystemType"] != "LUSTRE":
                 continue
-            keys: dict[str, Value] = {"kind": "fsx_lustre", "existing": one["FileSystemId"]}
-            if group := _group(ec2, one.get("NetworkInterfaceIds", [])):
+            keys: dict[str, Value] = {"kind": "fsx_lustre", "existing": system["FileSystemId"]}
+            if group := _group(ec2, system.get("NetworkInterfaceIds", [])):
                 keys["security_group"] = group
-            what, created = f"Lustre file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
-            yield KeptStorage(name, what, one["StorageCapacity"], created, keys, _lustre_rate(one, rates))
+            what, created = (
+                f"Lustre file system {system['FileSystemId']}",
+                str(system.get("CreationTime", "")),
+            )
+            yield KeptStorage(
+                name, what, system["StorageCapacity"], created, keys, _lustre_rate(system, rates)
+            )
     for page in fsx.get_paginator("describe_backups").paginate():
-        for one in page["Backups"]:
-            if name := _named(one.get("Tags", []), cluster, SAVED):
-                yield _backup(name, one)
+        for backup in page["Backups"]:
+            if name := _named(backup.get("Tags", []), cluster, SAVED):
+                yield _backup(name, backup)
 
 
 def _backup(name: str, backup: Mapping[str, Any]) -> KeptStorage:
@@ -116,7 +126,7 @@ def _group(ec2: Any, interfaces: Sequence[str]) -> str | None:
     if not interfaces:
         return None
     found = ec2.describe_network_interfaces(NetworkInterfaceIds=list(interfaces[:1]))
-    groups = [group["GroupId"] for one in found["NetworkInterfaces"] for group in one["Groups"]]
+    groups = [group["GroupId"] for interface in found["NetworkInterfaces"] for group in interface["Groups"]]
     return str(groups[0]) if groups else None
 
 

@@ -65,7 +65,9 @@ def tagged(ec2: Any) -> list[TaggedMachine]:
     ]
     with explained():
         pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
-        found = [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
+        found = [
+            instance for page in pages for group in page["Reservations"] for instance in group["Instances"]
+        ]
     machines = []
     for instance in found:
         tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}

@@ -24,7 +24,7 @@ class KeptStorage:
         name: Its key below `storage` in the stack file.
         what: The kind and the id, with which the cloud's console finds it.
         size_gib: The size that is paid for; `None` if it is not known.
-        made: When it was made, as text that sorts by time.
+        created: When it was made, as text that sorts by time.
         keys: The keys of the stack file with which a cluster has it again.
         rate: USD for each GiB and month; `None` if it is not known.
     """
@@ -32,7 +32,7 @@ class KeptStorage:
     name: str
     what: str
     size_gib: float | None
-    made: str
+    created: str
     keys: Mapping[str, Value] = field(hash=False)
     rate: float | None = None
 
@@ -60,15 +60,15 @@ def kept_report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str
     """
     if not found:
         return []
-    order = sorted(found, key=lambda one: (one.name, one.made))
-    newest = {one.name: one for one in order}
-    lines = ["kept, and paid for until you delete it:", *(f"  {one.line()}" for one in order)]
+    order = sorted(found, key=lambda storage: (storage.name, storage.created))
+    newest = {storage.name: storage for storage in order}
+    lines = ["kept, and paid for until you delete it:", *(f"  {storage.line()}" for storage in order)]
     lines.append(f"with these lines below slurm-stacks:cluster in {file} a later `up` has the files again:")
     lines.append("    storage:")
-    for name, one in newest.items():
+    for name, storage in newest.items():
         path = paths.get(name)
-        usual = "/fsx" if one.keys.get("kind") == "fsx_lustre" else f"/{name}"
-        keys = {**one.keys, **({"path": path} if path not in (None, usual) else {})}
+        usual = "/fsx" if storage.keys.get("kind") == "fsx_lustre" else f"/{name}"
+        keys = {**storage.keys, **({"path": path} if path not in (None, usual) else {})}
         settings = ", ".join(f"{key}: {_text(value)}" for key, value in keys.items())
         lines.append(f"      {name}: {{{settings}}}")
     return lines

@@ -52,14 +52,14 @@ def terminate_compute(
         UserError: Some machines are left after `seconds`, or the cloud refuses.
     """
     cluster = cloud.place.cluster
-    asked: set[str] = set()
+    requested: set[str] = set()
     quiet, reported = 0, -1
     for left in attempts(seconds, TERMINATION_POLL_SECONDS, sleep):
         machines = cloud.machines(*ALIVE, *ENDING, role="compute")
         alive = [machine for machine in machines if machine.state in ALIVE]
         if alive:
             cloud.end(alive)
-        asked.update(machine.id for machine in alive)
+        requested.update(machine.id for machine in alive)
         quiet = 0 if machines else quiet + 1
         if machines and len(machines) != reported:
             say(f"ending {plurals.count(len(machines), 'machine')} of cluster {cluster}")
@@ -77,7 +77,7 @@ def terminate_compute(
                 code="cloud.machines-left",
             )
     cloud.remove_loose()
-    return len(asked)
+    return len(requested)
 
 
 # Waits until the cluster's machines have booted what is published, and reports their progress.

@@ -94,7 +94,7 @@ def wait_until_baked(
 
 
 def _machine(cloud: Cloud, instance: str, host: str) -> Machine:
-    builders = [one for one in cloud.machines(*ALIVE, role=ROLE, host=host) if one.id == instance]
+    builders = [machine for machine in cloud.machines(*ALIVE, role=ROLE, host=host) if machine.id == instance]
     if not builders:
         raise UserError(
             f"{cloud.label} has no machine {instance}: somebody has ended it. Run `up` again",

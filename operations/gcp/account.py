@@ -297,9 +297,9 @@ def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None)
         UserError: A zone of the region does not answer, so what it has would seem to be gone.
     """
     mute = {name for name, scope in items.items() if scope.get("warning", {}).get("code") == "UNREACHABLE"}
-    here = f"{region}-" if region else ""
+    prefix = f"{region}-" if region else ""
     # The scopes of a region are the region itself, for addresses, and each of its zones.
-    if names := sorted(name for name in {*mute, *silent} if f"{name.rpartition('/')[2]}-".startswith(here)):
+    if names := sorted(name for name in {*mute, *silent} if f"{name.rpartition('/')[2]}-".startswith(prefix)):
         raise UserError(
             f"Google Cloud does not answer for {', '.join(names)}: try again in a minute",
             code="gcp.zone-silent",
@@ -325,7 +325,7 @@ def _read(content: bytes) -> tuple[str, str, dict[str, str]]:
                 str(detail.get("reason", "")),
                 dict(detail.get("metadata", {})),
             )
-    reasons = [str(one.get("reason", "")) for one in error.get("errors", [])]
+    reasons = [str(detail.get("reason", "")) for detail in error.get("errors", [])]
     return str(error.get("message", "")), next(iter(reasons), str(error.get("status", ""))), {}
 
 

@@ -107,14 +107,14 @@ def _registered_key(profile: Mapping[str, Any], key: str) -> Mapping[str, Any] |
     kind_and_body = key.split()[:2]
     known = profile.get("sshPublicKeys", {})
     # The keys are listed by their fingerprint.
-    each = ({"fingerprint": mark, **one} for mark, one in known.items())
-    return next((one for one in each if str(one.get("key", "")).split()[:2] == kind_and_body), None)
+    each = ({"fingerprint": mark, **value} for mark, value in known.items())
+    return next((value for value in each if str(value.get("key", "")).split()[:2] == kind_and_body), None)
 
 
 def _user_name(profile: Mapping[str, Any]) -> str | None:
     """Return the user's name on machines; of several names the one that is marked as primary."""
-    accounts = [one for one in profile.get("posixAccounts", []) if one.get("username")]
-    accounts.sort(key=lambda one: not one.get("primary", False))
+    accounts = [account for account in profile.get("posixAccounts", []) if account.get("username")]
+    accounts.sort(key=lambda account: not account.get("primary", False))
     return str(accounts[0]["username"]) if accounts else None
 
 
@@ -162,16 +162,23 @@ class GcpCloud:
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         """Return the machines in every zone. Google Cloud does not list deleted ones in any state."""
         cluster = self.place.cluster
-        present = [machines.machine(one, cluster) for one in machines.listed(self.account, cluster, **labels)]
-        return [one for one in present if not states or one.state in states]
+        present = [
+            machines.machine(instance, cluster)
+            for instance in machines.listed(self.account, cluster, **labels)
+        ]
+        return [machine for machine in present if not states or machine.state in states]
 
     def start(self, stopped: Sequence[Machine]) -> None:
         machines.start(self.account, stopped)
 
     def end(self, living: Sequence[Machine]) -> None:
         now = time.monotonic()
-        due = [one for one in living if now - self._asked.get(one.id, -AGAIN_SECONDS) >= AGAIN_SECONDS]
-        self._asked |= {one.id: now for one in due}
+        due = [
+            machine
+            for machine in living
+            if now - self._asked.get(machine.id, -AGAIN_SECONDS) >= AGAIN_SECONDS
+        ]
+        self._asked |= {machine.id: now for machine in due}
         machines.end(self.account, due)
 
     def remove_loose(self) -> None:

@@ -94,7 +94,7 @@ def leftovers(account: Account, cluster: str) -> list[str]:
     """
     with ThreadPoolExecutor(WORKERS) as pool:
         found = dict(zip(KINDS, pool.map(lambda kind: _found(account, cluster, kind), KINDS), strict=True))
-    hosts = {str(one["name"]) for kind, parts in found.items() if kind.name == "instance" for one in parts}
+    hosts = {str(part["name"]) for kind, parts in found.items() if kind.name == "instance" for part in parts}
     lines = []
     for kind, parts in found.items():
         for part in sorted(parts, key=lambda part: str(part["name"])):
@@ -111,7 +111,7 @@ def bucket(account: Account, cluster: str) -> str | None:
         UserError: Google Cloud refuses, or does not answer.
     """
     (kind,) = (kind for kind in KINDS if kind.name == "bucket")
-    return next((str(one["name"]) for one in _found(account, cluster, kind)), None)
+    return next((str(bucket["name"]) for bucket in _found(account, cluster, kind)), None)
 
 
 def _found(account: Account, cluster: str, kind: Kind) -> list[Found]:
@@ -190,22 +190,25 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         what, size = f"persistent disk {disk['name']}", float(disk.get("sizeGb", 0))
         created = str(disk.get("creationTimestamp", ""))
         yield KeptStorage(names.get(name, name), what, size, created, keys, rates.get("nfs"))
-    for name, one in kept_parts(account, cluster, "Filestore instance"):
-        place = str(one["name"]).split("/")
-        existing = short(str(one["name"])) if ZONE.fullmatch(place[3]) else str(one["name"])
+    for name, instance in kept_parts(account, cluster, "Filestore instance"):
+        place = str(instance["name"]).split("/")
+        existing = short(str(instance["name"])) if ZONE.fullmatch(place[3]) else str(instance["name"])
         keys = {"kind": "filestore", "existing": existing}
-        size = float(one["fileShares"][0]["capacityGb"])
-        what, created = f"Filestore instance {short(str(one['name']))}", str(one.get("createTime", ""))
+        size = float(instance["fileShares"][0]["capacityGb"])
+        what, created = (
+            f"Filestore instance {short(str(instance['name']))}",
+            str(instance.get("createTime", "")),
+        )
         yield KeptStorage(
-            names.get(name, name), what, size, created, keys, rates.get(f"filestore.{one.get('tier')}")
+            names.get(name, name), what, size, created, keys, rates.get(f"filestore.{instance.get('tier')}")
         )
     paths_of = {resource_of(cluster, path): name for name, path in paths.items()}
     wanted = {of: re.compile(re.escape(snapshot_prefix(of)) + LAST.pattern) for of in paths_of}
-    for one in account.pages("compute", "projects/{project}/global/snapshots", "items"):
-        of, identity = short(str(one.get("sourceDisk", ""))), str(one["name"])
+    for snapshot in account.pages("compute", "projects/{project}/global/snapshots", "items"):
+        of, identity = short(str(snapshot.get("sourceDisk", ""))), str(snapshot["name"])
         if of in wanted and wanted[of].fullmatch(identity):
-            gib = int(one.get("diskSizeGb", 0))
+            gib = int(snapshot.get("diskSizeGb", 0))
             keys = {"kind": disk_kind(paths_of[of]), "size_gib": gib, "snapshot": True, "restore": identity}
             yield KeptStorage(
-                paths_of[of], f"snapshot {identity}", gib, str(one.get("creationTimestamp", "")), keys
+                paths_of[of], f"snapshot {identity}", gib, str(snapshot.get("creationTimestamp", "")), keys
             )

@@ -101,12 +101,14 @@ def machine(found: dict[str, Any], cluster: str) -> Machine:
     )
 
 
-def failure(account: Account, one: Machine) -> str | None:
+def failure(account: Account, instance: Machine) -> str | None:
     """Return what Compute Engine finds wrong with a machine; `None` if it finds nothing.
 
     A machine is REPAIRING while Compute Engine replaces a host that has failed.
     """
-    found = account.call("GET", "compute", f"projects/{{project}}/zones/{one.zone}/instances/{one.id}")
+    found = account.call(
+        "GET", "compute", f"projects/{{project}}/zones/{instance.zone}/instances/{instance.id}"
+    )
     return "it is REPAIRING, because its host has failed" if found.get("status") == "REPAIRING" else None
 
 
@@ -135,8 +137,8 @@ def image_slurm(account: Account, image: str) -> str | None:
         if error.status in (403, 404):
             return None
         raise
-    said = labels.get(SLURM)
-    return str(said).replace("-", ".") if said is not None else None
+    label = labels.get(SLURM)
+    return str(label).replace("-", ".") if label is not None else None
 
 
 def start(account: Account, machines: Sequence[Machine]) -> None:
@@ -146,18 +148,18 @@ def start(account: Account, machines: Sequence[Machine]) -> None:
         UserError: Compute Engine has no capacity, a quota is used up, or it refuses otherwise. It reports
             that only at the operation's end, so this function waits for it.
     """
-    for one in machines:
-        path = f"projects/{{project}}/zones/{one.zone}/instances/{one.id}"
+    for instance in machines:
+        path = f"projects/{{project}}/zones/{instance.zone}/instances/{instance.id}"
         # Compute Engine refuses to start a suspended machine, because it still has its memory.
         now = account.call("GET", "compute", path).get("status")
         verb = "resume" if now == "SUSPENDED" else "start"
         operation = account.call("POST", "compute", f"{path}/{verb}")
-        finish(account, operation, f"{one.id} cannot be started")
+        finish(account, operation, f"{instance.id} cannot be started")
 
 
 def end(account: Account, machines: Sequence[Machine]) -> None:
     """Delete machines, without waiting."""
-    _delete(account, [f"zones/{one.zone}/instances/{one.id}" for one in machines])
+    _delete(account, [f"zones/{instance.zone}/instances/{instance.id}" for instance in machines])
 
 
 def remove_loose(account: Account, cluster: str) -> None:
@@ -209,7 +211,7 @@ def finish(account: Account, operation: dict[str, Any], what: str) -> None:
         operation = account.call("POST", "compute", path)
     errors = operation.get("error", {}).get("errors", [])
     if errors:
-        messages = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}" for one in errors)
+        messages = "; ".join(f"{error.get('code', '')}: {error.get('message', '')}" for error in errors)
         raise UserError(f"{what}: {messages}", code="gcp.operation-failed")
     if operation.get("status") != "DONE":
         raise UserError(

@@ -346,13 +346,13 @@ def terminate_nodes(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
 
 
-def with_cure(said: str) -> str:
+def with_cure(log: str) -> str:
     """Return the end of a boot's log, with the cure where this host has no inotify objects left."""
-    if NO_INOTIFY not in said:
-        return said
+    if NO_INOTIFY not in log:
+        return log
     limit = "fs.inotify.max_user_instances"
     return (
-        f"{said}\nThe machines of all clusters have used up this host's {limit}. As root: sysctl -w "
+        f"{log}\nThe machines of all clusters have used up this host's {limit}. As root: sysctl -w "
         f"{limit}=1024 (and the same line in /etc/sysctl.d); then run up again"
     )
 

@@ -117,7 +117,7 @@ def _digest(design: ClusterDesign) -> str:
     vm = bundle.ROOT / "node" / "bootstrap" / "vm"
     content = [kinds.content(design, kind) for kind in kinds.kinds(design)]
     parts = [(vm / f"{name}.py").read_text() for name in STEPS]
-    parts.append(json.dumps(sorted(json.dumps(one, sort_keys=True) for one in content)))
+    parts.append(json.dumps(sorted(json.dumps(part, sort_keys=True) for part in content)))
     return bundle.digest("".join(parts).encode())[:12]
 
 

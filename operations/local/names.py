@@ -141,8 +141,8 @@ def _probe(address: str) -> str:
     python = [base_python(), "-I", "-S"]
     with tempfile.TemporaryDirectory() as folder:
         cloud, tmp = Path(folder) / "cloud", Path(folder) / "tmp"
-        for made in (cloud, tmp, hosts_namespace.slurm_folder(cloud)):
-            made.mkdir()
+        for inner in (cloud, tmp, hosts_namespace.slurm_folder(cloud)):
+            inner.mkdir()
         (cloud / "hosts").write_text(f"{address} {PROBE_NAME}\n")
         (cloud / hosts_namespace.SHARED_IN_TMP).write_text(json.dumps([os.path.realpath(sys.base_prefix)]))
         enter = [hosts_namespace.__file__, str(cloud), PROBE_NAME, f"{hosts_namespace.TMP_OPTION}{tmp}"]

@@ -258,11 +258,11 @@ def _apt(root: list[str], arguments: list[str], say: Say) -> tuple[int, str]:
     announced = False
     for _ in attempts(LOCK_SECONDS, LOCK_PAUSE):
         status, output = _run([*root, *_CLEAN, "apt-get", *arguments], say)
-        held = next((line for line in output.splitlines() if "Could not get lock" in line), None)
-        if status == 0 or held is None:
+        refusal = next((line for line in output.splitlines() if "Could not get lock" in line), None)
+        if status == 0 or refusal is None:
             break
         if not announced:
-            say(f"another package manager is at work; waiting up to {LOCK_SECONDS:g} s for it ({held})")
+            say(f"another package manager is at work; waiting up to {LOCK_SECONDS:g} s for it ({refusal})")
             announced = True
     return status, output
 

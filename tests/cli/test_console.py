@@ -195,7 +195,7 @@ def test_a_silent_cloud_makes_states_old_and_a_local_one_has_a_cure(
     old = "The cloud does not answer: no such socket. The states of machines are old."
     status.show_status(silent, "team-b")
     assert old in capsys.readouterr().out.splitlines(), "nobody can start AWS again"
-    status.show_status(silent, "team-b", here=True)
+    status.show_status(silent, "team-b", on_this_machine=True)
     said = " ".join(capsys.readouterr().out.split())
     assert f"{old} If its agent is dead or hangs, `./cluster up --stack team-b` starts it again." in said
 

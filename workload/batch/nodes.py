@@ -263,8 +263,8 @@ class MainNode:
 
     def _address(self) -> str:
         """Return the main node's address, at which the other nodes reached it."""
-        here = next((member.channel.here for member in self._members.values()), LOOPBACK)
-        return self._settings.address or here
+        address = next((member.channel.here for member in self._members.values()), LOOPBACK)
+        return self._settings.address or address
 
     def _addresses(self) -> list[str]:
         """Return the nodes' addresses in the order of their ranks."""

@@ -48,18 +48,18 @@ def refuse_taken(client: Client, design: ClusterDesign) -> None:
 
 def taken(client: Client, design: ClusterDesign) -> Iterator[str]:
     """One line for each name that something has which is not of this cluster."""
-    own, batch = access.of(design), client("batch")
+    config, batch = access.of(design), client("batch")
     with explained():
-        environments = batch.describe_compute_environments(computeEnvironments=[own.compute_environment])
-        queues = batch.describe_job_queues(jobQueues=[own.queue])
+        environments = batch.describe_compute_environments(computeEnvironments=[config.compute_environment])
+        queues = batch.describe_job_queues(jobQueues=[config.queue])
     found: dict[str, tuple[str, list[Mapping[str, Any]]]] = {
-        "compute_environment": (own.compute_environment, environments["computeEnvironments"]),
-        "queue": (own.queue, queues["jobQueues"]),
+        "compute_environment": (config.compute_environment, environments["computeEnvironments"]),
+        "queue": (config.queue, queues["jobQueues"]),
     }
-    for key, (name, there) in found.items():
-        for one in there:
-            tags = one.get("tags") or {}
-            if one.get("status") not in GONE and tags.get(CLUSTER) != design.name:
+    for key, (name, resources) in found.items():
+        for resource in resources:
+            tags = resource.get("tags") or {}
+            if resource.get("status") not in GONE and tags.get(CLUSTER) != design.name:
                 whose = f"cluster {tags[CLUSTER]}" if CLUSTER in tags else "something that is not made here"
                 yield f"slurm-stacks:cluster.batch.{key}: {name} is of {whose}"
 
@@ -68,24 +68,26 @@ def stacks(client: Client, cluster: str) -> set[str]:
     """Return the stacks that the tags of a cluster's environments name."""
     with explained():
         pages = client("batch").get_paginator("describe_compute_environments").paginate()
-        found = [one.get("tags") or {} for page in pages for one in page["computeEnvironments"]]
+        found = [
+            environment.get("tags") or {} for page in pages for environment in page["computeEnvironments"]
+        ]
     return {str(tags[STACK]) for tags in found if tags.get(CLUSTER) == cluster and STACK in tags}
 
 
-def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
+def check(client: Client, design: ClusterDesign, running: ClusterRef) -> None:
     """Refuse what would delete files or end jobs.
 
     Args:
-        there: The cluster that is up.
+        running: The cluster that is up.
 
     Raises:
         UserError: Exit 3; the message names each, and what to do.
     """
-    other = there != ClusterRef.of(design) or design.batch is None
-    network = "" if other else _network(client, design, there.cluster)
+    other = running != ClusterRef.of(design) or design.batch is None
+    network = "" if other else _network(client, design, running.cluster)
     lines = [
-        *_files(client, design, there.cluster, network, other=other),
-        *_jobs(client, design, there.cluster, network, other=other),
+        *_files(client, design, running.cluster, network, other=other),
+        *_jobs(client, design, running.cluster, network, other=other),
     ]
     if lines:
         listed = "\n".join(f"  {line}" for line in lines)
@@ -99,23 +101,23 @@ def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
         )
 
 
-def refuse_shared_addresses(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
+def refuse_shared_addresses(client: Client, design: ClusterDesign, running: ClusterRef) -> None:
     """Refuse subnets that AWS could not make beside the cluster's own, whatever the user wants.
 
     Raises:
         UserError: Exit 3; the message names both networks.
     """
     network = design.network
-    if network.vpc is not None or there != ClusterRef.of(design):
+    if network.vpc is not None or running != ClusterRef.of(design):
         return
     with explained():
-        filters = [{"Name": f"tag:{CLUSTER}", "Values": [there.cluster]}]
+        filters = [{"Name": f"tag:{CLUSTER}", "Values": [running.cluster]}]
         vpcs = client("ec2").describe_vpcs(Filters=filters)["Vpcs"]
         subnets = client("ec2").describe_subnets(Filters=filters)["Subnets"] if vpcs else []
     if not vpcs or str(vpcs[0]["CidrBlock"]) != network.cidr:
         return  # another network is made
     stay = [str(network.public_cidr), *addresses.private_parts(str(network.private_cidr))]
-    go = [cidr for one in subnets if (cidr := str(one["CidrBlock"])) not in stay]
+    go = [cidr for subnet in subnets if (cidr := str(subnet["CidrBlock"])) not in stay]
     if found := addresses.shared(go, [str(network.public_cidr), str(network.private_cidr)]):
         raise UserError(
             "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
@@ -153,22 +155,23 @@ def _files(
     }
     for system in shutdown.systems(client("fsx"), cluster):
         tags = {tag["Key"]: tag["Value"] for tag in system.get("Tags", [])}
-        name, own = tags.get("Name", ""), str(system["FileSystemId"])
+        name, identity = tags.get("Name", ""), str(system["FileSystemId"])
         if name == f"{cluster}-job" or any(key.endswith(":keep") for key in tags):
             continue
         mount = None if other else wanted.get(name)
         size = f"{name}, {system.get('StorageCapacity', 0)} GiB"
         if other:
-            yield f"{own} ({size}) is of the cluster that is up, {cluster}, and is deleted with its files"
+            why = f"is of the cluster that is up, {cluster}"
+            yield f"{identity} ({size}) {why}, and is deleted with its files"
         elif mount is None:
-            yield f"{own} ({size}) is not in the stack file any more, and is deleted with its files"
+            yield f"{identity} ({size}) is not in the stack file any more, and is deleted with its files"
         else:
             of_vpc = network or _other_vpc(system, design)
             if differs := ", ".join([*_differences(system, mount), *([of_vpc] if of_vpc else [])]):
-                yield f"{own} at {mount.path} is replaced by an empty one: {differs}"
+                yield f"{identity} at {mount.path} is replaced by an empty one: {differs}"
             elif subnet := _other_subnet(client, system, design):
                 yield (
-                    f"{own} at {mount.path} stays in its subnet {subnet}, which then cannot be deleted: "
+                    f"{identity} at {mount.path} stays in its subnet {subnet}, which then cannot be deleted: "
                     f"network.private_cidr is {design.network.private_cidr}; put the old value back"
                 )
 
@@ -186,9 +189,9 @@ def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesi
     with explained():
         found = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
     whole = ipaddress.IPv4Network(str(design.network.private_cidr))
-    for there in (ipaddress.IPv4Network(str(one["CidrBlock"])) for one in found):
-        if not there.subnet_of(whole) or there.prefixlen != addresses.subnet_prefix(whole.prefixlen):
-            return str(there)
+    for cidr in (ipaddress.IPv4Network(str(subnet["CidrBlock"])) for subnet in found):
+        if not cidr.subnet_of(whole) or cidr.prefixlen != addresses.subnet_prefix(whole.prefixlen):
+            return str(cidr)
     return ""
 
 
@@ -207,9 +210,9 @@ def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
         pairs["s3_import"] = (linked.get("ImportPath"), mount.s3_import)
         if mount.s3_export is not None or shutdown.asked_for(linked):
             pairs["s3_export"] = (linked.get("ExportPath"), mount.s3_export)
-    for key, (there, said) in pairs.items():
-        if there != said:
-            yield f"{key} {there or 'nothing'} → {said or 'nothing'}"
+    for key, (current, wanted) in pairs.items():
+        if current != wanted:
+            yield f"{key} {current or 'nothing'} → {wanted or 'nothing'}"
 
 
 def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, other: bool) -> Iterator[str]:
@@ -232,12 +235,12 @@ def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, 
                 yield f"the machines of {goes_on} in {queue} are in the network that goes: {network}"
 
 
-def _anew(batch: Any, cluster: str, own: Batch) -> Iterator[str]:
+def _anew(batch: Any, cluster: str, config: Batch) -> Iterator[str]:
     """How the cluster's environments differ in what makes them anew."""
-    for one in teardown.described(batch, cluster):
+    for environment in teardown.described(batch, cluster):
         for key, path in access.ANEW.items():
-            there: Any = one
+            value: Any = environment
             for step in path.split("."):
-                there = (there or {}).get(step)
-            if (there or None) != (wanted := getattr(own, key)):
-                yield f"batch.{key} {there or 'nothing'} → {wanted or 'nothing'}"
+                value = (value or {}).get(step)
+            if (value or None) != (wanted := getattr(config, key)):
+                yield f"batch.{key} {value or 'nothing'} → {wanted or 'nothing'}"

@@ -92,8 +92,8 @@ class BatchCommands:
 
         states = status["batch"]
         table = new_table("AWS Batch", "", "state")
-        table.add_row(f"environment {self._service.own.compute_environment}", cell(states["environment"]))
-        table.add_row(f"queue {self._service.own.queue}", cell(states["queue"]))
+        table.add_row(f"environment {self._service.config.compute_environment}", cell(states["environment"]))
+        table.add_row(f"queue {self._service.config.queue}", cell(states["queue"]))
         put(table)
         show_status(status, self._stack.name)
         if status["ended"]:
@@ -142,8 +142,8 @@ class BatchCommands:
         Raises:
             UserError: The numbers are wrong (exit 2), or a run failed.
         """
-        own = self._service.own
-        counts = parse_nodes(nodes, own.nodes)
+        config = self._service.config
+        counts = parse_nodes(nodes, config.nodes)
         for count in counts:
             batch_jobs.check_nodes(self._service, count)
         for count in counts:
@@ -195,7 +195,7 @@ class BatchCommands:
         if not found:
             where = f"no job {wanted}" if wanted else "no job yet"
             raise UserError(
-                f"{where} in {self._service.own.queue}: `{hint('status', self._stack.name)}` lists them",
+                f"{where} in {self._service.config.queue}: `{hint('status', self._stack.name)}` lists them",
                 code="batch.no-job",
             )
         return found[-1]
@@ -207,7 +207,7 @@ class BatchCommands:
             "id": job.id,
             "name": job.name,
             "user": None,
-            "partition": self._service.own.queue,
+            "partition": self._service.config.queue,
             "state": STATES.get(job.status, "PENDING"),
             "elapsed_seconds": job.seconds(now),
             "nodes": job.nodes,

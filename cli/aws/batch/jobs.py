@@ -161,21 +161,21 @@ def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sle
         UserError: The budget would end the job at its next tick (exit 3), or AWS refuses.
     """
     _covered(service, nodes)
-    own, batch = service.own, service.batch
+    config, batch = service.config, service.batch
     queue, environment = service.queue(), service.environment()
     if environment is not None and environment.get("state") == "DISABLED":
         # The state machine has set this to 0; the stack file may want some machines to be always up.
-        least = {"computeResources": {"minvCpus": own.min_vcpus}} if own.min_vcpus else {}
+        least = {"computeResources": {"minvCpus": config.min_vcpus}} if config.min_vcpus else {}
         with explained():
             batch.update_compute_environment(
-                computeEnvironment=own.compute_environment, state="ENABLED", **least
+                computeEnvironment=config.compute_environment, state="ENABLED", **least
             )
-        say(f"environment {own.compute_environment} was disabled: it is enabled again")
+        say(f"environment {config.compute_environment} was disabled: it is enabled again")
         settled(lambda: [service.environment() or {}], pause)
     if queue is not None and queue.get("state") == "DISABLED":
         with explained():
-            batch.update_job_queue(jobQueue=own.queue, state="ENABLED")
-        say(f"queue {own.queue} was disabled: it is enabled again")
+            batch.update_job_queue(jobQueue=config.queue, state="ENABLED")
+        say(f"queue {config.queue} was disabled: it is enabled again")
         settled(lambda: [service.queue() or {}], pause)
 
 
@@ -252,7 +252,7 @@ def submit(
     Raises:
         UserError: The number of nodes is impossible (exit 2), the stack is not up, or AWS refuses.
     """
-    wanted = service.own.nodes if nodes is None else nodes
+    wanted = service.config.nodes if nodes is None else nodes
     check_nodes(service, wanted)
     definition = str(service.definition()["jobDefinitionArn"])
     name = name_of(service, definition, wanted, number)
@@ -262,12 +262,12 @@ def submit(
     before(wanted)
     request = {
         "jobName": name,
-        "jobQueue": service.own.queue,
+        "jobQueue": service.config.queue,
         "jobDefinition": definition,
         "propagateTags": True,
         **overrides(service, wanted),
     }
-    if service.own.file_system == "job":
+    if service.config.file_system == "job":
         return _start(service, request, {job.id for job in present}, now, pause)
     with explained():
         job_id = service.batch.submit_job(**request)["jobId"]
@@ -276,12 +276,12 @@ def submit(
 
 def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
     """Return the overrides of a job whose number of nodes differs from the definition's."""
-    own = service.own
-    if nodes == own.nodes:
+    config = service.config
+    if nodes == config.nodes:
         return {}
     properties: dict[str, Any] = {"numNodes": nodes}
-    if GPUS in own.environment:
-        value = {"name": GPUS, "value": str(nodes * own.container_gpus)}
+    if GPUS in config.environment:
+        value = {"name": GPUS, "value": str(nodes * config.container_gpus)}
         properties["nodePropertyOverrides"] = [
             {"targetNodes": "0:", "containerOverrides": {"environment": [value]}}
         ]
@@ -296,7 +296,7 @@ def check_nodes(service: BatchService, nodes: int) -> None:
     """
     (queue,) = service.design.partitions
     if not 1 <= nodes <= queue.max:
-        vcpus = service.own.max_vcpus
+        vcpus = service.config.max_vcpus
         raise UserError(
             f"--nodes: {nodes}; allowed: 1 to {queue.max}, for which batch.vcpus.max ({vcpus}) has room",
             EXIT_USAGE,
@@ -363,9 +363,9 @@ def record(service: BatchService, job: Job, result: dict[str, Any]) -> dict[str,
         "job_id": job.id,
         "job_name": job.name,
         "queue": queue.name,
-        "machine": service.own.machines[0],
+        "machine": service.config.machines[0],
         "nodes": job.nodes,
-        "gpus": job.nodes * service.own.container_gpus,
+        "gpus": job.nodes * service.config.container_gpus,
         "seconds_job": seconds,
         "cost_usd": cost,
         "result": result,
@@ -406,8 +406,8 @@ def _start(
 def _capitalized(value: Any) -> Any:
     """Return the names of an API's fields as state machines write them: JobName for jobName."""
     if isinstance(value, dict):
-        return {f"{key[0].upper()}{key[1:]}": _capitalized(one) for key, one in value.items()}
-    return [_capitalized(one) for one in value] if isinstance(value, list) else value
+        return {f"{key[0].upper()}{key[1:]}": _capitalized(part) for key, part in value.items()}
+    return [_capitalized(item) for item in value] if isinstance(value, list) else value
 
 
 # The records of a Batch stack's runs, kept on this machine where they outlive the stack.
@@ -439,7 +439,7 @@ def keep_record(stack: str, record: dict[str, Any]) -> Path:
 def load_records(stack: str) -> list[dict[str, Any]]:
     """Return a stack's readable records by number of nodes, and of equal ones the oldest first."""
     found = []
-    for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
+    for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda file: file.stat().st_mtime):
         try:
             record = parse(path.read_text())
         except (OSError, ValueError):

@@ -95,10 +95,10 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
 
 def make(stack: str) -> tuple[str, str]:
     """Return the page, ResNet-50 on AWS Batch, and the table of a stack."""
-    theirs, own = published(), ours(jobs.load_records(stack))
-    rows = [*own, *theirs]
-    times = _speed_ups(own) | _speed_ups(theirs)
-    return _page(stack, own, rows, times, datetime.now(UTC)), _table(rows, times)
+    theirs, our_rows = published(), ours(jobs.load_records(stack))
+    rows = [*our_rows, *theirs]
+    times = _speed_ups(our_rows) | _speed_ups(theirs)
+    return _page(stack, our_rows, rows, times, datetime.now(UTC)), _table(rows, times)
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
@@ -117,18 +117,18 @@ def _speed_ups(rows: list[Row]) -> dict[tuple[str, int], float]:
     return {(rows[0].origin, nodes): times for nodes, times in speed_ups(rows).items()} if rows else {}
 
 
-def chart(own: list[Row], theirs: list[Row]) -> Chart:
+def chart(our_rows: list[Row], theirs: list[Row]) -> Chart:
     """Return the speed-up over the number of nodes."""
     lines = []
     for label, rows, style in (
-        ("ours", own, Style("s1", charts.MARKERS[0])),
+        ("ours", our_rows, Style("s1", charts.MARKERS[0])),
         ("published", theirs, Style("pub", charts.MARKERS[1], charts.DASHES[0], strong=False)),
     ):
         if found := speed_ups(rows):
             lines.append(Line(label, style, tuple(Dot(x, y, y, y) for x, y in found.items())))
     return Chart(
         name="scaling",
-        title=_title(own),
+        title=_title(our_rows),
         measure="Speed-up: images a second, as a multiple of one machine's (eight GPUs).",
         x_label="machines with eight GPUs",
         unit="times",
@@ -137,9 +137,9 @@ def chart(own: list[Row], theirs: list[Row]) -> Chart:
     )
 
 
-def _title(own: list[Row]) -> str:
+def _title(our_rows: list[Row]) -> str:
     """Return a statement on our runs, or on the published ones where none of ours can be compared."""
-    times = speed_ups(own)
+    times = speed_ups(our_rows)
     first, last = (min(times), max(times)) if times else (1, 1)
     if last > first:
         ratio = words.ratio(times[last] / first)
@@ -168,14 +168,14 @@ def _cells(row: Row, times: dict[tuple[str, int], float]) -> list[str]:
 
 
 def _page(
-    stack: str, own: list[Row], rows: list[Row], times: dict[tuple[str, int], float], made: datetime
+    stack: str, our_rows: list[Row], rows: list[Row], times: dict[tuple[str, int], float], generated: datetime
 ) -> str:
     """One HTML file that loads nothing, made of the same parts as the report of a Slurm stack."""
-    drawn = chart(own, [row for row in rows if row.origin == "published"])
-    best = max(own, key=lambda row: row.rate, default=None)
+    drawn = chart(our_rows, [row for row in rows if row.origin == "published"])
+    best = max(our_rows, key=lambda row: row.rate, default=None)
     values: dict[str, Any] = {
         "stacks": [stack],
-        "made": made,
+        "made": generated,
         "headline": drawn.title,
         "leads": [
             f"Our fastest run, on {plurals.count(best.gpus, 'GPU')}, in images a second: {best.rate:,.0f}."

@@ -23,40 +23,40 @@ Client = Callable[[str], Any]
 
 def _environments_left(client: Client, cluster: str) -> Iterator[str]:
     pages = client("batch").get_paginator("describe_compute_environments").paginate()
-    for one in (one for page in pages for one in page["computeEnvironments"]):
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE:
-            yield f"compute environment {one['computeEnvironmentName']} ({one.get('status')})"
+    for environment in (environment for page in pages for environment in page["computeEnvironments"]):
+        if environment.get("tags", {}).get(CLUSTER) == cluster and environment.get("status") not in GONE:
+            yield f"compute environment {environment['computeEnvironmentName']} ({environment.get('status')})"
 
 
 def _queues_left(client: Client, cluster: str) -> Iterator[str]:
     pages = client("batch").get_paginator("describe_job_queues").paginate()
-    for one in (one for page in pages for one in page["jobQueues"]):
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE:
-            yield f"job queue {one['jobQueueName']} ({one.get('status')})"
+    for queue in (queue for page in pages for queue in page["jobQueues"]):
+        if queue.get("tags", {}).get(CLUSTER) == cluster and queue.get("status") not in GONE:
+            yield f"job queue {queue['jobQueueName']} ({queue.get('status')})"
 
 
 def _definitions_left(client: Client, cluster: str) -> Iterator[str]:
     pages = client("batch").get_paginator("describe_job_definitions").paginate(status="ACTIVE")
-    for one in (one for page in pages for one in page["jobDefinitions"]):
-        if one.get("tags", {}).get(CLUSTER) == cluster:
-            yield f"job definition {one['jobDefinitionName']}:{one['revision']}"
+    for definition in (definition for page in pages for definition in page["jobDefinitions"]):
+        if definition.get("tags", {}).get(CLUSTER) == cluster:
+            yield f"job definition {definition['jobDefinitionName']}:{definition['revision']}"
 
 
 def _repositories(client: Client, cluster: str) -> Iterator[str]:
     ecr = client("ecr")
     pages = ecr.get_paginator("describe_repositories").paginate()
-    for one in (one for page in pages for one in page["repositories"]):
-        tags = ecr.list_tags_for_resource(resourceArn=one["repositoryArn"])["tags"]
+    for repository in (repository for page in pages for repository in page["repositories"]):
+        tags = ecr.list_tags_for_resource(resourceArn=repository["repositoryArn"])["tags"]
         if any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags):
-            yield f"repository {one['repositoryName']}"
+            yield f"repository {repository['repositoryName']}"
 
 
 def _machines(client: Client, cluster: str) -> Iterator[str]:
     names = (access.state_machine(cluster), access.budget_machine(cluster))
     pages = client("stepfunctions").get_paginator("list_state_machines").paginate()
-    for one in (one for page in pages for one in page["stateMachines"]):
-        if one["name"] in names:
-            yield f"state machine {one['name']}"
+    for machine in (machine for page in pages for machine in page["stateMachines"]):
+        if machine["name"] in names:
+            yield f"state machine {machine['name']}"
 
 
 def _tables(client: Client, cluster: str) -> Iterator[str]:
@@ -105,16 +105,16 @@ def drain(
     found = [(place, queue) for place in places for queue in queues(client_of(place), place.cluster)]
     jobs = [
         Job(
-            id=str(one["jobId"]),
+            id=str(job["jobId"]),
             user="",
             partition=queue,
             nodes="",
-            state=STATES.get(str(one["status"]), "PENDING"),
+            state=STATES.get(str(job["status"]), "PENDING"),
             required="",
-            name=str(one["jobName"]),
+            name=str(job["jobName"]),
         )
         for place, queue in found
-        for one in shutdown.unfinished_jobs(client_of(place)("batch"), queue)
+        for job in shutdown.unfinished_jobs(client_of(place)("batch"), queue)
     ]
     agree(jobs)
     for place, queue in found:
@@ -138,11 +138,11 @@ def queues(client: Client, cluster: str) -> list[str]:
     """Return the names of a cluster's queues."""
     with explained():
         pages = client("batch").get_paginator("describe_job_queues").paginate()
-        found = [one for page in pages for one in page["jobQueues"]]
+        found = [queue for page in pages for queue in page["jobQueues"]]
     return [
-        str(one["jobQueueName"])
-        for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in GONE
+        str(queue["jobQueueName"])
+        for queue in found
+        if queue.get("tags", {}).get(CLUSTER) == cluster and queue.get("status") not in GONE
     ]
 
 
@@ -193,22 +193,26 @@ def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -
 
 def _definitions(batch: Any, cluster: str) -> list[str]:
     pages = batch.get_paginator("describe_job_definitions").paginate(status="ACTIVE")
-    found = [one for page in pages for one in page["jobDefinitions"]]
-    return [str(one["jobDefinitionArn"]) for one in found if one.get("tags", {}).get(CLUSTER) == cluster]
+    found = [definition for page in pages for definition in page["jobDefinitions"]]
+    return [
+        str(definition["jobDefinitionArn"])
+        for definition in found
+        if definition.get("tags", {}).get(CLUSTER) == cluster
+    ]
 
 
 def environments(batch: Any, cluster: str) -> list[str]:
     """Return the names of a cluster's environments."""
-    return [str(one["computeEnvironmentName"]) for one in described(batch, cluster)]
+    return [str(environment["computeEnvironmentName"]) for environment in described(batch, cluster)]
 
 
 def described(batch: Any, cluster: str) -> list[dict[str, Any]]:
     """Return a cluster's environments as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
-        found = [one for page in pages for one in page["computeEnvironments"]]
+        found = [environment for page in pages for environment in page["computeEnvironments"]]
     return [
-        one
-        for one in found
-        if (one.get("tags") or {}).get(CLUSTER) == cluster and one.get("status") not in GONE
+        environment
+        for environment in found
+        if (environment.get("tags") or {}).get(CLUSTER) == cluster and environment.get("status") not in GONE
     ]

@@ -39,7 +39,7 @@ def _check_closed(c: Context, backup: BackupConfig, at: Location) -> None:
     """Check that users do not see the bucket as a directory, or have files written back to it."""
     bucket, prefix = _parts(backup.bucket)
     storage = c.cluster.storage
-    seen = {f"storage.buckets[{index}]": one.bucket for index, one in enumerate(storage.buckets)}
+    seen = {f"storage.buckets[{index}]": mount.bucket for index, mount in enumerate(storage.buckets)}
     for key in ("home", "apps", "scratch"):
         part = getattr(storage, key)
         for name in ("s3_import", "s3_export"):

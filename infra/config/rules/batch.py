@@ -124,8 +124,8 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         )
         return
     _fabric(c, batch, machine)
-    own = c.cluster.image.id is not None or c.cluster.image.bake
-    if machine.accelerator and machine.accelerator.type == "v100" and not own:
+    own_image = c.cluster.image.id is not None or c.cluster.image.bake
+    if machine.accelerator and machine.accelerator.type == "v100" and not own_image:
         # The GPU images of AWS Batch do not support P3, so V100 has no driver there (botocore, batch:
         # Ec2Configuration).
         c.add(
@@ -258,7 +258,9 @@ def _command(c: Context, batch: BatchConfig) -> None:
             "nothing else has a manifest",
         )
     for name in sorted(named - known):
-        allowed = f"placeholders with a value: {', '.join(f'Ref::{one}' for one in sorted(known))}"
+        allowed = (
+            f"placeholders with a value: {', '.join(f'Ref::{parameter}' for parameter in sorted(known))}"
+        )
         c.add(
             "batch.parameter-unknown",
             (*CONTAINER, "command"),
@@ -340,7 +342,7 @@ def _gpus(c: Context, batch: BatchConfig) -> None:
     ranks = container.environment.get(LAUNCH) == MPI
     if mpi_gpus is None or mpi_gpus == str(all_gpus) or (ranks and not gpus):
         return
-    asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
+    size = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
     if not gpus:
         c.add(
             "batch.mpi-gpus-without-gpus",
@@ -352,9 +354,7 @@ def _gpus(c: Context, batch: BatchConfig) -> None:
     elif ranks and mpi_gpus.isascii() and mpi_gpus.isdigit() and 0 < int(mpi_gpus) < all_gpus:
         return
     else:
-        c.add(
-            "batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), mpi_gpus, f"{'at most ' * ranks}{all_gpus}: {asked}"
-        )
+        c.add("batch.mpi-gpus", (*VARIABLES, "MPI_GPUS"), mpi_gpus, f"{'at most ' * ranks}{all_gpus}: {size}")
 
 
 def _entry_point(c: Context, batch: BatchConfig) -> None:
@@ -406,7 +406,7 @@ def _shared(c: Context, batch: BatchConfig, folder: str) -> bool:
     for volume in batch.container.volumes:
         inside, outside = PurePosixPath(volume.path or volume.source), PurePosixPath(volume.source)
         if PurePosixPath(folder).is_relative_to(inside):
-            here = outside / PurePosixPath(folder).relative_to(inside)
-            if any(here.is_relative_to(mount) for mount in mounts):
+            host_path = outside / PurePosixPath(folder).relative_to(inside)
+            if any(host_path.is_relative_to(mount) for mount in mounts):
                 return True
     return False

@@ -68,8 +68,8 @@ def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
 def _kms_key(c: Context) -> None:
     """Check that a KMS key is in the stack's region."""
     key = c.cluster.aws.kms_key if c.cluster.aws is not None else None
-    if key is not None and c.region is not None and (its := key.split(":")[3]) != c.region:
-        advice = f"a key of {its} encrypts nothing here: take one of {c.region}"
+    if key is not None and c.region is not None and (region := key.split(":")[3]) != c.region:
+        advice = f"a key of {region} encrypts nothing here: take one of {c.region}"
         c.add("aws.kms-key-region", (*CLUSTER, "aws", "kms_key"), key, f"a key of {c.region}", advice)
 
 

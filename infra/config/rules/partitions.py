@@ -121,8 +121,8 @@ def _family(c: Context, name: str) -> str:
     if c.provider == "aws" and family == "optimal":
         return "take one type: nodes of one job are equal, and Slurm counts their CPUs before they start"
     start = family + {"aws": ".", "gcp": "-"}[c.provider]
-    types = [one for one in c.facts.names(c.provider) if one.startswith(start)]
-    gone = [one for one in c.facts.retired if one.startswith(start)]
+    types = [known for known in c.facts.names(c.provider) if known.startswith(start)]
+    gone = [retired for retired in c.facts.retired if retired.startswith(start)]
     if not types and gone:
         retired = c.facts.retired[gone[0]]
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
@@ -490,7 +490,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
     group = partition.aws.placement_group if partition.aws is not None and c.provider == "aws" else None
     placed = partition.placement == "cluster" or group is not None
     where = (*at, "aws", "placement_group") if group is not None else (*at, "placement")
-    said = group or "cluster"
+    placement = group or "cluster"
     if placed and not machine.placement:
         what = {"gcp": "a compact placement policy (N1 and E2 take none)"}.get(
             c.provider, "a cluster placement group"
@@ -499,7 +499,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
         c.add(
             "placement.unsupported",
             where,
-            said,
+            placement,
             f"none: {partition.instance_type} does not take {what}",
             advice,
         )
@@ -515,7 +515,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Instance
     if (placed or efa) and len(set(zones)) > 1:
         # Neither works across zones.
         which = where if placed else (*at, "aws", "efa")
-        value = said if placed else True
+        value = placement if placed else True
         c.add(
             "placement.several-zones",
             which,
@@ -576,8 +576,8 @@ def check_image(c: Context, image: ImageConfig) -> None:
 def _all_have_own(c: Context) -> bool:
     """Return whether every machine has its own image. Login machines always have the cluster's."""
     cluster = c.cluster
-    own = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
-    return None not in own and not cluster.login.count
+    images = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
+    return None not in images and not cluster.login.count
 
 
 def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> None:

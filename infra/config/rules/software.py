@@ -168,9 +168,11 @@ def check_slurm_origin(c: Context) -> None:
             "a source only with image: {bake: true}",
             "Slurm is built for an image, once: write image: {bake: true}, or packages: that are built",
         )
-    own: list[Location] = [("controller", "image")] if c.cluster.controller.image else []
-    own += [("partitions", index, "image") for index, part in enumerate(c.cluster.partitions) if part.image]
-    for where in own if slurm.source is not None else ():
+    own_images: list[Location] = [("controller", "image")] if c.cluster.controller.image else []
+    own_images += [
+        ("partitions", index, "image") for index, part in enumerate(c.cluster.partitions) if part.image
+    ]
+    for where in own_images if slurm.source is not None else ():
         c.add(
             "slurm.source-own-image",
             (*CLUSTER, *where),

@@ -156,11 +156,11 @@ def copy_to_disk(context: Context, target: Path, device: str) -> None:
     context.run("mount", device, str(draft))
     try:
         for entry in sorted(target.iterdir()):
-            there = draft / entry.name
-            if not there.exists():
-                context.run("cp", "--archive", str(entry), str(there), timeout=120.0)
+            destination = draft / entry.name
+            if not destination.exists():
+                context.run("cp", "--archive", str(entry), str(destination), timeout=120.0)
             else:
-                _add_keys(entry, there)
+                _add_keys(entry, destination)
     finally:
         context.run("umount", str(draft))
 

@@ -227,7 +227,7 @@ def _user_space(context: Context) -> list[str]:
 def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) -> str:
     kernel = platform.release()
     builds = {d for offer in apt.offers(context, _modules(flavour)) if (d := _holds(offer))}
-    held = sorted(builds, key=apt.version_order)
+    modules = sorted(builds, key=apt.version_order)
     installed, headers = _user_space(context), f"linux-headers-{kernel}"
     if signed:
         why = "Secure Boot loads no modules that are built here"
@@ -242,7 +242,7 @@ def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) 
     ]
     return (
         f"no set of Ubuntu's packages gives Linux {kernel} NVIDIA's driver: signed modules for this kernel "
-        f"hold {' and '.join(held) or 'none'}, the user space is {' and '.join(installed) or 'not there'} "
+        f"hold {' and '.join(modules) or 'none'}, the user space is {' and '.join(installed) or 'not there'} "
         f"(series {BRANCH}), and {why}; {', '.join(cures)}"
     )
 

@@ -47,11 +47,11 @@ def prepare(context: Context, mount: Mount) -> str:
     if disks.mounted(str(context.at(mount.path.lstrip("/")))) is None:
         # On a machine that is up they may use the folders of the root disk until now.
         _stop(context)
-        said = disks.make_file_system(context, device)
+        outcome = disks.make_file_system(context, device)
         _mount(context, mount, device)
         disks.grow(context, mount, device)
     else:
-        said = "has"
+        outcome = "has"
     fresh = [name for name, place in _places(context).items() if _bind(context, mount, name, place)]
     if "slurmctld" not in fresh:
         # The cluster is up, although this machine may never have been its controller.
@@ -61,7 +61,7 @@ def prepare(context: Context, mount: Mount) -> str:
     files.folder(context.path(context.folders.run), 0o755, context.slurm_user)
     python, code = context.settings.site.python, context.folders.code
     context.services.start(state_guard.service(python, code, mount.path, context.folders.run, log))
-    return f"{said} {device}" + (f" (new: {', '.join(fresh)})" if fresh else "")
+    return f"{outcome} {device}" + (f" (new: {', '.join(fresh)})" if fresh else "")
 
 
 def check_held(context: Context) -> None:
@@ -123,7 +123,7 @@ def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
     A folder that is new on the disk begins with the files of its place.
     """
     disk = context.at(mount.path.lstrip("/"))
-    if (there := disks.mounted(str(place))) is not None and there == disks.mounted(str(disk)):
+    if (mounted := disks.mounted(str(place))) is not None and mounted == disks.mounted(str(disk)):
         return False
     source, draft = disk / name, disk / f".{name}.new"
     place.mkdir(parents=True, exist_ok=True)
@@ -147,11 +147,11 @@ def _publish(context: Context, draft: Path, place: Path) -> None:
 
 def _host_keys(context: Context, mount: Mount) -> None:
     """Give this machine the host keys on the disk, so that users' known_hosts fit a new controller."""
-    own, kept = context.at("etc/ssh"), context.at(mount.path.lstrip("/")) / "ssh"
+    ssh_folder, kept = context.at("etc/ssh"), context.at(mount.path.lstrip("/")) / "ssh"
     if not kept.exists():
         users.host_keys(context)
         draft = files.folder(kept.with_name(".ssh.new"), 0o700)
-        for key in own.glob(KEYS):
+        for key in ssh_folder.glob(KEYS):
             shutil.copy2(key, draft / key.name)
         _publish(context, draft, kept)
         context.report.content["host_keys"] = users.host_keys(context)
@@ -165,9 +165,9 @@ def adopt_host_keys(context: Context, folder: Path, name: str) -> None:
     Args:
         name: Where they come from, for the boot report.
     """
-    own = context.at("etc/ssh")
-    if changed := [key for key in sorted(folder.glob(KEYS)) if not _same(own / key.name, key)]:
-        _replace_keys(folder, own)
+    ssh_folder = context.at("etc/ssh")
+    if changed := [key for key in sorted(folder.glob(KEYS)) if not _same(ssh_folder / key.name, key)]:
+        _replace_keys(folder, ssh_folder)
         context.run("systemctl", "try-reload-or-restart", "ssh.service", allow=range(256))
         context.report.content["facts"]["host keys"] = f"{plurals.count(len(changed), 'file')} from {name}"
     context.report.content["host_keys"] = users.host_keys(context)

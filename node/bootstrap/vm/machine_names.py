@@ -130,9 +130,11 @@ def resolv_conf(before: str, server: str, domain: str) -> str:
     servers = [line.split()[1] for line in lines if line.startswith("nameserver ")]
     searched = [word for line in lines if line.startswith(SEARCH) for word in line.split()[1:]]
     rest = [line for line in lines if not line.startswith(("nameserver ", *SEARCH))]
-    asked = list(dict.fromkeys([server, *servers]))[:MOST_SERVERS]
-    made = [MARK, " ".join(["search", *dict.fromkeys([domain, *searched])]), OPTIONS]
-    return "".join(f"{line}\n" for line in [*made, *(f"nameserver {one}" for one in asked), *rest])
+    nameservers = list(dict.fromkeys([server, *servers]))[:MOST_SERVERS]
+    header = [MARK, " ".join(["search", *dict.fromkeys([domain, *searched])]), OPTIONS]
+    return "".join(
+        f"{line}\n" for line in [*header, *(f"nameserver {address}" for address in nameservers), *rest]
+    )
 
 
 SERVICE = "names"

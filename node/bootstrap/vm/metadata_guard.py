@@ -163,16 +163,16 @@ def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer
             if strange or not self.path.startswith(tuple(paths)):
                 self.send_error(403, REFUSED)
                 return
-            asked = http.client.HTTPConnection(address, timeout=PROXY_SECONDS)
+            connection = http.client.HTTPConnection(address, timeout=PROXY_SECONDS)
             try:
-                asked.request("GET", self.path, headers={HEADER: self.headers.get(HEADER, "")})
-                answer = asked.getresponse()
+                connection.request("GET", self.path, headers={HEADER: self.headers.get(HEADER, "")})
+                answer = connection.getresponse()
                 body = answer.read()
             except OSError as error:
                 self.send_error(502, f"{address}: {error}")
                 return
             finally:
-                asked.close()
+                connection.close()
             self.send_response(answer.status)
             self.send_header(HEADER, "Google")
             self.send_header("Content-Type", answer.getheader("Content-Type", "application/json"))

@@ -82,12 +82,12 @@ def _has_motd(context: Context) -> bool:
 def _home(context: Context, text: str) -> str:
     """Return the lines on the shared folder, or nothing if the machine does not mount it."""
     shared = context.settings.site.shared
-    here = [mount for mount in context.mounts() if _mount_point(context, mount) == shared]
-    if not here:
+    mounts = [mount for mount in context.mounts() if _mount_point(context, mount) == shared]
+    if not mounts:
         return ""
-    elsewhere = here[0].served_by not in (None, context.role)
-    home = f"{here[0].path} on the controller" if elsewhere else f"The cluster's {here[0].path}"
-    return text.format(home=home, shared=here[0].path)
+    elsewhere = mounts[0].served_by not in (None, context.role)
+    home = f"{mounts[0].path} on the controller" if elsewhere else f"The cluster's {mounts[0].path}"
+    return text.format(home=home, shared=mounts[0].path)
 
 
 def _mount_point(context: Context, mount: Mount) -> str:

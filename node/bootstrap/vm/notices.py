@@ -203,9 +203,9 @@ def announce(settings: Settings, node: str, at: float) -> None:
     if clouds.of(settings).tells_controller:
         return
     try:
-        own = _report(settings)
-        text = json.dumps({**json.loads(own.read_text()), "notice": at}, indent=1)
-        report.file_sink(own)(text)
+        boot_report = _report(settings)
+        text = json.dumps({**json.loads(boot_report.read_text()), "notice": at}, indent=1)
+        report.file_sink(boot_report)(text)
     except (OSError, ValueError, TypeError) as error:
         print(f"the notice is not in the boot report: {error}", file=sys.stderr, flush=True)
         return

@@ -31,7 +31,7 @@ def settled(look: Look, pause: Pause) -> None:
     Raises:
         UserError: It takes longer than `PATIENCE_SECONDS`.
     """
-    _until(lambda: all(one.get("status") not in ("CREATING", "UPDATING") for one in look()), pause)
+    _until(lambda: all(resource.get("status") not in ("CREATING", "UPDATING") for resource in look()), pause)
 
 
 def gone(look: Look, pause: Pause) -> None:
@@ -40,7 +40,7 @@ def gone(look: Look, pause: Pause) -> None:
     Raises:
         UserError: It takes longer than `PATIENCE_SECONDS`.
     """
-    _until(lambda: all(one.get("status") in GONE for one in look()), pause)
+    _until(lambda: all(resource.get("status") in GONE for resource in look()), pause)
 
 
 def _until(true: Callable[[], bool], pause: Pause) -> None:
@@ -110,7 +110,7 @@ class BatchService:
         self.client: Client = client or (lambda service: account.client(service, region))
 
     @property
-    def own(self) -> Batch:
+    def config(self) -> Batch:
         return access.of(self.design)
 
     @functools.cached_property
@@ -119,7 +119,7 @@ class BatchService:
 
     def environment(self) -> dict[str, Any] | None:
         """Return the compute environment as Batch describes it; `None` if it is not there."""
-        name = self.own.compute_environment
+        name = self.config.compute_environment
         with explained():
             found = self.batch.describe_compute_environments(computeEnvironments=[name])
         return _living(found["computeEnvironments"])
@@ -127,7 +127,7 @@ class BatchService:
     def queue(self) -> dict[str, Any] | None:
         """Return the job queue as Batch describes it; `None` if it is not there."""
         with explained():
-            found = self.batch.describe_job_queues(jobQueues=[self.own.queue])
+            found = self.batch.describe_job_queues(jobQueues=[self.config.queue])
         return _living(found["jobQueues"])
 
     def definition(self) -> dict[str, Any]:
@@ -138,17 +138,17 @@ class BatchService:
         """
         with explained():
             pages = self.batch.get_paginator("describe_job_definitions").paginate(
-                jobDefinitionName=self.own.job_definition, status="ACTIVE"
+                jobDefinitionName=self.config.job_definition, status="ACTIVE"
             )
-            found = [one for page in pages for one in page["jobDefinitions"]]
+            found = [definition for page in pages for definition in page["jobDefinitions"]]
         if not found:
             raise NotUpError(
                 f"stack {self.design.stack} is not up: there is no job definition "
-                f"{self.own.job_definition} in {self.design.region}. "
+                f"{self.config.job_definition} in {self.design.region}. "
                 f"`./cluster up --stack {self.design.stack}` makes it",
                 code="batch.no-definition",
             )
-        return dict(max(found, key=lambda one: int(one["revision"])))
+        return dict(max(found, key=lambda definition: int(definition["revision"])))
 
     def jobs(self, *states: str) -> list[Job]:
         """Return the queue's jobs in these states, oldest first. Batch forgets ended jobs after a week.
@@ -158,24 +158,24 @@ class BatchService:
         """
         if self.queue() is None:
             raise NotUpError(
-                f"stack {self.design.stack} is not up: there is no queue {self.own.queue}",
+                f"stack {self.design.stack} is not up: there is no queue {self.config.queue}",
                 code="batch.no-queue",
             )
         with explained():
             pages = (
-                self.batch.get_paginator("list_jobs").paginate(jobQueue=self.own.queue, jobStatus=state)
+                self.batch.get_paginator("list_jobs").paginate(jobQueue=self.config.queue, jobStatus=state)
                 for state in states or (*ALIVE, *ENDED)
             )
-            found = [one["jobId"] for each in pages for page in each for one in page["jobSummaryList"]]
+            found = [job["jobId"] for each in pages for page in each for job in page["jobSummaryList"]]
         return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
 
     def named(self, name: str) -> list[Job]:
         """Return the queue's jobs of that name, oldest first."""
         with explained():
             pages = self.batch.get_paginator("list_jobs").paginate(
-                jobQueue=self.own.queue, filters=[{"name": "JOB_NAME", "values": [name]}]
+                jobQueue=self.config.queue, filters=[{"name": "JOB_NAME", "values": [name]}]
             )
-            found = [one["jobId"] for page in pages for one in page["jobSummaryList"]]
+            found = [job["jobId"] for page in pages for job in page["jobSummaryList"]]
         return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
 
     def described(self, ids: list[str]) -> Iterator[Job]:
@@ -193,8 +193,8 @@ class BatchService:
         """
         with explained():
             wanted = [f"{job.id}#{job.main if node is None else node}", job.id]
-            found = next((jobs for one in wanted if (jobs := self._described(one))), [])
-            stream = next((one.get("container", {}).get("logStreamName") for one in found), None)
+            found = next((jobs for identity in wanted if (jobs := self._described(identity))), [])
+            stream = next((each.get("container", {}).get("logStreamName") for each in found), None)
             if stream is None:
                 return
             logs, token = self.client("logs"), None
@@ -221,7 +221,7 @@ class BatchService:
             name=found["jobName"],
             status=found["status"],
             reason=found.get("statusReason", ""),
-            nodes=int(nodes.get("numNodes") or self.own.nodes),
+            nodes=int(nodes.get("numNodes") or self.config.nodes),
             created=found.get("createdAt"),
             started=found.get("startedAt"),
             stopped=found.get("stoppedAt"),
@@ -231,4 +231,4 @@ class BatchService:
 
 
 def _living(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((dict(one) for one in found if one.get("status") != "DELETED"), None)
+    return next((dict(resource) for resource in found if resource.get("status") != "DELETED"), None)

@@ -36,7 +36,7 @@ def unfinished_jobs(batch: Any, queue: str) -> list[dict[str, Any]]:
         pages = (
             batch.get_paginator("list_jobs").paginate(jobQueue=queue, jobStatus=state) for state in ALIVE
         )
-        return [dict(one) for each in pages for page in each for one in page["jobSummaryList"]]
+        return [dict(job) for each in pages for page in each for job in page["jobSummaryList"]]
 
 
 def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int:
@@ -47,7 +47,7 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
     """
     with explained():
         queues = batch.describe_job_queues(jobQueues=[queue])["jobQueues"]
-        if any(one.get("state") == "ENABLED" for one in queues):
+        if any(described.get("state") == "ENABLED" for described in queues):
             batch.update_job_queue(jobQueue=queue, state="DISABLED")
     jobs = unfinished_jobs(batch, queue)
     for job in jobs:
@@ -81,9 +81,9 @@ def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> No
 
     with explained():
         service.settled(look, pause)
-        for one in look():
-            if one.get("state") == "ENABLED":
-                least = one.get("computeResources", {}).get("minvCpus")
+        for resource in look():
+            if resource.get("state") == "ENABLED":
+                least = resource.get("computeResources", {}).get("minvCpus")
                 more = {"computeResources": {"minvCpus": 0}} if least else {}
                 batch.update_compute_environment(computeEnvironment=environment, state="DISABLED", **more)
         service.settled(look, pause)
@@ -100,8 +100,10 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
     states = client("stepfunctions")
     with explained():
         pages = states.get_paginator("list_state_machines").paginate()
-        found = [one for page in pages for one in page["stateMachines"]]
-    machines = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
+        found = [machine for page in pages for machine in page["stateMachines"]]
+    machines = [
+        machine["stateMachineArn"] for machine in found if machine["name"] == access.state_machine(cluster)
+    ]
     most = 0
     for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
         running = 0
@@ -181,7 +183,7 @@ def _writes(fsx: Any, system: dict[str, Any]) -> bool:
         found = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
         )["Associations"]
-    return any(one.get("S3", {}).get("AutoExportPolicy") for one in found)
+    return any(association.get("S3", {}).get("AutoExportPolicy") for association in found)
 
 
 def asked_for(linked: Mapping[str, Any]) -> bool:

@@ -52,7 +52,7 @@ def places(client: Any, machines: Sequence[Machine]) -> dict[str, Place]:
         pages = client.get_paginator("describe_instance_topology").paginate(
             InstanceIds=ids[first : first + TOPOLOGY_IDS]
         )
-        for instance in (one for page in pages for one in page["Instances"]):
+        for instance in (instance for page in pages for instance in page["Instances"]):
             if place := tuple(instance.get("NetworkNodes", ())):
                 found[nodes[instance["InstanceId"]]] = place
     return found

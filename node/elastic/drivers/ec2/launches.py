@@ -113,9 +113,9 @@ class Ec2Launches:
         zone_failures: list[tuple[str | None, Failure]] = []
         for zone, subnet in zone_subnets:
             attempt = self._whole if group.all_or_nothing else self._some
-            made, failure = attempt(group, left, subnet)
-            launched |= made
-            left = tuple(node for node in left if node not in made)
+            identities, failure = attempt(group, left, subnet)
+            launched |= identities
+            left = tuple(node for node in left if node not in identities)
             if failure is None:
                 return LaunchResult(launched)
             zone_failures.append((zone, failure))
@@ -248,9 +248,9 @@ class Ec2Launches:
         now = time.monotonic()
         with self._lock:
             self._template_of_request = {
-                token: one
-                for token, one in self._template_of_request.items()
-                if now - one[0] < REQUEST_SECONDS
+                token: entry
+                for token, entry in self._template_of_request.items()
+                if now - entry[0] < REQUEST_SECONDS
             }
             known = self._template_of_request.get(group.token)
         if known is not None:

@@ -146,13 +146,13 @@ class Deletes:
             self._asked = now
             left = dict(self._under_way)
         for zone in sorted({identity.zone for identity in left}):
-            here = {identity: delete for identity, delete in left.items() if identity.zone == zone}
+            of_zone = {identity: delete for identity, delete in left.items() if identity.zone == zone}
             # The list starts with the delete that was begun first, so it contains all others.
             origin = min(
-                (delete.origin for delete in here.values()), key=lambda delete: moment(delete.since) or 0.0
+                (delete.origin for delete in of_zone.values()), key=lambda delete: moment(delete.since) or 0.0
             )
             try:
-                self._look(zone, {delete.operation: identity for identity, delete in here.items()}, origin)
+                self._look(zone, {delete.operation: identity for identity, delete in of_zone.items()}, origin)
             except refusals() as error:
                 log(f"deletes in {zone}: {failure_of(error).sentence()}")
 

@@ -251,8 +251,8 @@ def _quota_needs(partition: Partition) -> Iterator[tuple[tuple[str, ...], float]
     family, size = partition.instance_type.partition("-")[0], partition.instance_type.rpartition("-")[2]
     cpus = float(size) if size.isdigit() else 0.0
     if cpus:
-        own = (f"{family.upper()}_CPUS",) if family in _OWN_CPUS else ("CPUS",)
-        yield (("PREEMPTIBLE_CPUS", *own) if partition.spot else own), cpus
+        metrics = (f"{family.upper()}_CPUS",) if family in _OWN_CPUS else ("CPUS",)
+        yield (("PREEMPTIBLE_CPUS", *metrics) if partition.spot else metrics), cpus
         yield ("CPUS_ALL_REGIONS",), cpus
     gpu = partition.accelerator
     if gpu is not None and gpu.type in MODELS:

@@ -107,7 +107,7 @@ class UnfinishedLaunches:
                 return
             self._asked = now
             left = dict(self._unfinished)
-        for at, bulk, made in left.values():
+        for at, bulk, identities in left.values():
             try:
                 outcome = self._operations.look(bulk)
             except refusals() as error:
@@ -121,7 +121,7 @@ class UnfinishedLaunches:
                     del self._unfinished[bulk.operation]
                 for failure in outcome.failures if outcome is not None else ():
                     for node in failure.nodes:
-                        self._failed[node] = (now, failure, made.get(node))
+                        self._failed[node] = (now, failure, identities.get(node))
 
     def take(self, nodes: Sequence[str]) -> EarlierLaunches:
         """Return what is known of these nodes. Each failure is returned once."""
@@ -132,7 +132,7 @@ class UnfinishedLaunches:
             waiting = {n for _, bulk, _ in self._unfinished.values() for n in bulk.nodes.values()} & set(
                 nodes
             )
-            made = {
+            identities = {
                 n: i for _, _, known in self._unfinished.values() for n, i in known.items() if n in waiting
             }
         nodes_by_cause: dict[tuple[str, str], list[str]] = {}
@@ -142,7 +142,7 @@ class UnfinishedLaunches:
             Failure(tuple(members), failed[members[0]].kind, code, message)
             for (code, message), members in nodes_by_cause.items()
         )
-        return EarlierLaunches(made, failures, frozenset(waiting))
+        return EarlierLaunches(identities, failures, frozenset(waiting))
 
     def ended(self, listed: Sequence[Machine]) -> list[Machine]:
         """Return machines of failed launches that no listing shows, as machines that have ended.
@@ -252,9 +252,9 @@ class GceLaunches:
         zone_failures: list[tuple[str | None, list[Failure]]] = []
         for zone in zones if left else []:
             attempt = self._whole if group.all_or_nothing else self._some
-            made, refused = attempt(group, left, zone)
-            launched |= made
-            left = tuple(node for node in left if node not in made)
+            identities, refused = attempt(group, left, zone)
+            launched |= identities
+            left = tuple(node for node in left if node not in identities)
             if not refused:
                 left = ()
                 break

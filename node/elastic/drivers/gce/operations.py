@@ -204,7 +204,7 @@ class Operations:
                 )
             elif child is not None and child.target_id:
                 launched[node] = str(Identity(bulk.zone, name, int(child.target_id)))
-        why = sorted(failed.values(), key=lambda one: -len(one.nodes))
+        why = sorted(failed.values(), key=lambda failure: -len(failure.nodes))
         missing = tuple(
             node for name, node in bulk.nodes.items() if node not in launched and name not in children
         )
