@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cli.hints import hint
 from infra import slurm_releases
 from infra.config import distributions
 from infra.config.cluster import ClusterConfig
@@ -48,8 +49,11 @@ def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
     if (version := slurm.get("version")) is None:
         return "", []
     name, lines = _lines(up.provider, uses, version, slurm.get("suite"))
-    # Whoever looks at a cluster of their own many times a day has read it in `plan` and `doctor`.
-    return name, [] if up.provider == "local" else lines
+    if up.provider != "local":
+        return name, lines
+    # Whoever looks at a cluster of their own many times a day does not read the same lines each time.
+    names_them = lines and up.published is None  # `doctor` is about a stack of this checkout
+    return name + f" (`{hint('doctor', up.stack.name)}` names them)" * bool(names_them), []
 
 
 def _lines(

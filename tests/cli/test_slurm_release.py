@@ -111,8 +111,8 @@ def test_the_status_is_about_the_package_that_the_controller_has(capsys: pytest.
     assert "24.11.5-4 of Debian 13" in printed
     here = load_file(ROOT / "Pulumi.local.yaml")
     name, lines = slurm_release.running(of_file(here), late)
-    assert "published advisories open" in name
-    assert lines == [], "plan and doctor name them"
+    assert "published advisories open (`./cluster doctor --stack test` names them)" in name
+    assert lines == [], "status is read many times a day"
     unknown = {"slurm": {"version": None, "suite": None}}
     assert slurm_release.running(of_file(config), unknown) == ("", [])
     built = {"slurm": {"version": "25.11.8-1", "suite": "plucky"}}
