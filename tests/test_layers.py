@@ -343,9 +343,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         module: {name for name, typing in imports(path) if name in ours and not typing} - {module}
         for module, path in ours.items()
     }
-    for its in arrows.values():
+    for arrow in arrows.values():
         # `from cli.runner import lock` also names the package, but uses nothing of it.
-        its -= {name.rpartition(".")[0] for name in its}
+        arrow -= {name.rpartition(".")[0] for name in arrow}
     assert circle(arrows) == []
 
 

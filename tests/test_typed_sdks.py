@@ -18,9 +18,9 @@ SDKS = ("pulumi_aws", "pulumi_gcp")
 def read_by_mypy() -> set[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
     (found,) = [
-        one["module"]
-        for one in settings["overrides"]
-        if one.get("follow_imports") == "normal" and "pulumi_aws" in one["module"]
+        override["module"]
+        for override in settings["overrides"]
+        if override.get("follow_imports") == "normal" and "pulumi_aws" in override["module"]
     ]
     return set(found)
 

@@ -139,9 +139,9 @@ def wide(nodes: int) -> ClusterDesign:
     return design(*parts, slurm=TIMERS)
 
 
-def resume_file(made: ClusterDesign, launch: int) -> str:
+def resume_file(design: ClusterDesign, launch: int) -> str:
     """A resume file: half of the nodes for one job, a quarter for another, the rest for jobs of one node."""
-    first, second, *others = (p.nodes() for p in made.partitions)
+    first, second, *others = (p.nodes() for p in design.partitions)
     single = launch - launch // 2 - launch // 4
     wishes = [first[: launch // 2], second[: launch // 4]]
     wishes += [[others[i % len(others)][i // len(others)]] for i in range(single)]
@@ -149,13 +149,13 @@ def resume_file(made: ClusterDesign, launch: int) -> str:
     return json.dumps({"all_nodes": fold(n for nodes in wishes for n in nodes), "jobs": jobs})
 
 
-def planning(targets: Targets, made: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
+def planning(targets: Targets, design: ClusterDesign, launch: int, repeat: int, folder: Path) -> float:
     """Part 1. Returns the milliseconds of a whole request, from the file's text to the last launch call."""
-    text = resume_file(made, launch)
-    pure = median_ms(lambda: launch_groups(parse_resume(text), made, "r"), repeat)
-    calls, _ = launch_groups(parse_resume(text), made, "r")
+    text = resume_file(design, launch)
+    pure = median_ms(lambda: launch_groups(parse_resume(text), design, "r"), repeat)
+    calls, _ = launch_groups(parse_resume(text), design, "r")
     cloud = InstantCloud()
-    elastic = Elastic(settings(folder, made), FakeControl(), cloud, folder)
+    elastic = Elastic(settings(folder, design), FakeControl(), cloud, folder)
     numbers = iter(range(repeat))
 
     def request() -> None:

@@ -138,15 +138,15 @@ def peak(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_maxrss * 1024 / 1e6
 
 
-def print_times(one: Measured, base: Measured) -> None:
+def print_times(measured: Measured, base: Measured) -> None:
     """Print the times that predictions come from, and the speed-up that they mean: without the start."""
-    steps = one.step or [t.step for t in one.times]
+    steps = measured.step or [t.step for t in measured.times]
     if steps:
-        exchange = [1000 * t.exchange for t in one.times]
+        exchange = [1000 * t.exchange for t in measured.times]
         exchanges = f", an exchange {spread(exchange, 1)} ms" if exchange else ""
         print(f"{'':<14}a step {spread([1000 * s for s in steps], 1)} ms{exchanges}")
-    if one.steady and one is not base:
-        ratios = [statistics.median(base.steady) / seconds for seconds in one.steady]
+    if measured.steady and measured is not base:
+        ratios = [statistics.median(base.steady) / seconds for seconds in measured.steady]
         print(f"{'':<14}after the first epoch: {spread(ratios, 2)}")
 
 

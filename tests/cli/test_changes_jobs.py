@@ -56,11 +56,11 @@ def remote(line: str, _seconds: float) -> str:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
 
 
-def seen(asked: Path) -> list[tuple[str, dict[str, str]]]:
+def seen(path: Path) -> list[tuple[str, dict[str, str]]]:
     """The commands of Slurm's programs, each with its environment."""
-    records = [record.splitlines() for record in asked.read_text().split("\n\n") if record]
+    records = [record.splitlines() for record in path.read_text().split("\n\n") if record]
     calls = [
-        (first.removeprefix(f"{asked.parent}/"), dict(line.split("=", 1) for line in rest))
+        (first.removeprefix(f"{path.parent}/"), dict(line.split("=", 1) for line in rest))
         for first, *rest in records
     ]
     return [call for call in calls if not call[0].startswith("sudo")]
@@ -93,8 +93,8 @@ def test_no_shell_changes_what_slurms_programs_are_told(
 
 def answer(names: dict[str, str], mark: str = MARK) -> str:
     """What squeue prints for jobs of these names: a record ends with a line break, and so may a name."""
-    told = "".join(f"{number}|ann|cpu|cpu-{number}|RUNNING|\n" for number in names)
-    return f"{told}names={mark}\n" + "".join(f"{mark}{number}|{name}\n" for number, name in names.items())
+    text = "".join(f"{number}|ann|cpu|cpu-{number}|RUNNING|\n" for number in names)
+    return f"{text}names={mark}\n" + "".join(f"{mark}{number}|{name}\n" for number, name in names.items())
 
 
 TEXTS = st.one_of(

@@ -131,13 +131,13 @@ def test_a_user_error_is_one_message_with_its_code(cluster: Cluster, monkeypatch
         raise UserError("somebody else owns it", EXIT_REFUSED, code="runner.other-owner")
 
     monkeypatch.setattr(operate, "bring_up", refuse)
-    said = "somebody else owns it [runner.other-owner]\n"
-    assert cluster("up") == Ended(3, "", said)
+    text = "somebody else owns it [runner.other-owner]\n"
+    assert cluster("up") == Ended(3, "", text)
     done = cluster("up", "--json")
-    assert (done.code, done.err) == (3, said)
+    assert (done.code, done.err) == (3, text)
     error = {"code": "runner.other-owner", "message": "somebody else owns it", "exit_code": 3}
     assert json.loads(done.out) == {"error": error}
-    assert cluster("up") == Ended(3, "", said), "what one command line asks, the next one does not"
+    assert cluster("up") == Ended(3, "", text), "what one command line asks, the next one does not"
 
 
 def test_mistakes_are_json_for_programs(cluster: Cluster, project: Path) -> None:

@@ -196,8 +196,8 @@ def test_a_silent_cloud_makes_states_old_and_a_local_one_has_a_cure(
     status.show_status(silent, "team-b")
     assert old in capsys.readouterr().out.splitlines(), "nobody can start AWS again"
     status.show_status(silent, "team-b", on_this_machine=True)
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"{old} If its agent is dead or hangs, `./cluster up --stack team-b` starts it again." in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"{old} If its agent is dead or hangs, `./cluster up --stack team-b` starts it again." in output
 
 
 def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

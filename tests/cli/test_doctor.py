@@ -318,13 +318,18 @@ def test_json_is_the_contract(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out = diagnosed(monkeypatch, capsys, BAD, "--json")
-    told = json.loads(out)
-    assert (code, set(told), told["stack"], told["ok"]) == (1, {"stack", "findings", "ok"}, "local", False)
-    for row in told["findings"]:
+    answer = json.loads(out)
+    assert (code, set(answer), answer["stack"], answer["ok"]) == (
+        1,
+        {"stack", "findings", "ok"},
+        "local",
+        False,
+    )
+    for row in answer["findings"]:
         assert set(row) == {"check", "severity", "found", "cure", "code"}
         assert row["severity"] in ("stops", "warns", "fine")
         assert (row["cure"] is None) == (row["severity"] == "fine")
-    assert told["findings"][-1] == {
+    assert answer["findings"][-1] == {
         "check": "disk.b", "severity": "stops", "found": "full\nof [x]", "cure": "empty [it]", "code": None,
     }  # fmt: skip
     code, out = diagnosed(monkeypatch, capsys, [], "--json")
@@ -460,5 +465,5 @@ def test_this_machine_is_asked_where_nothing_is_given() -> None:
 def test_git_for_windows_keeps_the_ends_of_lines(file: str) -> None:
     """A `cluster` with Windows' line ends is no script for any shell."""
     asked = ["git", "-C", str(ROOT), "check-attr", "eol", "--", file]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert said.strip().endswith("eol: lf")
+    output = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert output.strip().endswith("eol: lf")

@@ -467,7 +467,7 @@ def test_each_machine_gets_its_own_file_of_the_lock(
 
 
 @pytest.fixture
-def here(door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def front_door(door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """A checkout that this process seems to run in."""
     door.works("up")
     monkeypatch.setattr(packages, "CHECKOUT", door.checkout)
@@ -478,30 +478,34 @@ def here(door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     packages.provide.cache_clear()
 
 
-def test_a_group_is_added_once_and_follows_the_lock(here: Door, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_group_is_added_once_and_follows_the_lock(
+    front_door: Door, capfd: pytest.CaptureFixture[str]
+) -> None:
     adding = "Adding packages to the Python environment in .venv: more.\n"
     for message in (adding, ""):
         packages.provide("more")
         packages.provide.cache_clear()
         assert capfd.readouterr() == ("", message)
-    assert here.installed() == {"uv-1.0", "more-1.0"}
-    here.release("1.1")
+    assert front_door.installed() == {"uv-1.0", "more-1.0"}
+    front_door.release("1.1")
     packages.provide("more")
     assert capfd.readouterr() == ("", adding)
-    assert here.installed() == {"uv-1.1", "more-1.1"}
+    assert front_door.installed() == {"uv-1.1", "more-1.1"}
 
 
-def test_a_group_that_cannot_be_installed(here: Door, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_group_that_cannot_be_installed(front_door: Door, capfd: pytest.CaptureFixture[str]) -> None:
     with sentences.raises("packages.uv") as caught:
         packages.provide("none")
     assert caught.value.exit_code == 1
     assert "`none`" in capfd.readouterr().err
 
 
-def test_an_environment_of_somebody_else_stays_as_it_is(here: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", str(here.tools))
+def test_an_environment_of_somebody_else_stays_as_it_is(
+    front_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(front_door.tools))
     packages.provide("more")
-    assert here.installed() == {"uv-1.0"}
+    assert front_door.installed() == {"uv-1.0"}
 
 
 def test_the_groups_are_in_the_project() -> None:

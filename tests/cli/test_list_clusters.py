@@ -286,18 +286,18 @@ def test_its_jobs_are_named_and_have_their_time(
     gone: clusters.Cluster, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     down(gone.id)
-    said = capsys.readouterr().err.splitlines()
-    assert said[:3] == [
+    output = capsys.readouterr().err.splitlines()
+    assert output[:3] == [
         "2 jobs end with the cluster:",
         "  job 7 train (ann, RUNNING on debug-[0-1])",
         "  job 8 later (ann, PENDING on debug)",
     ]
-    assert "no further job starts" in said, "there is no ./cluster exec that would let them start again"
+    assert "no further job starts" in output, "there is no ./cluster exec that would let them start again"
     hold, end = slurm.lines
     assert "State=DOWN" in hold
     assert end.startswith("scancel --quiet 7; "), "SIGTERM"
     assert "end=$(($(date +%s) + 45)); until" in end, "and the grace"
-    assert said[-1] == "nothing is left"
+    assert output[-1] == "nothing is left"
     assert not locations.run_root().exists()
     assert clusters.recorded() == []
 
@@ -334,9 +334,9 @@ def test_what_is_left_is_named_and_another_call_finds_it(
     assert "nothing" not in capsys.readouterr().err
     monkeypatch.setattr(local_clusters, "end_cluster", end_cluster)
     down(gone.id)
-    said = capsys.readouterr().err.splitlines()
-    assert said[-2] == "nothing else is left"
-    assert said[-1].startswith("Pulumi's backend file:///elsewhere still has the stack")
+    output = capsys.readouterr().err.splitlines()
+    assert output[-2] == "nothing else is left"
+    assert output[-1].startswith("Pulumi's backend file:///elsewhere still has the stack")
 
 
 def test_a_cluster_whose_checkout_is_there_is_ended_there(tmp_path: Path) -> None:

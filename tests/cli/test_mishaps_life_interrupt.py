@@ -72,8 +72,8 @@ def test_an_interrupt_in_code_whose_exceptions_python_ignores_is_not_lost(
             signal.raise_signal(signal.SIGINT)
 
     def body() -> None:
-        made = Finalized()
-        del made
+        finalized = Finalized()
+        del finalized
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
             time.sleep(0.01)
@@ -184,8 +184,8 @@ def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[i
               f"`kill {{os.getpid()}}` interrupts it"), hint is None)
     """
     command = started(ignored, [], sys.executable, "-c", textwrap.dedent(code))
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert told == [str(says), str(not says)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert result == [str(says), str(not says)]
 
 
 INHERITED = """

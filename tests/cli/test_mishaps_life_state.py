@@ -41,13 +41,13 @@ DAMAGED = ["", "{", '{"version": 1, "project": "x"', "[]", "\0\0\0\0", "[" * 100
 
 
 @pytest.fixture
-def said() -> io.StringIO:
+def output() -> io.StringIO:
     return io.StringIO()
 
 
 @pytest.fixture
-def console(said: io.StringIO) -> Console:
-    return Console(RichConsole(file=said, width=200, soft_wrap=True))
+def console(output: io.StringIO) -> Console:
+    return Console(RichConsole(file=output, width=200, soft_wrap=True))
 
 
 # --- the state -------------------------------------------------------------------------------------------
@@ -103,14 +103,14 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachi
     """A cluster with a node, which the embedded runner owns."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
-    made = FakeMachines(tmp_path, monkeypatch)
-    made.do("cloud-up")
-    made.publish(small())
-    made.launch("debug-0")
-    until(lambda: made.booted("debug-0"), 120, "the node")
-    (made.run.path / "owner").write_text("embedded\n")
-    yield made
-    assert made.close() == []
+    machines = FakeMachines(tmp_path, monkeypatch)
+    machines.do("cloud-up")
+    machines.publish(small())
+    machines.launch("debug-0")
+    until(lambda: machines.booted("debug-0"), 120, "the node")
+    (machines.run.path / "owner").write_text("embedded\n")
+    yield machines
+    assert machines.close() == []
 
 
 def state_file(local: FakeMachines) -> Path:
@@ -119,13 +119,13 @@ def state_file(local: FakeMachines) -> Path:
 
 @pytest.mark.parametrize("text", [*DAMAGED[:2], None], ids=["empty", "cut off", "lost"])
 def test_down_needs_no_state(
-    local: FakeMachines, console: Console, said: io.StringIO, text: str | None
+    local: FakeMachines, console: Console, output: io.StringIO, text: str | None
 ) -> None:
     if text is not None:
         state_file(local).write_text(text)
     operate.take_down(Stack(local.project, "test"), "local", console)
-    assert ("is damaged: the cluster is ended without it" in said.getvalue()) == (text is not None)
-    assert said.getvalue().endswith("nothing is left\n")
+    assert ("is damaged: the cluster is ended without it" in output.getvalue()) == (text is not None)
+    assert output.getvalue().endswith("nothing is left\n")
     assert local.processes() == []
     assert not local.run.path.exists()
     assert not locations.state_dir(Stack(local.project, "test")).exists()
@@ -147,18 +147,18 @@ def test_down_after_a_reboot_needs_no_stack_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing runs any more, and the stack file is broken. `down` deletes the state all the same."""
-    made = FakeMachines(tmp_path, monkeypatch)
+    machines = FakeMachines(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("SLURM_STACKS_PROJECT", str(made.project))
-    (made.project / "Pulumi.test.yaml").write_text("nonsense: [")
-    state = State(state_file(made), "p", "test")
+    monkeypatch.setenv("SLURM_STACKS_PROJECT", str(machines.project))
+    (machines.project / "Pulumi.test.yaml").write_text("nonsense: [")
+    state = State(state_file(machines), "p", "test")
     state.put(Record("urn:1", "command:local:Command", "a", True))
     monkeypatch.setattr(sys, "argv", ["cluster", "down", "--stack", "test"])
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 0, capsys.readouterr().err
     assert "it destroys the local cluster of stack test" in capsys.readouterr().err
-    assert not state_file(made).exists()
+    assert not state_file(machines).exists()
 
 
 # --- a controller that is silent for a while -------------------------------------------------------------
@@ -199,14 +199,14 @@ def follow(config: StackConfig, console: Console) -> Any:
 
 
 def test_a_controller_that_is_restarted_is_waited_for(
-    answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
+    answers: list[Any], config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     down = UserError(
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code="test.cause"
     )
     answers += [down, "7", json.dumps({**SEEN, "result": None, "job": RUNNING}), down, down, json.dumps(SEEN)]
     assert follow(config, console).result == RECORD
-    assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in said.getvalue()
+    assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in output.getvalue()
 
 
 @pytest.mark.parametrize("submitted", [True, False])
@@ -255,8 +255,8 @@ def test_a_cluster_that_is_gone_is_not_waited_for(
 
 
 def test_a_silent_cluster_does_not_fail_an_up_that_has_its_result(
-    answers: list[Any], config: StackConfig, console: Console, said: io.StringIO
+    answers: list[Any], config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     answers += [UserError("no answer", code="cluster.no-answer")]
     operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), config), design(config, catalog()), console)
-    assert "the cluster does not answer just now: no answer" in said.getvalue()
+    assert "the cluster does not answer just now: no answer" in output.getvalue()

@@ -114,13 +114,13 @@ def config() -> StackConfig:
 
 
 @pytest.fixture
-def said() -> io.StringIO:
+def output() -> io.StringIO:
     return io.StringIO()
 
 
 @pytest.fixture
-def console(said: io.StringIO) -> Console:
-    return Console(RichConsole(file=said, width=200, soft_wrap=True))
+def console(output: io.StringIO) -> Console:
+    return Console(RichConsole(file=output, width=200, soft_wrap=True))
 
 
 def bring_up(config: StackConfig, console: Console) -> None:
@@ -128,7 +128,7 @@ def bring_up(config: StackConfig, console: Console) -> None:
 
 
 def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO,
     tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     progress = {"epoch": 1, "epochs": 2, "loss": 0.25, "accuracy": 0.5}
@@ -140,7 +140,7 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
     tool.status = [status(2), status(1), status(0)]
     bring_up(config, console)
     assert engine.did == ["up"]
-    lines = [line.split(" ", 3)[-1] for line in said.getvalue().splitlines() if line.startswith("  0:")]
+    lines = [line.split(" ", 3)[-1] for line in output.getvalue().splitlines() if line.startswith("  0:")]
     assert lines == [
         "waits: quota: no more",
         "nodes are starting: debug-[0-1]",
@@ -149,7 +149,7 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
         "2 up",
         "1 up",
     ]
-    assert "back to 0 nodes" in said.getvalue()
+    assert "back to 0 nodes" in output.getvalue()
     out = capsys.readouterr().out
     assert "Result of job 7" in out
     assert "./cluster ssh" in out
@@ -158,7 +158,7 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
     assert json.loads(kept.read_text())["result"] == RESULT
     assert (
         "`./cluster run --stack test --nodes 1,2` measures how much faster 2 nodes are than 1."
-        in said.getvalue()
+        in output.getvalue()
     )
     (submitted,) = tool.submitted
     assert submitted[1].startswith("#!"), "the script itself, so that a failed job is submitted anew"
@@ -185,33 +185,33 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
     ],
 )
 def test_up_claims_no_more_than_was_measured(
-    engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool,
+    engine: Engine, config: StackConfig, console: Console, output: io.StringIO, tool: Tool,
     change: dict[str, Any], expected: str,
 ) -> None:  # fmt: skip
     if "profile" not in change:
         keep("test", local(1, 17.0))
     tool.benchmark = [seen(result=RESULT | change)]
     bring_up(config, console)
-    (line,) = [line for line in said.getvalue().splitlines() if "faster" in line or "as fast as" in line]
+    (line,) = [line for line in output.getvalue().splitlines() if "faster" in line or "as fast as" in line]
     assert line == expected
 
 
 def test_up_ends_with_how_much_faster_the_nodes_were_than_one_where_one_was_measured(
-    engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool
+    engine: Engine, config: StackConfig, console: Console, output: io.StringIO, tool: Tool
 ) -> None:
     unlike = (local(1, 5.0, profile="published"), local(1, 4.0, cores=2), local(1, 3.0, cores_others=0.5))
     keep("test", local(1, 17.0), local(1, 19.0), *unlike)
     bring_up(config, console)
-    (line,) = [line for line in said.getvalue().splitlines() if "as fast as" in line]
+    (line,) = [line for line in output.getvalue().splitlines() if "as fast as" in line]
     assert line == (
         "2 nodes trained 1.8× as fast as 1: an epoch took 5.00 s, on 1 node 9.00 s (median of 2 kept runs)."
     )
-    assert "--nodes 1,2" not in said.getvalue()
+    assert "--nodes 1,2" not in output.getvalue()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO, tmp_path: Path,
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int,
 ) -> None:  # fmt: skip
     replace = Path.replace
@@ -226,9 +226,9 @@ def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
     bring_up(config, console)
     assert "Result of job 7" in capsys.readouterr().out
     folder = tmp_path / "state" / "slurm-stacks" / "results" / "test"
-    assert "the result is not kept: " in said.getvalue()
-    assert str(folder) in said.getvalue()
-    assert "Until `./cluster down --stack test` it lies in /shared/bench/x/result.json." in said.getvalue()
+    assert "the result is not kept: " in output.getvalue()
+    assert str(folder) in output.getvalue()
+    assert "Until `./cluster down --stack test` it lies in /shared/bench/x/result.json." in output.getvalue()
     assert [*folder.rglob("*.*")] == [], "nothing half made"
 
 
@@ -256,7 +256,7 @@ def test_a_result_that_comes_a_moment_after_the_jobs_end_counts(
 
 
 def test_ctrl_c_while_waiting_says_what_goes_on(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     tool.benchmark = [KeyboardInterrupt()]  # type: ignore[list-item]
     with sentences.raises("up.interrupted") as caught:
@@ -270,34 +270,34 @@ def test_ctrl_c_while_waiting_says_what_goes_on(
 
 
 def test_up_does_not_wait_for_nodes_that_others_use(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     tool.status = [status(2, "COMPLETING"), status(2, "COMPLETING", "RUNNING")]
     bring_up(config, console)
     assert (
-        f"other jobs keep nodes up: `./cluster status --stack {config.stack}` names them" in said.getvalue()
+        f"other jobs keep nodes up: `./cluster status --stack {config.stack}` names them" in output.getvalue()
     )
     tool.status = [status(2, "COMPLETING")]
     monkeypatch.setattr(operate, "SETTLE_SECONDS", -10_000.0)
     bring_up(config, console)
-    assert f"nodes are still up: `./cluster status --stack {config.stack}` says why" in said.getvalue()
+    assert f"nodes are still up: `./cluster status --stack {config.stack}` says why" in output.getvalue()
 
 
 def test_the_job_of_up_is_no_other_job(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     """Its result is there while Slurm still calls it running; and a job that waits keeps no node."""
     own = {"id": int(RESULT["job_id"]), "state": "RUNNING"}
     waits = {"id": 8, "state": "PENDING"}
     tool.status = [status(2) | {"jobs": [own]}, status(2) | {"jobs": [waits]}, status(0) | {"jobs": [waits]}]
     bring_up(config, console)
-    assert "other jobs" not in said.getvalue()
-    assert "back to 0 nodes" in said.getvalue()
+    assert "other jobs" not in output.getvalue()
+    assert "back to 0 nodes" in output.getvalue()
     tool.benchmark = [seen(result=RESULT)]
     tool.status = [status(2) | {"jobs": [own, {"id": 71, "state": "RUNNING"}]}]
     bring_up(config, console)
-    assert "other jobs keep nodes up" in said.getvalue()
+    assert "other jobs keep nodes up" in output.getvalue()
 
 
 def test_up_without_the_benchmark_neither_submits_nor_waits(
@@ -319,24 +319,24 @@ def test_up_for_programs_says_all_of_it_in_one_object(
     assert (made["changes"], made["seconds"] >= 0) == ({}, True)
 
 
-def test_static_nodes_stay(tool: Tool, console: Console, said: io.StringIO) -> None:
+def test_static_nodes_stay(tool: Tool, console: Console, output: io.StringIO) -> None:
     changed = parse(values("local", {"partitions[0].nodes.min": 2}), "test")
     tool.status = [status(3), status(2)]
     operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), changed), design(changed, catalog()), console)
-    assert "back to 2 nodes" in said.getvalue()
+    assert "back to 2 nodes" in output.getvalue()
 
 
 def test_down_audits_and_names_what_is_left(
-    engine: Engine, console: Console, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, console: Console, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: Callable[..., list[str]] = lambda *_arguments: []  # noqa: E731
     monkeypatch.setattr(LocalProvider, "leftovers", left)
     operate.take_down(Stack(ROOT, "test"), "local", console)
     assert engine.did == ["destroy"]
-    assert said.getvalue().endswith("nothing is left\n")
+    assert output.getvalue().endswith("nothing is left\n")
     monkeypatch.setattr(LocalProvider, "kept", lambda *_arguments: ["kept: a disk", "its lines"])
     operate.take_down(Stack(ROOT, "test"), "local", console)
-    assert said.getvalue().endswith("nothing else is left\nkept: a disk\nits lines\n")
+    assert output.getvalue().endswith("nothing else is left\nkept: a disk\nits lines\n")
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: ["process 1: x", "folder y"])
     with sentences.raises("cluster.left-over", "process 1: x\n  folder y") as caught:
         operate.take_down(Stack(ROOT, "test"), "local", console)
@@ -457,7 +457,7 @@ FORMER = "/x/home/bench/0123456789abcdef/0123456789ab/result.json"
 
 
 def test_up_does_not_cancel_a_run_of_other_settings_unasked(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     engine.known = {"benchmark_result": FORMER}
     stack = Stack(ROOT, config.stack)
@@ -472,7 +472,7 @@ def test_up_does_not_cancel_a_run_of_other_settings_unasked(
     tool.benchmark = [seen(), seen(result=RESULT)]
     operate.bring_up(stack, config, console, replace=True)
     assert engine.did[1:] == ["up"]
-    assert "job 7 (RUNNING on debug-[0-1]) is cancelled" in said.getvalue()
+    assert "job 7 (RUNNING on debug-[0-1]) is cancelled" in output.getvalue()
 
 
 def test_a_benchmark_that_is_off_now_is_not_cancelled_unasked(
@@ -574,14 +574,14 @@ def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
 
 
 def test_a_result_of_another_user_is_shown_as_theirs_and_not_kept(
-    engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool,
+    engine: Engine, config: StackConfig, console: Console, output: io.StringIO, tool: Tool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     tool.benchmark = [seen(result=RESULT, owner="alice")]
     made = operate.bring_up(Stack(ROOT, config.stack), config, console)
     assert "Result of job 7, alice's" in capsys.readouterr().out
     assert made["result"] is None
-    assert "this result is alice's, whose run /bench/x is" in said.getvalue()
+    assert "this result is alice's, whose run /bench/x is" in output.getvalue()
     assert results.load("test") == ([], [])
 
 

@@ -59,8 +59,8 @@ def test_what_nodes_lack_on_this_machine_is_said_before_they_are_made(
     monkeypatch.setattr(names, "unsupported_reason", lambda first: f"they share /tmp ({first})")
 
     def lacks(name: str) -> list[str]:
-        made = design(load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
-        return provider.load(made.provider).limits_here(Stack(ROOT, name), made)
+        cluster_design = design(load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
+        return provider.load(cluster_design.provider).limits_here(Stack(ROOT, name), cluster_design)
 
     (text,) = lacks("local")
     assert re.fullmatch(r"they share /tmp \(127\.[\d.]+\)", text)
@@ -140,13 +140,13 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
         "    partitions: [{name: debug, instance_type: local.small, nodes: {min: 1, max: 2}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
-    made = operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
-    assert [r["name"].rpartition("-")[2] for r in made["resources"] if r["type"] == COMMAND] == [
+    plan = operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
+    assert [r["name"].rpartition("-")[2] for r in plan["resources"] if r["type"] == COMMAND] == [
         "bundle", "cloud", "head", "termination",
     ]  # fmt: skip
-    assert set(made["outputs"]) == {"cluster", "login_ssh"}
-    assert made["outputs"]["cluster"]["benchmark"] is None
-    assert any("1 static node runs" in warning for warning in made["warnings"])
+    assert set(plan["outputs"]) == {"cluster", "login_ssh"}
+    assert plan["outputs"]["cluster"]["benchmark"] is None
+    assert any("1 static node runs" in warning for warning in plan["warnings"])
 
 
 def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
@@ -222,8 +222,8 @@ def test_the_plan_says_what_accounting_needs(
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")
-    told = "slurm-stacks:cluster.slurm.accounting: true needs slurmdbd: `up` installs them by apt-get"
-    assert (told in operate.make_plan(Stack(tmp_path, "bare"), load_file(file))["warnings"]) == (
+    text = "slurm-stacks:cluster.slurm.accounting: true needs slurmdbd: `up` installs them by apt-get"
+    assert (text in operate.make_plan(Stack(tmp_path, "bare"), load_file(file))["warnings"]) == (
         not installed
     )
     if not installed:

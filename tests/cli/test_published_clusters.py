@@ -321,16 +321,16 @@ def test_identity_aware_proxy_takes_the_instances_name_and_the_callers_own_user(
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run directory like that of a local cluster that another program has brought up."""
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
-    made = RunDirectory(tmp_path / "runs" / RUN)
-    made.tool.parent.mkdir(parents=True)
-    made.cloud.mkdir()
-    for folder in (made.path.parent, made.path):
+    run_directory = RunDirectory(tmp_path / "runs" / RUN)
+    run_directory.tool.parent.mkdir(parents=True)
+    run_directory.cloud.mkdir()
+    for folder in (run_directory.path.parent, run_directory.path):
         folder.chmod(0o700)
     head = {"state": "pending", "tags": {"role": "controller"}, "process": None}
-    (made.cloud / "machines.json").write_text(json.dumps({"machines": [head]}))
-    made.tool.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\n")
-    made.tool.chmod(0o755)
-    return made
+    (run_directory.cloud / "machines.json").write_text(json.dumps({"machines": [head]}))
+    run_directory.tool.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\n")
+    run_directory.tool.chmod(0o755)
+    return run_directory
 
 
 def test_a_local_cluster_is_found_by_its_folder(file: Callable[..., str], run: RunDirectory) -> None:

@@ -122,8 +122,8 @@ def test_a_second_report_differs_only_in_its_time(tmp_path: Path) -> None:
 
 def test_a_stack_without_results_has_the_published_page(capsys: pytest.CaptureFixture[str]) -> None:
     made = report.make(["local"])
-    said = capsys.readouterr().err
-    assert "no results of stack local are kept yet: `./cluster up --stack local` makes one" in said
+    output = capsys.readouterr().err
+    assert "no results of stack local are kept yet: `./cluster up --stack local` makes one" in output
     assert Page(made.page.read_text()).of("h1") == [
         "No results of stack local yet; these are the published ones"
     ]
@@ -152,9 +152,9 @@ def test_only_broken_files_are_like_none(capsys: pytest.CaptureFixture[str]) -> 
     (path,) = keep("local", local(1))
     path.write_text("x")
     report.make(["local"])
-    said = capsys.readouterr().err
-    assert str(path) in said
-    assert "no results of stack local are kept yet" in said
+    output = capsys.readouterr().err
+    assert str(path) in output
+    assert "no results of stack local are kept yet" in output
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "..", "x" * 101, "a\0b", "a\nb"])
@@ -284,9 +284,9 @@ def test_on_first_use_only_the_report_is_said_and_written(tmp_path: Path, cache:
     assert done.returncode == 0
     assert done.stderr.startswith("no results of stack local are kept yet")
     assert done.stderr.count("\n") == 1
-    made = Path(done.stdout.splitlines()[0])
-    assert made.is_relative_to(tmp_path / "s")
+    path = Path(done.stdout.splitlines()[0])
+    assert path.is_relative_to(tmp_path / "s")
     assert {p.name for p in tmp_path.iterdir()} == {"work", "s", "checkout"} | ({"c"} if cache else set())
     assert [p.name for p in work.iterdir()] == ["matplotlibrc"]
-    assert "font-size: 12px" in made.read_text()
-    assert "40px" not in made.read_text()
+    assert "font-size: 12px" in path.read_text()
+    assert "40px" not in path.read_text()

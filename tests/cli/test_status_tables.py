@@ -183,9 +183,9 @@ def test_what_a_partition_that_is_not_up_does(
     capsys: pytest.CaptureFixture[str], state: str, does: str
 ) -> None:
     show_status(cluster_status(partition=state))
-    told = capsys.readouterr().out
-    assert f"Partition debug is {state.lower()}: {does}; `./cluster exec" in told
-    assert "scontrol update partitionname=debug state=up` opens it" in told
+    output = capsys.readouterr().out
+    assert f"Partition debug is {state.lower()}: {does}; `./cluster exec" in output
+    assert "scontrol update partitionname=debug state=up` opens it" in output
 
 
 def cluster_status(
@@ -217,9 +217,9 @@ def test_reservations_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
     nodes = [(f"debug-{n}", "IDLE+CLOUD+MAINTENANCE+RESERVED+POWERED_DOWN", None) for n in range(2)]
     show_status(cluster_status(*nodes, reservations=reserved))
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    row, first, second = (line for line in told.splitlines() if "until" in line)
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    row, first, second = (line for line in output.splitlines() if "until" in line)
     assert row.startswith("debug-[0-1]")
     assert "in maintenance, off" in row
     assert r"fix\x1b[2J, for maintenance until 2" in row

@@ -369,8 +369,8 @@ def kept(nodes: int, seconds: float, **changes: Any) -> Kept:
 def test_medians_and_speed_up_over_one_node() -> None:
     results = [kept(1, 10.0), kept(1, 12.0), kept(1, 50.0), kept(2, 8.0), kept(4, 3.0)]
     ((title, lines),) = table.summary_tables(results, "test")
-    said = "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST), 1 core a node"
-    assert title == said
+    text = "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST), 1 core a node"
+    assert title == text
     assert [line.cores for line in lines] == ["1, 2 % others'", "2, 2 % others'", "4, 2 % others'"]
     assert [(line.nodes, line.runs, line.seconds, line.speed_up) for line in lines] == [
         (1, 3, 12.0, 1.0),

@@ -193,17 +193,23 @@ class CloudMachines:
         found = {"compute-1": cluster.sh("cat /home/ada/node")}
         found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
         results: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
-        assert {host: one["got"] for host, one in results.items()} == {"compute-1": [], "controller": []}
-        assert {host: one["role"] for host, one in results.items()} == {"compute-1": None, "controller": None}
-        for host, one in results.items():
-            assert "refused" in one["why"]["speak NFS"]
+        assert {host: result["got"] for host, result in results.items()} == {
+            "compute-1": [],
+            "controller": [],
+        }
+        assert {host: result["role"] for host, result in results.items()} == {
+            "compute-1": None,
+            "controller": None,
+        }
+        for host, result in results.items():
+            assert "refused" in result["why"]["speak NFS"]
             assert key not in found[host], host
-            assert len(one["why"]) > 50, one["why"]
-            assert "Errno 13" in one["why"]["read /etc/munge/munge.key"], "it is there"
+            assert len(result["why"]) > 50, result["why"]
+            assert "Errno 13" in result["why"]["read /etc/munge/munge.key"], "it is there"
             # The controller closes the connection, before or after the report's last byte.
             closed = ("nothing", "reset by peer", "not connected", "Broken pipe")
-            assert any(words in one["why"]["report a boot"] for words in closed)
-            assert "Errno 13" in one["why"]["report a boot from a reserved port"]
+            assert any(words in result["why"]["report a boot"] for words in closed)
+            assert "Errno 13" in result["why"]["report a boot from a reserved port"]
         assert cluster.job(hold)["JobState"] == "PENDING"
         assert cluster.sh("cat /home/bob/data /home/bench/aaa/run.py") == f"{secret}\ntheirs"
         cluster.sh(f"scancel {hold}")
@@ -242,11 +248,11 @@ class CloudMachines:
             inside = (
                 f"ip netns exec pod /usr/bin/python3 /home/ada/intruder.py cloud {cluster.design.provider}"
             )
-            said = json.loads(
+            answer = json.loads(
                 cluster.sh(f"{inside} {shlex.quote(json.dumps(self.secret_of(cluster)))}", host=host)
             )
-            assert (said["role"], said["got"]) == (None, [])
-            assert "refused" in said["why"]["identity"]
+            assert (answer["role"], answer["got"]) == (None, [])
+            assert "refused" in answer["why"]["identity"]
             cluster.sh(NO_POD, host=host)
 
     def test_forged_boot_reports_change_nothing_of_other_machines(self, cluster: Cluster) -> None:

@@ -107,7 +107,7 @@ def container_site(
         target.write_bytes(source.read_bytes())
     try:
         checkout.cluster("up", check=True)
-        made = Site(checkout, template or stack)
+        site = Site(checkout, template or stack)
         until(
             lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
             240,
@@ -115,9 +115,9 @@ def container_site(
         )
         account = f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
         for host in HOSTS:
-            made.on(host, account)
-        made.on("controller", f"install -d -o {USER} -g {USER} /home/{USER}")
-        yield made
+            site.on(host, account)
+        site.on("controller", f"install -d -o {USER} -g {USER} /home/{USER}")
+        yield site
     finally:
         left = checkout.close()
     assert left == []

@@ -90,10 +90,10 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     # Old ones go.
     for _ in range(2):
         time.sleep(1.1)  # the names have the second
-        made = json.loads(cluster.cluster("backup", "--bucket", "--json", check=True).stdout)
+        answer = json.loads(cluster.cluster("backup", "--bucket", "--json", check=True).stdout)
     names = cluster.cluster("backup", "--list", check=True).stdout.split()
     assert len(names) == 2
-    assert names[0] == made["name"]
+    assert names[0] == answer["name"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
     status = cluster.status()["backup"]
     assert (status["last"]["name"], status["failure"], status["late"]) == (names[0], None, False)
@@ -108,7 +108,7 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     began = time.monotonic()
     told = json.loads(cluster.cluster("restore", "--bucket", "--json", check=True).stdout)
     print(f"{time.monotonic() - began:.1f} s for a restore")
-    assert told["backup"]["sha256"] == made["backup"]["sha256"]
+    assert told["backup"]["sha256"] == answer["backup"]["sha256"]
     assert host_keys(cluster) == keys
     for job, found in zip(ended, [DONE, [("FAILED", "3:0")]], strict=True):
         assert recorded(cluster, job)[-1:] == found, "a node that did not boot adds a row before"

@@ -240,7 +240,7 @@ def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> Non
 # By default test_aws_machines.py shows it of a controller of a cloud, and the next test of one that is lost.
 @pytest.mark.wide
 def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
-    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
+    text = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
     before = machine(cluster, "controller")
     first = machine_access.controller(RunDirectory(cluster.run_directory))
     reboot = machine_access.command(RunDirectory(cluster.run_directory), [TOOL])
@@ -251,11 +251,11 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
         120,
         "a boot",
     )
-    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job")
+    until(lambda: job(cluster, text) == "PENDING", 120, "slurmctld with the job")
     assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
-    cluster.execute("scontrol", "release", held)
-    until(lambda: job(cluster, held) == "COMPLETED", 120, "the job")
-    assert cluster.execute("cat", f"slurm-{held}.out").strip() == "after the boot"
+    cluster.execute("scontrol", "release", text)
+    until(lambda: job(cluster, text) == "COMPLETED", 120, "the job")
+    assert cluster.execute("cat", f"slurm-{text}.out").strip() == "after the boot"
 
 
 def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_queue(
@@ -284,23 +284,23 @@ def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_q
 
 
 def test_a_backup_is_taken_while_jobs_go_on(cluster: Checkout, tmp_path: Path) -> None:
-    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
+    text = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
     file = tmp_path / "mine.backup.tar"
-    told = json.loads(cluster.cluster("backup", str(file), "--json", check=True).stdout)
-    assert told["file"] == str(file)
+    answer = json.loads(cluster.cluster("backup", str(file), "--json", check=True).stdout)
+    assert answer["file"] == str(file)
     content = tmp_path / "content"
     manifest = archive.read(file, content)
-    assert (manifest.accounting, manifest.as_json()) == (True, told["backup"])
+    assert (manifest.accounting, manifest.as_json()) == (True, answer["backup"])
     archive.unpack(content, tmp_path / "new")
     assert "CREATE TABLE `" in (tmp_path / "new" / "accounting.sql").read_text()
-    script = tmp_path / "new" / "state" / f"hash.{int(held) % 10}" / f"job.{held}" / "script"
+    script = tmp_path / "new" / "state" / f"hash.{int(text) % 10}" / f"job.{text}" / "script"
     assert "\ntrue\n" in script.read_text()
     assert (tmp_path / "new" / "state" / "clustername").read_text().split() == ["test"]
-    assert job(cluster, held) == "PENDING"
+    assert job(cluster, text) == "PENDING"
     # It is no new cluster, so nothing is restored into it.
     refused = cluster.cluster("restore", str(file))
     assert (refused.returncode, "[restore.not-empty]" in refused.stderr) == (3, True)
-    cluster.execute("scancel", held)
+    cluster.execute("scancel", text)
 
 
 @pytest.mark.wide
@@ -412,11 +412,11 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
 def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout, tmp_path: Path) -> None:
     """It is behind: by its own clock its boot report would be older than its launch."""
     layer = tmp_path / "layer"
-    own = "/usr/lib/off-clock.so"
+    text = "/usr/lib/off-clock.so"
     (layer / "usr/lib").mkdir(parents=True)
-    shutil.copy(library(), f"{layer}{own}")
+    shutil.copy(library(), f"{layer}{text}")
     (layer / "etc/systemd/system.conf.d").mkdir(parents=True)
-    words = " ".join(f"{name}={value}" for name, value in environment(-600.0, own).items())
+    words = " ".join(f"{name}={value}" for name, value in environment(-600.0, text).items())
     (layer / "etc/systemd/system.conf.d/off.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n")
     run = RunDirectory(cluster.run_directory)
     # A node that is up has the clock that it has.
@@ -430,9 +430,9 @@ def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout,
             return cluster.execute("scontrol", "--oneliner", "show", "job", number)
 
         until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment")
-        said = cluster.cluster("logs", "debug-2", "--lines=40").stdout
-        assert "munge refuses messages that are 300 s off" in said
-        assert "chronyc tracking" in said
+        output = cluster.cluster("logs", "debug-2", "--lines=40").stdout
+        assert "munge refuses messages that are 300 s off" in output
+        assert "chronyc tracking" in output
         cluster.execute("scancel", number)
     finally:
         plan.write(run.path)

@@ -47,8 +47,8 @@ def silent(checkout: Checkout) -> str:
 
 def about_the_cluster(checkout: Checkout) -> dict[str, str]:
     """Return the doctor's findings about the cluster itself: check -> severity."""
-    told = json.loads(checkout.cluster("doctor", "--json").stdout)
-    return {f["check"]: f["severity"] for f in told["findings"] if f["check"].startswith("cluster.")}
+    answer = json.loads(checkout.cluster("doctor", "--json").stdout)
+    return {f["check"]: f["severity"] for f in answer["findings"] if f["check"].startswith("cluster.")}
 
 
 def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def shared() -> Iterator[Ec2Cluster]:
     with fake_ec2() as fake:
         s3 = fake.s3()
         s3.create_bucket(Bucket="t-bucket", CreateBucketConfiguration={"LocationConstraint": fake.region})
-        with Ec2Cluster(fake) as made:
-            yield made
+        with Ec2Cluster(fake) as ec2_cluster:
+            yield ec2_cluster
         s3.delete_bucket(Bucket="t-bucket")
 
 

@@ -294,9 +294,9 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
     assert re.fullmatch(r"facts: \d+ CPUs, \d+ MiB of memory", facts)
     assert second.startswith("hook 1 (script) took ")
     assert inline == "the first argument is inline"
-    told = checkout.cluster("logs", "debug-0", check=True).stdout
-    assert f"    {inline}\n" in told.partition("==> hook")[0], "in the boot report"
-    assert inline in told.partition("==> hook")[2], "in its log"
+    output = checkout.cluster("logs", "debug-0", check=True).stdout
+    assert f"    {inline}\n" in output.partition("==> hook")[0], "in the boot report"
+    assert inline in output.partition("==> hook")[2], "in its log"
     hook.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     checkout.cluster("up", check=True)
     until(lambda: states(checkout) == {"idle~"}, 120, "zero nodes")

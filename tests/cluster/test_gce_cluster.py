@@ -55,8 +55,8 @@ def shared() -> Iterator[GceCluster]:
     # Late, because every worker that collects the tests imports this file, and the SDK takes it a second.
     from tests.support.fake_gce import fake_gce
 
-    with fake_gce() as fake, GceCluster(fake) as made:
-        yield made
+    with fake_gce() as fake, GceCluster(fake) as gce_cluster:
+        yield gce_cluster
 
 
 @pytest.fixture

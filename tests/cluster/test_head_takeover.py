@@ -67,10 +67,10 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     lost = time.monotonic()
     # This job ends while nobody schedules: its nodes report that later.
     (home(cluster) / "go-b").touch()
-    told = cluster.cluster("up", check=True).stderr
+    output = cluster.cluster("up", check=True).stderr
     away = time.monotonic() - lost
     print(f"{away:.1f} s without a scheduler")
-    assert away <= 60, told
+    assert away <= 60, output
 
     assert "another-image" in cluster.execute("ls", "/etc"), "it is another machine"
     assert run_of(cluster).report("controller")["host_keys"] == keys
@@ -106,8 +106,8 @@ def test_a_controller_that_loses_its_disk_stops_and_another_one_takes_over(clust
     lost_head.take_the_disk_away(old)
     until(lambda: not lost_head.daemons(old), 120, "the end of the daemons")
     assert lost_head.controller(run_of(cluster))["id"] == old["id"], "the machine is there"
-    told = cluster.cluster("up", check=True).stderr
-    assert "the controller has lost the disk with Slurm's state" in told
+    output = cluster.cluster("up", check=True).stderr
+    assert "the controller has lost the disk with Slurm's state" in output
     assert lost_head.controller(run_of(cluster))["id"] != old["id"]
     assert states(cluster)[held] == "PENDING"
     cluster.execute("scancel", held)
@@ -144,7 +144,12 @@ def test_a_controller_that_comes_back_behind_its_successor_is_no_second_one(
     lost_head.launch_beside(run, old)
     said = run.cloud / "agent.log"
     until(lambda: "one machine has it at a time" in said.read_text()[begun:], 120, "the refusal", 0.5)
-    until(lambda: [one["id"] for one in lost_head.controllers(run)] == [old["id"]], 60, "its end", 0.5)
+    until(
+        lambda: [controller["id"] for controller in lost_head.controllers(run)] == [old["id"]],
+        60,
+        "its end",
+        0.5,
+    )
 
     lost_head.detach_by_force(run, old)
     lost_head.launch_beside(run, old)
@@ -207,8 +212,8 @@ def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
         cluster.write_stack(
             before.replace("        slurm:", "        controller: {state: kept}\n        slurm:")
         )
-        told = cluster.cluster("up", check=True).stderr
-        assert "/state is new: applied to the running cluster" in told
+        output = cluster.cluster("up", check=True).stderr
+        assert "/state is new: applied to the running cluster" in output
         assert len(volumes.attached(cluster.run_directory)) == 1
         assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
         lost_head.lose(run_of(cluster))

@@ -122,8 +122,8 @@ def test_a_job_whose_prolog_fails_runs_on_another_node_and_is_not_held(cluster: 
     logs = cluster.checkout.run_directory.glob("log/prolog-*.log")
     (refused,) = [file for file in logs if "no room in /local_scratch" in file.read_text()]
     node = refused.stem.removeprefix("prolog-")
-    said = cluster.checkout.cluster("logs", node, check=True).stdout
-    assert f"job {job}: prolog.sh ended with status 3" in said
+    output = cluster.checkout.cluster("logs", node, check=True).stdout
+    assert f"job {job}: prolog.sh ended with status 3" in output
     until(lambda: cluster.job(job).state == "COMPLETED", 180, "the job")
     assert cluster.job(job).nodes != (node,)
     until(lambda: cluster.node(node).is_powered_down, 120, "the end of its machine")

@@ -77,10 +77,10 @@ def nodes(checkout: Checkout) -> dict[str, str]:
 
 def planned(checkout: Checkout) -> list[tuple[str, str, list[str]]]:
     """Return each change in the plan: its key, its kind, and what becomes of which jobs."""
-    made = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
+    answer = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
     return [
         (c["key"], c["kind"], [f"{job['id']} {job['consequence']}" for job in c["jobs"]])
-        for c in made["changes"]
+        for c in answer["changes"]
     ]
 
 
@@ -92,8 +92,8 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
         ("partitions.instance_type", "renewed", [f"{job} goes on; its nodes are removed when it is over"])
     ]
 
-    said = cluster.cluster("up", check=True).stderr
-    assert "instance_type local.small → local.medium: new nodes have it" in said
+    output = cluster.cluster("up", check=True).stderr
+    assert "instance_type local.small → local.medium: new nodes have it" in output
     assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
     before = nodes(cluster)
     assert before["debug-0"].endswith(" 1"), "Slurm would end its job otherwise"
@@ -186,9 +186,9 @@ def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on
     cluster.execute("scancel", first)
     assert "debug-2" in cluster.ask("squeue", "--noheader", "--format=%N", f"--jobs={again}")
     cluster.write_stack(text(machine="local.medium", most=2))
-    said = cluster.cluster("up", "--replace", check=True).stderr
-    assert f"\n  job {again} wrap" in said
-    assert f"job {kept} wrap" not in said
+    output = cluster.cluster("up", "--replace", check=True).stderr
+    assert f"\n  job {again} wrap" in output
+    assert f"job {kept} wrap" not in output
     assert saved.read_text() == "done\n", "before its node went"
     cluster.execute("scontrol", "update", f"JobId={again}", "StartTime=now")
     until(lambda: state(cluster, again) == "RUNNING", 180, "its next run")

@@ -68,9 +68,9 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
         assert told.returncode == 1
         assert "the controller of stack test does not run: the machine was restarted" in told.stderr
         assert "`./cluster up --stack test` starts it again with its queue" in told.stderr
-    said = up_to_its_result(checkout)
-    assert "the machine was restarted since this stack was brought up" in said
-    assert "Result of job 1" in said, "its result is still there"
+    text = up_to_its_result(checkout)
+    assert "the machine was restarted since this stack was brought up" in text
+    assert "Result of job 1" in text, "its result is still there"
     assert checkout.execute("squeue", "--noheader", "--format=%i").split() == [waiting]
     assert len(pids(checkout, "localcloud.agent")) == 1
     assert len(kept(checkout)) == 1
@@ -83,9 +83,9 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
         assert f"stack test was up, but {checkout.run_directory} is gone" in told.stderr, command
         assert "`./cluster up --stack test` makes a new cluster" in told.stderr
         assert "Traceback" not in told.stderr
-    said = up_to_its_result(checkout)
-    assert "the machine was restarted since this stack was brought up" in said
-    assert "Result of job 1" in said, "the benchmark has run again, as the first job of a new queue"
+    text = up_to_its_result(checkout)
+    assert "the machine was restarted since this stack was brought up" in text
+    assert "Result of job 1" in text, "the benchmark has run again, as the first job of a new queue"
     assert len(kept(checkout)) == 2, "the new result, and the one from before"
     assert checkout.execute("srun", "-N1", "hostname").strip()
 

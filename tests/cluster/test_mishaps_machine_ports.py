@@ -26,10 +26,10 @@ def base(checkout: Checkout) -> int:
     return int(json.loads((checkout.run_directory / "ports.json").read_text())["base"])
 
 
-def listen(made: socket.socket, port: int, address: str = "127.0.0.1") -> None:
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((address, port))
-    made.listen()
+def listen(sock: socket.socket, port: int, address: str = "127.0.0.1") -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    sock.listen()
 
 
 @pytest.mark.wide
@@ -42,8 +42,8 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
 
     # The job waits only until another node is up. The log keeps the cause.
     log = cluster.run_directory / "log" / "slurmctld.log"
-    told = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
-    cause = until(lambda: re.search(told, log.read_text()), 120, "the cause")[1]
+    text = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
+    cause = until(lambda: re.search(text, log.read_text()), 120, "the cause")[1]
     assert f"port {port} of debug-0 is taken by {Path('/proc/self/comm').read_text().strip()}" in cause
     assert f"(pid {os.getpid()})" in cause
     report = json.loads((cluster.run_directory / "bucket" / "boot" / "debug-0.json").read_text())

@@ -58,10 +58,10 @@ def writable(run: Path) -> Iterator[str]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     # Only root may enter pytest's own folders, and nodes have a /tmp of their own.
-    made = Path(tempfile.mkdtemp(prefix="ordinary-user-", dir="/var/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(prefix="ordinary-user-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

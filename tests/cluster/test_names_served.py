@@ -23,13 +23,13 @@ MANY = {f"v100-{number}": f"10.98.{4 + number // 250}.{1 + number % 250}" for nu
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
     need_named_machines()
-    made = NamedMachines(monkeypatch)
+    named_machines = NamedMachines(monkeypatch)
     try:
-        made.serve()
-        made.serve_cloud(www="10.98.200.9")
-        yield made
+        named_machines.serve()
+        named_machines.serve_cloud(www="10.98.200.9")
+        yield named_machines
     finally:
-        made.close()
+        named_machines.close()
 
 
 def test_every_machine_finds_every_other_that_is_up(machines: NamedMachines) -> None:

@@ -95,17 +95,17 @@ def test_a_batch_script_meets_at_its_first_node_by_name(cluster: Checkout, tmp_p
 def test_every_name_leads_to_one_node_from_everywhere(cluster: Checkout) -> None:
     every = ["controller", *(f"debug-{i}" for i in range(10))]
     ask = [os.path.realpath(sys.executable), "-I", "-S", "-c", ASK, *every]
-    here = json.loads(cluster.execute(*ask))
-    assert len(set(here)) == len(every)
+    answer = json.loads(cluster.execute(*ask))
+    assert len(set(answer)) == len(every)
     first = addresses.saved_block(cluster.run_directory)
     assert first is not None
-    assert here[:2] == [addresses.head_address(first, 0), addresses.first_node_address(first)]
-    assert [json.loads(line) for line in cluster.execute("srun", "-N3", *ask).splitlines()] == [here] * 3
+    assert answer[:2] == [addresses.head_address(first, 0), addresses.first_node_address(first)]
+    assert [json.loads(line) for line in cluster.execute("srun", "-N3", *ask).splitlines()] == [answer] * 3
     # The programs that scripts use and Slurm have the same addresses.
-    assert cluster.execute("getent", "hosts", "debug-4").split() == [here[5], "debug-4"]
+    assert cluster.execute("getent", "hosts", "debug-4").split() == [answer[5], "debug-4"]
     shown = cluster.execute("srun", "-N2", "getent", "hosts", "debug-4").splitlines()
-    assert [line.split() for line in shown] == [[here[5], "debug-4"]] * 2
-    assert f"NodeAddr={here[5]} " in cluster.execute("scontrol", "show", "node", "debug-4")
+    assert [line.split() for line in shown] == [[answer[5], "debug-4"]] * 2
+    assert f"NodeAddr={answer[5]} " in cluster.execute("scontrol", "show", "node", "debug-4")
 
 
 @needs_views
@@ -261,13 +261,13 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
             meeting.mkdir(mode=0o777)
             meeting.chmod(0o777)
             assert len(meet(checkout, meeting)) == 3
-            own = f"{folder}-own"
-            script = f"umask; echo $SLURMD_NODENAME >{own}; sleep 1; cat {own}; stat -c %U:%a /tmp"
+            text = f"{folder}-own"
+            script = f"umask; echo $SLURMD_NODENAME >{text}; sleep 1; cat {text}; stat -c %U:%a /tmp"
             ran = checkout.cluster("exec", "--", "srun", "-N2", "sh", "-c", script, check=True).stdout
             nodes = [line for line in ran.splitlines() if line.startswith("debug-")]
             assert len(set(nodes)) == 2, "each reads what it has written to its own /tmp"
             assert ran.count("games:1777") == 2
-            assert not Path(own).exists()
+            assert not Path(text).exists()
             assert checkout.cluster("down", check=True).returncode == 0
         finally:
             assert checkout.close() == []

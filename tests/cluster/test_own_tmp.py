@@ -34,9 +34,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def host() -> Iterator[Path]:
     """A folder in this host's /tmp; its name marks what the tests put there."""
-    made = Path(tempfile.mkdtemp(prefix="own-tmp-", dir="/tmp"))
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(prefix="own-tmp-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,8 @@ def test_the_address_of_a_whole_bucket_has_no_folder_in_a_policy() -> None:
     made = declared({"train": lambda: arguments})
     statements = json.loads(inputs(made, "train-identity-compute-policy")["policy"])["Statement"]
     lists, reads = (
-        next(one for one in statements if one["Sid"] == f"Mount{what}0") for what in ("List", "Read")
+        next(statement for statement in statements if statement["Sid"] == f"Mount{what}0")
+        for what in ("List", "Read")
     )
     assert lists["Resource"] == "arn:aws:s3:::my-bucket"
     assert lists["Condition"] == {"StringLike": {"s3:prefix": ["", "*"]}}

@@ -57,12 +57,14 @@ def marks_of(value: Any) -> list[pytest.Mark]:
     """Return the marks of a module, a class or a function, of which a module has decorators."""
     found = getattr(value, "pytestmark", [])
     marks = found if isinstance(found, list) else [found]
-    return [one.mark if isinstance(one, pytest.MarkDecorator) else one for one in marks]
+    return [mark.mark if isinstance(mark, pytest.MarkDecorator) else mark for mark in marks]
 
 
 def has_narrow(parameters: Any) -> bool:
     """Return whether one of a test's parameters has no mark `wide`."""
-    return any("wide" not in {mark.name for mark in getattr(one, "marks", ())} for one in parameters)
+    return any(
+        "wide" not in {mark.name for mark in getattr(parameter, "marks", ())} for parameter in parameters
+    )
 
 
 def test_a_test_without_narrow_parameters_is_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

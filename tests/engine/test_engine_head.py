@@ -161,7 +161,7 @@ def check_lab(program: Program, first: list[Request], image: str) -> Request:
     assert program.request("create", "lab-head-controller-disk").inputs["image"] == image
     for same in ("attachedDisks", "networkInterfaces", "bootDisk", "name"):
         assert made.inputs[same] == former.inputs[same]
-    assert [one["deviceName"] for one in made.inputs["attachedDisks"]] == [
+    assert [attached_disk["deviceName"] for attached_disk in made.inputs["attachedDisks"]] == [
         f"slurm-stacks-{disk}" for disk in DISKS
     ]
     before = _named(first, "ready").inputs["environment"]
@@ -177,7 +177,7 @@ def check_data_stays(program: Program, *heads: str) -> None:
 
 
 def _named(requests: list[Request], end: str) -> Request:
-    (found,) = (one for one in requests if one.name.partition("-")[2] == end)
+    (found,) = (request for request in requests if request.name.partition("-")[2] == end)
     return found
 
 

@@ -34,10 +34,10 @@ def key(folder: Path, *names: str) -> tuple[bytes, list[str]]:
     try:
         for name in names:
             subprocess.run([*command, "--quick-generate-key", name, "ed25519", "sign", "never"], check=True)
-            said = subprocess.run(
+            output = subprocess.run(
                 [*command, "--list-keys", "--with-colons", name], check=True, capture_output=True, text=True
             ).stdout
-            found += re.findall(r"^fpr:+([0-9A-F]{40}):", said, re.MULTILINE)
+            found += re.findall(r"^fpr:+([0-9A-F]{40}):", output, re.MULTILINE)
             subprocess.run([*command, "--quick-add-key", found[-1], "cv25519", "encr", "never"], check=True)
         armored = subprocess.run([*command, "--armor", "--export", *names], check=True, capture_output=True)
     finally:

@@ -140,7 +140,8 @@ def test_the_queues_are_the_published_ones(plans: dict[str, Plan], stack: str) -
                 "subnet": next(iter(subnets.values())),
                 "exclusive": partition["exclusive"],
                 "efa_cards": sum(
-                    "efa" in one.get("interfaceType", "") for one in template["networkInterfaces"]
+                    "efa" in network_interface.get("interfaceType", "")
+                    for network_interface in template["networkInterfaces"]
                 ),
                 "placement_group": "placement" in template,
                 "reservation": target.get("capacityReservationId"),
@@ -164,7 +165,9 @@ def test_the_storage_is_the_published_one(plans: dict[str, Plan], stack: str) ->
 @pytest.mark.parametrize("stack", SEED)
 def test_a_plan_says_what_it_costs_and_what_is_to_be_filled_in(plans: dict[str, Plan], stack: str) -> None:
     warnings = plans[stack]["warnings"]
-    (static,) = [one for one in warnings if "4 static nodes run as long as the cluster is up" in one]
+    (static,) = [
+        warning for warning in warnings if "4 static nodes run as long as the cluster is up" in warning
+    ]
     assert "USD an hour" in static
     assert warnings[-1].startswith(f"{len(of_file(stack))} values are still to be filled in")
     assert all(path in warnings[-1] for path in of_file(stack))
@@ -212,7 +215,7 @@ def test_a_mistake_beside_placeholders_is_counted_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_file(file)
     assert str(caught.value).startswith(f"{file.name}: 1 mistake, and 2 values still to be filled in.")
-    assert [one.path.rpartition(".")[2] for one in caught.value.mistakes] == [
+    assert [mistake.path.rpartition(".")[2] for mistake in caught.value.mistakes] == [
         "tags",
         "s3_import",
         "s3_export",

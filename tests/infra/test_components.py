@@ -56,10 +56,10 @@ HEAD_OUT = {"c-head": json.dumps(PRINTED), "c-bundle": '{"code": "1"}'}
 
 
 def cluster(
-    made: ClusterDesign | None = None, *, preview: bool = False, seen: list[Any] | None = None
+    cluster_design: ClusterDesign | None = None, *, preview: bool = False, seen: list[Any] | None = None
 ) -> Recorder:
     def program() -> Any:
-        inventory = LocalCluster("c", made or design()).inventory
+        inventory = LocalCluster("c", cluster_design or design()).inventory
         return pulumi.Output.all(**inventory).apply((seen if seen is not None else []).append)
 
     return declare(program, preview=preview, stdout={} if preview else HEAD_OUT)
@@ -257,9 +257,9 @@ def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
     seen: list[Any] = []
 
     def program() -> Any:
-        made = LocalCluster("c", design())
-        training = Benchmark("b", run_of(), LocalShell("test"), made.head)
-        found = publish.of(design(), made.inventory, TRAINING, training)
+        local_cluster = LocalCluster("c", design())
+        training = Benchmark("b", run_of(), LocalShell("test"), local_cluster.head)
+        found = publish.of(design(), local_cluster.inventory, TRAINING, training)
         return pulumi.Output.all(**found).apply(seen.append)
 
     declare(program, stdout={**HEAD_OUT, **JOB_OUT})

@@ -118,12 +118,12 @@ def cluster(stack: str = "aws-p4de-inference", **changes: Any) -> dict[str, Any]
 
 def test_the_job_is_one_command_over_the_way_in() -> None:
     login = {"address": "localhost", "ssh": "'/a checkout/cluster' ssh --stack local", "host_keys": []}
-    made = Consumer(cluster("aws-cpu", login=login, shared="/run/shared folder"), nodes="2")
-    assert made.engine.references == [REFERENCE]
-    assert made.types() == {"hello": "slurm-consumer:index:SlurmJob", JOB: "command:local:Command"}
-    assert made.parents()[JOB] == "hello"
-    assert made.asked[JOB].deleteBeforeReplace
-    inputs = made.inputs(JOB)
+    consumer = Consumer(cluster("aws-cpu", login=login, shared="/run/shared folder"), nodes="2")
+    assert consumer.engine.references == [REFERENCE]
+    assert consumer.types() == {"hello": "slurm-consumer:index:SlurmJob", JOB: "command:local:Command"}
+    assert consumer.parents()[JOB] == "hello"
+    assert consumer.asked[JOB].deleteBeforeReplace
+    inputs = consumer.inputs(JOB)
     assert inputs["create"] == inputs["update"] == f"{login['ssh']} sh -s submit"
     assert inputs["delete"].startswith(f"timeout 60 {login['ssh']} sh -s cancel || echo ")
     digest, incarnation = inputs["triggers"]
@@ -133,7 +133,7 @@ def test_the_job_is_one_command_over_the_way_in() -> None:
     assert (EXAMPLE / "job.sh").read_text() in inputs["stdin"]
     assert "--partition=compute --nodes=2 job.sh" in inputs["stdin"]
     assert set(inputs) - {"create", "update", "delete", "triggers", "stdin"} <= {"addPreviousOutputInEnv"}
-    assert made.exports == {"job_id": "7", "output": f"{folder}/job-7.out", "partition": "compute"}
+    assert consumer.exports == {"job_id": "7", "output": f"{folder}/job-7.out", "partition": "compute"}
 
 
 def test_the_same_wish_is_the_same_job_and_another_is_another() -> None:
@@ -143,7 +143,7 @@ def test_the_same_wish_is_the_same_job_and_another_is_another() -> None:
         Consumer(cluster(), nodes="2"),
         Consumer(cluster(id="2")),
     ]
-    triggers = [made.inputs(JOB)["triggers"] for made in wishes]
+    triggers = [wish.inputs(JOB)["triggers"] for wish in wishes]
     assert triggers[0] == triggers[1]
     assert triggers[0][0] == triggers[3][0]
     assert len({tuple(t) for t in triggers}) == 3
@@ -161,9 +161,9 @@ def test_the_same_wish_is_the_same_job_and_another_is_another() -> None:
     ],
 )
 def test_the_partition_that_fits_is_chosen(stack: str, nodes: int, gpus: int, chosen: str) -> None:
-    made = Consumer(cluster(stack), nodes=str(nodes), gpus=str(gpus))
-    assert made.exports["partition"] == chosen
-    assert (f"--gres=gpu:{gpus}" in made.inputs(JOB)["stdin"]) == (gpus > 0)
+    consumer = Consumer(cluster(stack), nodes=str(nodes), gpus=str(gpus))
+    assert consumer.exports["partition"] == chosen
+    assert (f"--gres=gpu:{gpus}" in consumer.inputs(JOB)["stdin"]) == (gpus > 0)
 
 
 # --- what it refuses -------------------------------------------------------------------------------------
@@ -209,17 +209,17 @@ def test_what_cannot_work_ends_in_one_message_in_the_preview_already(
 
 
 def test_a_preview_shows_what_will_be_done() -> None:
-    made = Consumer(cluster("aws-cpu"), preview=True)
-    assert made.unknown(JOB) == set()
-    assert made.inputs(JOB) == Consumer(cluster("aws-cpu")).inputs(JOB)
-    assert made.exports == {}, "the job's id is not known before it is submitted"
+    consumer = Consumer(cluster("aws-cpu"), preview=True)
+    assert consumer.unknown(JOB) == set()
+    assert consumer.inputs(JOB) == Consumer(cluster("aws-cpu")).inputs(JOB)
+    assert consumer.exports == {}, "the job's id is not known before it is submitted"
 
 
 def test_in_a_preview_of_a_cluster_that_is_not_made_yet_nothing_is_invented() -> None:
-    made = Consumer(None, preview=True)
-    assert JOB in made.types()
-    assert made.unknown(JOB) == {"create", "update", "delete", "stdin", "triggers"}
-    assert made.exports == {}
+    consumer = Consumer(None, preview=True)
+    assert JOB in consumer.types()
+    assert consumer.unknown(JOB) == {"create", "update", "delete", "stdin", "triggers"}
+    assert consumer.exports == {}
 
 
 # --- the script on the login machine ---------------------------------------------------------------------

@@ -48,8 +48,8 @@ def test_the_outputs_and_the_result_are_the_contracts() -> None:
 def test_its_pulumi_program_runs(tmp_path: Path) -> None:
     program = tmp_path / "__main__.py"
     program.write_text(programs()[0])
-    made = Consumer(cluster("aws-p4de-inference"), program=program)
-    assert made.exports == {"partitions": ["compute-gpu", "inference-gpu"]}
+    consumer = Consumer(cluster("aws-p4de-inference"), program=program)
+    assert consumer.exports == {"partitions": ["compute-gpu", "inference-gpu"]}
     assert Consumer(None, preview=True, program=program).exports == {}
 
 

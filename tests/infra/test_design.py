@@ -56,7 +56,7 @@ def check_mounts(cluster: ClusterDesign) -> None:
     """Check that no mount lies in another: a mount hides what is below it, and the order is not fixed."""
     paths = [PurePosixPath(mount.path) for mount in cluster.mounts]
     assert len(set(paths)) == len(paths)
-    assert not any(one in other.parents for one in paths for other in paths)
+    assert not any(path in other.parents for path in paths for other in paths)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[f.stem for f in FILES])

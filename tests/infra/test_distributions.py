@@ -126,10 +126,10 @@ def test_what_no_vendor_supports_is_refused_with_what_would_do(
 def test_a_stack_gets_the_first_distribution_that_has_all_it_needs(
     name: str, changes: dict[str, Any], source: str
 ) -> None:
-    made = design(stack(name, **changes), catalog())
-    assert made.image.source == source
+    cluster_design = design(stack(name, **changes), catalog())
+    assert cluster_design.image.source == source
     user = distributions.DISTRIBUTIONS[source].aws.user
-    assert made.access.user == (user if made.provider == "aws" else None)
+    assert cluster_design.access.user == (user if cluster_design.provider == "aws" else None)
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,15 @@ def accepted(document: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _walk(node: dict[str, Any], known: dict[str, Any], path: str) -> Iterator[tuple[str, set[str]]]:
-    for one in _alternatives(node, known):
-        for name, value in one.get("properties", {}).items():
+    for alternative in _alternatives(node, known):
+        for name, value in alternative.get("properties", {}).items():
             kinds = {_kind(inner) for inner in _alternatives(value, known)}
-            missing = set() if name in one.get("required", ()) else {MISSING}
+            missing = set() if name in alternative.get("required", ()) else {MISSING}
             yield f"{path}.{name}", kinds | missing
             yield from _walk(value, known, f"{path}.{name}")
         for key, mark in (("items", "[]"), ("additionalProperties", ".*")):
-            if isinstance(inner := one.get(key), dict):
-                yield f"{path}{mark}", {_kind(one) for one in _alternatives(inner, known)}
+            if isinstance(inner := alternative.get(key), dict):
+                yield f"{path}{mark}", {_kind(alternative) for alternative in _alternatives(inner, known)}
                 yield from _walk(inner, known, f"{path}{mark}")
 
 

@@ -46,7 +46,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def resources(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the plan's resources below the stack itself."""
-    return (one for one in plan["resources"] if one["parent"] is not None)
+    return (resource for resource in plan["resources"] if resource["parent"] is not None)
 
 
 def general(plan: dict[str, Any], resource: dict[str, Any]) -> str:
@@ -60,7 +60,8 @@ def general(plan: dict[str, Any], resource: dict[str, Any]) -> str:
 
 def test_all_types_and_names_are_as_listed(plans: list[dict[str, Any]], pytestconfig: pytest.Config) -> None:
     found = "".join(
-        f"{line}\n" for line in sorted({general(plan, one) for plan in plans for one in resources(plan)})
+        f"{line}\n"
+        for line in sorted({general(plan, resource) for plan in plans for resource in resources(plan)})
     )
     if pytestconfig.getoption("--update-snapshots"):
         FILE.write_text(found)

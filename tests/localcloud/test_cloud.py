@@ -17,9 +17,9 @@ TAGS = {"cluster": "t", "role": "compute"}
 
 @pytest.fixture
 def maker() -> Iterator[Sleepers]:
-    made = Sleepers()
-    yield made
-    made.close()
+    sleepers = Sleepers()
+    yield sleepers
+    sleepers.close()
 
 
 def states(cloud: Cloud) -> list[str]:

@@ -24,9 +24,9 @@ HEAD = {"cluster": "t", "role": "controller"}
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     maker = Sleepers()
     monkeypatch.setattr(containers, "runtime", lambda _run: maker)
-    made = ServedCloud(tmp_path, maker)
-    yield made
-    made.server.close()
+    served_cloud = ServedCloud(tmp_path, maker)
+    yield served_cloud
+    served_cloud.server.close()
     maker.close()
 
 

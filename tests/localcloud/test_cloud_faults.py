@@ -24,9 +24,9 @@ Make = Callable[..., Cloud]
 
 @pytest.fixture
 def maker() -> Iterator[Sleepers]:
-    made = Sleepers()
-    yield made
-    made.close()
+    sleepers = Sleepers()
+    yield sleepers
+    sleepers.close()
 
 
 @pytest.fixture

@@ -36,9 +36,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def maker() -> Iterator[Sleepers]:
-    made = Sleepers()
-    yield made
-    made.close()
+    sleepers = Sleepers()
+    yield sleepers
+    sleepers.close()
 
 
 def folder(parent: Path, run: str) -> Path:
@@ -104,14 +104,14 @@ def test_a_core_that_becomes_free_is_given_out_again(host: list[int]) -> None:
 
 def test_agents_that_give_out_cores_at_once_do_not_choose_the_same(host: list[int]) -> None:
     clusters = [Cores(f"run{n}") for n in range(3)]
-    threads = [threading.Thread(target=one.take, args=("m", 1)) for one in clusters]
+    threads = [threading.Thread(target=cluster.take, args=("m", 1)) for cluster in clusters]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(core for core, _, _ in claimed(host)) == host
-    for one in clusters:
-        one.close()
+    for cluster in clusters:
+        cluster.close()
 
 
 def test_an_agent_that_stands_still_keeps_no_other_from_starting_machines(

@@ -129,8 +129,8 @@ def test_etc_hosts_is_asked_first(
     host = tmp_path / "host"
     host.write_text(f"group: files\n{line}")
     monkeypatch.setattr(hosts_namespace, "SWITCH", host)
-    made = hosts_namespace._write_switch(tmp_path)
-    assert (made and made.read_text()) == (expected and f"group: files\n{expected}")
+    path = hosts_namespace._write_switch(tmp_path)
+    assert (path and path.read_text()) == (expected and f"group: files\n{expected}")
 
 
 def test_without_an_nsswitch_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +216,10 @@ def with_tmp(folder: Path, shared: list[Path], *argv: str) -> tuple[list[str], P
 @pytest.fixture
 def in_tmp() -> Iterator[Path]:
     """A folder of this host's in /tmp."""
-    made = Path(tempfile.mkdtemp(prefix="hosts-namespace-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(prefix="hosts-namespace-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @needs_views
@@ -333,13 +333,13 @@ STAY = "import time\nprint('here', flush=True)\ntime.sleep(300)\n"
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[PrivateMounts]:
     """This host with the test's own /etc, in which files can be replaced."""
-    made = PrivateMounts()
+    mounts = PrivateMounts()
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "slurm").mkdir()
-    made.run("cp", "-L", "/etc/hosts", "/etc/nsswitch.conf", str(tmp_path / "etc"))
-    made.run("mount", "--bind", str(tmp_path / "etc"), "/etc")
-    yield made
-    made.close()
+    mounts.run("cp", "-L", "/etc/hosts", "/etc/nsswitch.conf", str(tmp_path / "etc"))
+    mounts.run("mount", "--bind", str(tmp_path / "etc"), "/etc")
+    yield mounts
+    mounts.close()
 
 
 @needs_views

@@ -36,8 +36,8 @@ def refusal(manifest: Manifest, **changes: Any) -> str | None:
     """Return the code with which a backup is refused."""
     control = Control()
     control.following = changes.get("following", 1)
-    made = design(name="test", slurm=SlurmSettings(accounting=changes.get("accounting", False)))
-    its = settings(Path("/"), made)
+    cluster_design = design(name="test", slurm=SlurmSettings(accounting=changes.get("accounting", False)))
+    its = settings(Path("/"), cluster_design)
     release = changes.get("release", "slurm-wlm 22.05.8")
     try:
         restore.check(its, manifest, control, release, replace=changes.get("replace", False))

@@ -47,9 +47,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    made = design(isolation="container", backup=Backup("/srv/backups", 24, 3))
-    found = settings(tmp_path / "root", made)
+def backup_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    cluster_design = design(isolation="container", backup=Backup("/srv/backups", 24, 3))
+    found = settings(tmp_path / "root", cluster_design)
     (tmp_path / "root" / "var" / "lib" / "slurm-stacks").mkdir(parents=True)
     stand_in(tmp_path, monkeypatch, time.time)
     return found
@@ -72,95 +72,105 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: Callable[[], 
     monkeypatch.setattr(take, "taken", taken)
 
 
-def due(its: Settings, control: Control | None = None) -> None:
-    schedule.run_due(its, Path("settings.json"), control or Control(), no_command)
+def due(backup_settings: Settings, control: Control | None = None) -> None:
+    schedule.run_due(backup_settings, Path("settings.json"), control or Control(), no_command)
 
 
 def no_command(*_argv: str, **_options: Any) -> str:
     raise AssertionError("nothing is run")
 
 
-def shown(its: Settings, at: float | None = None) -> dict[str, Any]:
-    found = record.status(its, lambda: time.time() if at is None else at)
+def shown(backup_settings: Settings, at: float | None = None) -> dict[str, Any]:
+    found = record.status(backup_settings, lambda: time.time() if at is None else at)
     assert found is not None
     jsonschema.Draft202012Validator(SCHEMA).validate(found)
     return found
 
 
-def test_a_backup_is_made_when_it_is_due_and_not_before(its: Settings, folder: Path) -> None:
-    assert shown(its)["last"] is None
-    due(its)
+def test_a_backup_is_made_when_it_is_due_and_not_before(backup_settings: Settings, folder: Path) -> None:
+    assert shown(backup_settings)["last"] is None
+    due(backup_settings)
     (file,) = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert archive.read(file).name == file.name
-    last = shown(its)["last"]
+    last = shown(backup_settings)["last"]
     assert (last["name"], last["place"], last["bytes"]) == (file.name, "/srv/backups", 6)
-    due(its)
+    due(backup_settings)
     assert list(folder.iterdir()) == [file]
     # A day later, by the record.
-    noted = record.read(its)
+    noted = record.read(backup_settings)
     noted["scheduled"]["at"] -= 24 * HOUR
     file.rename(file.with_name("t-20200101T000000Z.backup.tar"))
-    (Path(str(its.site.root)) / "var/lib/slurm-stacks" / record.RECORD).write_text(json.dumps(noted))
-    due(its)
+    (Path(str(backup_settings.site.root)) / "var/lib/slurm-stacks" / record.RECORD).write_text(
+        json.dumps(noted)
+    )
+    due(backup_settings)
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_cluster_without_a_job_saves_nothing(its: Settings, folder: Path) -> None:
+def test_a_cluster_without_a_job_saves_nothing(backup_settings: Settings, folder: Path) -> None:
     control = Control()
     control.following = 1
-    due(its, control)
+    due(backup_settings, control)
     assert list(folder.iterdir()) == []
-    assert shown(its)["failure"] is None
+    assert shown(backup_settings)["failure"] is None
 
 
-def test_old_backups_of_this_cluster_go_and_nothing_else(its: Settings, folder: Path) -> None:
+def test_old_backups_of_this_cluster_go_and_nothing_else(backup_settings: Settings, folder: Path) -> None:
     old = [f"t-2020010{day}T000000Z.backup.tar" for day in range(1, 6)]
     others = ["t-notes.txt", "other-20200101T000000Z.backup.tar", "t-2-20200101T000000Z.backup.tar"]
     for name in (*old, *others):
         (folder / name).write_text("x")
-    made = schedule.back_up(its, Path("settings.json"), Control(), no_command)
+    made = schedule.back_up(backup_settings, Path("settings.json"), Control(), no_command)
     assert sorted(made["removed"]) == old[:3]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*old[3:], *others, made["name"]])
-    assert schedule.listed(its) == {"bucket": "/srv/backups", "names": [made["name"], *reversed(old[3:])]}
+    assert schedule.listed(backup_settings) == {
+        "bucket": "/srv/backups",
+        "names": [made["name"], *reversed(old[3:])],
+    }
 
 
 def test_a_failure_is_noted_and_the_next_success_clears_it(
-    its: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    backup_settings: Settings,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    due(its)
+    due(backup_settings)
     with monkeypatch.context() as patch:
         patch.setattr(local.Folder, "put", refuse)
         with pytest.raises(BackupError) as error:
-            schedule.back_up(its, Path("settings.json"), Control(), no_command)
+            schedule.back_up(backup_settings, Path("settings.json"), Control(), no_command)
     assert error.value.code == "backup.bucket"
-    found = shown(its)
+    found = shown(backup_settings)
     assert "No space left" in found["failure"]["message"]
     assert found["last"] is not None
     (warning,) = condition.backups({"backup": found}, "lab")
     assert "No space left" in warning.found
     console._show_backup(found)
     assert "failed: " in capsys.readouterr().out
-    schedule.back_up(its, Path("settings.json"), Control(), no_command)
-    assert shown(its)["failure"] is None
-    assert list(condition.backups({"backup": shown(its)}, "lab")) == []
+    schedule.back_up(backup_settings, Path("settings.json"), Control(), no_command)
+    assert shown(backup_settings)["failure"] is None
+    assert list(condition.backups({"backup": shown(backup_settings)}, "lab")) == []
 
 
 def refuse(*_given: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_backups_that_do_not_come_are_late(its: Settings, folder: Path) -> None:
-    due(its)
-    assert shown(its)["late"] is False
-    found = shown(its, time.time() + 49 * HOUR)
+def test_backups_that_do_not_come_are_late(backup_settings: Settings, folder: Path) -> None:
+    due(backup_settings)
+    assert shown(backup_settings)["late"] is False
+    found = shown(backup_settings, time.time() + 49 * HOUR)
     assert found["late"] is True
     (warning,) = condition.backups({"backup": found}, "lab")
     assert "48 hours" in warning.found
 
 
-def test_without_a_schedule_there_is_nothing_to_say(its: Settings, folder: Path) -> None:
-    without = dataclasses.replace(its, design=dataclasses.replace(its.design, backup=None))
+def test_without_a_schedule_there_is_nothing_to_say(backup_settings: Settings, folder: Path) -> None:
+    without = dataclasses.replace(
+        backup_settings, design=dataclasses.replace(backup_settings.design, backup=None)
+    )
     assert record.status(without) is None
     due(without)
     assert list(folder.iterdir()) == []
@@ -174,15 +184,17 @@ def test_without_a_schedule_there_is_nothing_to_say(its: Settings, folder: Path)
     assert list(condition.backups({"backup": shown(without)}, "lab")) == []
 
 
-def test_the_newest_or_a_named_backup_is_fetched(its: Settings, folder: Path, tmp_path: Path) -> None:
+def test_the_newest_or_a_named_backup_is_fetched(
+    backup_settings: Settings, folder: Path, tmp_path: Path
+) -> None:
     for day in (1, 2):
         (folder / f"t-2020010{day}T000000Z.backup.tar").write_text(str(day))
-    schedule.fetch(its, "", tmp_path / "newest")
-    schedule.fetch(its, "t-20200101T000000Z.backup.tar", tmp_path / "named")
+    schedule.fetch(backup_settings, "", tmp_path / "newest")
+    schedule.fetch(backup_settings, "t-20200101T000000Z.backup.tar", tmp_path / "named")
     assert ((tmp_path / "newest").read_text(), (tmp_path / "named").read_text()) == ("2", "1")
     for name in ("../etc/passwd", "t-20200103T000000Z.backup.tar"):
         with pytest.raises(BackupError) as error:
-            schedule.fetch(its, name, tmp_path / "none")
+            schedule.fetch(backup_settings, name, tmp_path / "none")
         assert error.value.code == "restore.not-there"
 
 

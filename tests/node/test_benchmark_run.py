@@ -102,9 +102,9 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
 
 
 def _submit(folder: str, answers: Any) -> None:
-    made = Sbatch(Path(folder))
-    subprocesses.run = made  # type: ignore[assignment]
-    answers.put(make(Path(folder), Submitted(made)).submit("script"))
+    sbatch = Sbatch(Path(folder))
+    subprocesses.run = sbatch  # type: ignore[assignment]
+    answers.put(make(Path(folder), Submitted(sbatch)).submit("script"))
 
 
 def test_two_at_once_submit_one_job(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ B, C = dataclasses.replace(A, name="b", max=70), dataclasses.replace(A, name="c"
 
 
 def test_a_new_cluster_has_its_partitions_one_after_the_other() -> None:
-    made = lay_out_blocks([A, B, C], {})
-    assert made == {"a": ((0, BLOCK),), "b": ((BLOCK, 2 * BLOCK),), "c": ((3 * BLOCK, BLOCK),)}
-    assert addressing.ports_of_blocks(made) == 4 * BLOCK
-    assert list(addressing.block_numbers(B, made).items())[:2] == [("b-0", BLOCK), ("b-1", BLOCK + 1)]
+    blocks = lay_out_blocks([A, B, C], {})
+    assert blocks == {"a": ((0, BLOCK),), "b": ((BLOCK, 2 * BLOCK),), "c": ((3 * BLOCK, BLOCK),)}
+    assert addressing.ports_of_blocks(blocks) == 4 * BLOCK
+    assert list(addressing.block_numbers(B, blocks).items())[:2] == [("b-0", BLOCK), ("b-1", BLOCK + 1)]
 
 
 def test_who_stays_keeps_its_ports_when_another_goes_and_a_new_one_takes_the_room() -> None:

@@ -99,10 +99,10 @@ def machine(
         secret: str | None = "munge.key",
         containers: Containers | None = None,
     ) -> Context:
-        made = design(isolation="container", mounts=mounts, hosts=fleet, containers=containers)
+        cluster_design = design(isolation="container", mounts=mounts, hosts=fleet, containers=containers)
         its = settings(
             root,
-            made,
+            cluster_design,
             user="slurm",
             shared=str(root / "home"),
             apps=str(root / "apps"),
@@ -185,7 +185,7 @@ def test_the_controller_makes_the_key_and_others_take_it(
     controller = machine("controller", "controller")
     assert machine_steps.secrets(controller) == "made the munge key"
     servers = controller.services.started  # type: ignore[attr-defined]
-    assert [(one.name, one.user) for one in servers] == [
+    assert [(server.name, server.user) for server in servers] == [
         (key_server.NAME, None),
         (report_server.NAME, None),
     ], "root begins both, for their ports"

@@ -44,9 +44,9 @@ def machine(tmp_path: Path) -> Callable[..., Context]:
     """Makes a machine of a role before its boot. Its report is in `report.json`."""
 
     def make(
-        role: str = "compute", made: ClusterDesign | None = None, host: str = "debug-0", **site: Any
+        role: str = "compute", design: ClusterDesign | None = None, host: str = "debug-0", **site: Any
     ) -> Context:
-        its = settings(tmp_path, made, **site)
+        its = settings(tmp_path, design, **site)
         report = BootReport(host, role, [file_sink(tmp_path / "report.json")])
         file = tmp_path / "settings.json"
         return Context(its, file, role, host, Folders(its), FakeServices(), report)
@@ -197,17 +197,18 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
     lustre = (Mount("/fsx", "fsx_lustre"),)
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
-    made = design(gpu, isolation="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
+    cluster_design = design(gpu, isolation="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
-    assert time_limits.boot(made, gpu) == time_limits.START + time_limits.RESTART + steps + 65
+    assert time_limits.boot(cluster_design, gpu) == time_limits.START + time_limits.RESTART + steps + 65
     plain = dataclasses.replace(gpu, accelerator=None, efa=0)
     assert (
-        time_limits.boot(made, gpu) - time_limits.boot(made, plain) == mine["accelerators"] + mine["health"]
+        time_limits.boot(cluster_design, gpu) - time_limits.boot(cluster_design, plain)
+        == mine["accelerators"] + mine["health"]
     )
-    baked = dataclasses.replace(made, image=Image(bake=True))
-    assert time_limits.boot(baked, gpu) < time_limits.boot(made, plain) - 1000
+    baked = dataclasses.replace(cluster_design, image=Image(bake=True))
+    assert time_limits.boot(baked, gpu) < time_limits.boot(cluster_design, plain) - 1000
     own = dataclasses.replace(gpu, image="ami-1")
-    assert time_limits.boot(baked, own) == time_limits.boot(made, own), "what is in it is not known"
+    assert time_limits.boot(baked, own) == time_limits.boot(cluster_design, own), "what is in it is not known"
 
 
 def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(

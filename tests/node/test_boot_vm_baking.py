@@ -289,9 +289,9 @@ def test_the_whole_way_from_the_loader_to_its_own_end(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "systemctl poweroff"
 
 
-def publish(bucket: Path, its: Settings) -> None:
+def publish(bucket: Path, settings: Settings) -> None:
     """The code comes from `image.json`, because the cluster of `current.json` does not exist yet."""
-    archive, text = bundle.node_archive(its.design), bundle.settings_object(its)
+    archive, text = bundle.node_archive(settings.design), bundle.settings_object(settings)
     named = bundle.current(archive, text)
     for part, content in (("code", archive), ("settings", text)):
         file = bucket / named[part]["key"]

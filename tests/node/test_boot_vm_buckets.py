@@ -64,7 +64,7 @@ def test_a_bucket_of_cloud_storage_is_mounted_by_a_service_of_its_own(tmp_path: 
     mounts.KINDS["gcs"](context, GCS)
     mounts.KINDS["gcs"](context, OPEN_GCS)
     client = "-- /usr/bin/gcsfuse -o allow_other --implicit-dirs"
-    assert [one.partition("bucket-")[2] for one in run.calls] == [
+    assert [call.partition("bucket-")[2] for call in run.calls] == [
         f"data {client} -o ro --only-dir train lab-data {root}/data",
         f"out {client} --dir-mode 0777 --file-mode 0666 lab-out {root}/out",
     ]
@@ -90,7 +90,7 @@ def test_mountpoint_is_installed_once_by_its_hash(tmp_path: Path, served: list[s
     assert served[0].endswith(f"mount-s3-{buckets.VERSION}-{buckets.ARCHITECTURES['x86_64']}.tar.gz") or (
         served[0].endswith("arm64.tar.gz")
     )
-    (unpack,) = (one for one in run.calls if one.startswith("tar "))
+    (unpack,) = (call for call in run.calls if call.startswith("tar "))
     assert unpack.endswith(f"--directory={tmp_path}/root/opt/aws/mountpoint-s3")
     client = tmp_path / "root" / buckets.FOLDER / "bin" / "mount-s3"
     client.parent.mkdir()
@@ -106,7 +106,7 @@ def test_another_archive_is_not_installed(
     context, run = machine(tmp_path, mounts=(S3,))
     with pytest.raises(ServiceError, match="it is not installed"):
         buckets.install(context)
-    assert not any(one.startswith("tar ") for one in run.calls)
+    assert not any(call.startswith("tar ") for call in run.calls)
 
 
 def test_a_failure_says_what_the_client_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

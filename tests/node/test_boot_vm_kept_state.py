@@ -194,14 +194,14 @@ def test_each_daemon_that_writes_to_it_asks_before_each_start(tmp_path: Path) ->
 
 def test_the_program_that_they_ask_runs_without_an_environment(tmp_path: Path) -> None:
     context, _ = head(tmp_path)
-    made: Settings = context.settings
+    settings: Settings = context.settings
     code = context.path(context.folders.code)
     (code / "node").symlink_to(Path(programs.__file__).parents[2] / "node")
     for folder in (context.folders.run, context.folders.elastic):
         context.path(folder).mkdir(parents=True)
-    programs.write(made, context.settings_file)
-    program = str(programs.holds_state(made))
-    status = state_guard.status_file(Folders(made).run)
+    programs.write(settings, context.settings_file)
+    program = str(programs.holds_state(settings))
+    status = state_guard.status_file(Folders(settings).run)
     assert subprocesses.run([program], {}, 60).status == 1
     now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     state_guard.Guard(lambda: None, list, lambda _: None, status, now).look(60)

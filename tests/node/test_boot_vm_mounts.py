@@ -292,10 +292,10 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
     run.answer("setpriv", as_the_user)
     for _ in range(2):
         users.prepare(context)
-    own = (folder / "id_slurm_stacks.pub").read_text()
-    assert (folder / "authorized_keys").read_text() == f"ssh-ed25519 FROM-EC2\n{own}"
-    assert own.startswith("ssh-ed25519 ")
-    assert own.endswith(f" ubuntu@{context.settings.design.name}\n")
+    text = (folder / "id_slurm_stacks.pub").read_text()
+    assert (folder / "authorized_keys").read_text() == f"ssh-ed25519 FROM-EC2\n{text}"
+    assert text.startswith("ssh-ed25519 ")
+    assert text.endswith(f" ubuntu@{context.settings.design.name}\n")
     assert stat.S_IMODE((folder / "id_slurm_stacks").stat().st_mode) == 0o600
     assert not [path for path in (tmp_path / "root").rglob("id_*") if "ubuntu" not in path.parts]
 
@@ -321,15 +321,15 @@ def test_a_users_links_take_nothing_of_roots(
         for path in (folder.parent, folder):
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
         users.prepare(context)
-        assert "nobody gets no key for `ssh NODE`: " in (said := capsys.readouterr().err)
-        assert "Permission denied" in said
+        assert "nobody gets no key for `ssh NODE`: " in (output := capsys.readouterr().err)
+        assert "Permission denied" in output
         assert (secret.read_text(), secret.stat().st_uid) == ("root's\n", 0)
         for path in folder.glob("*keys*"):
             path.unlink()
         (folder / "id_slurm_stacks.pub").unlink()
         users.prepare(context)
-        own = (folder / "id_slurm_stacks.pub").read_text()
-        assert (folder / "authorized_keys").read_text() == own
+        text = (folder / "id_slurm_stacks.pub").read_text()
+        assert (folder / "authorized_keys").read_text() == text
         assert (folder / "id_slurm_stacks").stat().st_uid == nobody.pw_uid
         assert not (folder / "id_slurm_stacks").is_symlink()
 

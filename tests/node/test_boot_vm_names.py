@@ -133,8 +133,8 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
 
 
 def test_a_machine_without_resolv_conf_gets_one_and_no_server_is_left_out_for_nothing() -> None:
-    made = machine_names.resolv_conf("", "10.0.0.5", DOMAIN)
-    assert made.splitlines()[1:] == [f"search {DOMAIN}", "options timeout:2", "nameserver 10.0.0.5"]
+    text = machine_names.resolv_conf("", "10.0.0.5", DOMAIN)
+    assert text.splitlines()[1:] == [f"search {DOMAIN}", "options timeout:2", "nameserver 10.0.0.5"]
     three = "".join(f"nameserver 10.0.0.{number}\n" for number in (1, 2, 3))
     servers = [
         line for line in machine_names.resolv_conf(three, "10.0.0.5", DOMAIN).splitlines() if "names" in line

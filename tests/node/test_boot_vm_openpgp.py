@@ -37,8 +37,8 @@ def armored(path: Path) -> bytes:
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
 def test_the_fingerprints_are_those_that_gpg_tells(path: Path, tmp_path: Path) -> None:
     command = ["gpg", "--homedir", str(tmp_path), "--batch", "--show-keys", "--with-colons", str(path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    kinds = [line.split(":") for line in said if line.startswith(("pub:", "sub:", "fpr:"))]
+    result = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    kinds = [line.split(":") for line in result if line.startswith(("pub:", "sub:", "fpr:"))]
     wanted = [fpr[9] for line, fpr in itertools.pairwise(kinds) if line[0] == "pub"]
     assert wanted
     assert openpgp.fingerprints(armored(path)) == wanted

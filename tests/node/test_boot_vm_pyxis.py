@@ -67,9 +67,9 @@ class FileServer:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     monkeypatch.setattr(http_client, "FIRST_PAUSE_SECONDS", 0.01)
-    made = FileServer()
-    yield made
-    made.close()
+    file_server = FileServer()
+    yield file_server
+    file_server.close()
 
 
 @pytest.mark.parametrize(("name", "calls"), [("whole", 1), ("moved", 2), ("late", 3)])
@@ -120,17 +120,17 @@ def test_packages_are_installed_once_from_the_archive_and_from_an_address(
     tmp_path: Path, server: FileServer
 ) -> None:
     other = b"another"
-    own = Package("site/pyxis.deb", hashlib.sha256(other).hexdigest())
-    wanted = Containers("pyxis", (Package(f"{server.url}/whole.deb", SHA256), own))
+    package = Package("site/pyxis.deb", hashlib.sha256(other).hexdigest())
+    wanted = Containers("pyxis", (Package(f"{server.url}/whole.deb", SHA256), package))
     context, run = machine(tmp_path, containers=wanted)
-    archived = tmp_path / "root/opt/slurm-stacks/current" / own.archived()
+    archived = tmp_path / "root/opt/slurm-stacks/current" / package.archived()
     archived.parent.mkdir()
     archived.write_bytes(other)
     dpkg(run)
     assert packages.install(context).endswith("zstd, nftables, enroot, enroot")
     install = next(one for one in reversed(run.having("install")) if "--simulate" not in one)
     files = install.split()[-2:]
-    assert [Path(one).stem for one in files] == [SHA256[:16], own.sha256[:16]]
+    assert [Path(one).stem for one in files] == [SHA256[:16], package.sha256[:16]]
     assert not any(Path(one).exists() for one in files), "nothing is left of them"
 
     run.calls.clear()

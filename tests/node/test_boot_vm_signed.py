@@ -102,9 +102,9 @@ def test_nothing_else_is(
             "is not signed by",
         ),
     }
-    for name, (one, kind, words) in cases.items():
+    for name, (case, kind, words) in cases.items():
         with pytest.raises(kind, match=words) as error:
-            fetched(tmp_path / name, monkeypatch, one, good.fingerprint)
+            fetched(tmp_path / name, monkeypatch, case, good.fingerprint)
         assert "not installed" in str(error.value), name
         assert not (tmp_path / name / "drafts" / "agent.deb").exists(), name
 

@@ -27,14 +27,14 @@ def test_a_unit_is_written_and_started_each_time(tmp_path: Path) -> None:
     run = Recorder()
     run.answer("systemctl show", "4711\n")
     units = SystemdServices(run, tmp_path / "system")
-    made = Service("slurmd", ("/usr/sbin/slurmd", "-D"), tmp_path / "log" / "slurmd.out")
+    service = Service("slurmd", ("/usr/sbin/slurmd", "-D"), tmp_path / "log" / "slurmd.out")
     unit = "slurm-stacks-slurmd.service"
     begun = [f"systemctl restart {unit}", f"systemctl show --property=MainPID --value {unit}"]
     for _ in range(2):
-        assert units.start(made) == 4711
+        assert units.start(service) == 4711
     assert run.calls == 2 * begun, "one that systemd does not know, or knows as it is"
     run.calls.clear()
-    assert units.start(dataclasses.replace(made, argv=("/usr/sbin/slurmd", "-D", "-b"))) == 4711
+    assert units.start(dataclasses.replace(service, argv=("/usr/sbin/slurmd", "-D", "-b"))) == 4711
     assert run.calls == ["systemctl daemon-reload", *begun], "systemd has read another one"
     assert [path.name for path in (tmp_path / "system").iterdir()] == [unit]
     assert (tmp_path / "log").is_dir()

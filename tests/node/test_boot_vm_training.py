@@ -112,10 +112,10 @@ def test_two_boots_at_once_make_one(tmp_path: Path) -> None:
     makes(run, context)
     said: list[str] = []
     boots = [threading.Thread(target=lambda: said.append(training.prepare(context))) for _ in range(3)]
-    for one in boots:
-        one.start()
-    for one in boots:
-        one.join(60)
+    for boot in boots:
+        boot.start()
+    for boot in boots:
+        boot.join(60)
     assert sorted(text.split()[0] for text in said)[-1] == "made"
     assert sum("sync" in call for call in run.calls) == 1
 

@@ -56,12 +56,12 @@ def names(content: bytes) -> list[str]:
 def test_a_package_of_the_project_travels_by_its_hash_and_another_content_is_refused(project: Path) -> None:
     content = b"a package"
     (project / "pyxis.deb").write_bytes(content)
-    own = Package("pyxis.deb", hashlib.sha256(content).hexdigest())
+    package = Package("pyxis.deb", hashlib.sha256(content).hexdigest())
     away = Package("https://h/enroot.deb", "0" * 64)
-    packed = bundle.node_archive(design(containers=Containers("pyxis", (own, away))), project)
-    assert [name for name in names(packed) if name.startswith("packages/")] == [own.archived()]
-    wrong = dataclasses.replace(own, sha256="1" * 64)
-    with sentences.raises("bundle.hash", own.sha256, "packages[0].source", "pyxis.deb"):
+    packed = bundle.node_archive(design(containers=Containers("pyxis", (package, away))), project)
+    assert [name for name in names(packed) if name.startswith("packages/")] == [package.archived()]
+    wrong = dataclasses.replace(package, sha256="1" * 64)
+    with sentences.raises("bundle.hash", package.sha256, "packages[0].source", "pyxis.deb"):
         bundle.node_archive(design(containers=Containers("pyxis", (wrong,))), project)
 
 
@@ -188,8 +188,8 @@ def bucket(tmp_path: Path, project: Path) -> Bucket:
 
 def read(code: Path) -> tuple[str, str]:
     """Returns a file's content in the current code, and the cluster's name in the current settings."""
-    its = json.loads((code / "settings.json").read_text())
-    return (code / "current" / "node/a.py").read_text(), its["design"]["name"]
+    answer = json.loads((code / "settings.json").read_text())
+    return (code / "current" / "node/a.py").read_text(), answer["design"]["name"]
 
 
 def test_install_unpacks_once_and_follows_what_is_published(bucket: Bucket, tmp_path: Path) -> None:

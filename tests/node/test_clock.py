@@ -139,10 +139,10 @@ def munged(folder: Path, name: str, ahead: float) -> Iterator[str]:
 def verdict(sender: str, receiver: str) -> str:
     """What munge says of a message from one machine to another."""
     message = subprocess.run(["munge", f"--socket={sender}", "-n"], capture_output=True, check=True).stdout
-    said = subprocess.run(
+    result = subprocess.run(
         ["unmunge", f"--socket={receiver}", "--keys=STATUS"], input=message, capture_output=True, check=False
     )
-    return said.stdout.decode().split(maxsplit=1)[1].strip()
+    return result.stdout.decode().split(maxsplit=1)[1].strip()
 
 
 BOOT = """

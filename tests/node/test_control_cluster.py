@@ -207,8 +207,8 @@ def test_no_text_of_a_users_is_a_job_a_field_or_a_path(
         )  # fmt: skip
         return done.stdout
 
-    there = ClusterControl(run, str(cluster.conf))
-    listed = [job for job in there.jobs() if int(job.id.partition("_")[0]) >= victim]
+    cluster_control = ClusterControl(run, str(cluster.conf))
+    listed = [job for job in cluster_control.jobs() if int(job.id.partition("_")[0]) >= victim]
     assert [int(job.id.partition("_")[0]) for job in listed] == mine
     assert [job.name for job in listed[:2]] == [
         "victim",
@@ -221,13 +221,13 @@ def test_no_text_of_a_users_is_a_job_a_field_or_a_path(
     (cluster.root / "mine").symlink_to("/etc/passwd")
     for number in (victim, forged[1]):
         show.run(Cluster(cluster.settings), str(number), lines=9, follow=False)
-    said = capsys.readouterr().out
-    assert "output: /etc/passwd" not in said
-    assert "\x1b" not in said
+    output = capsys.readouterr().out
+    assert "output: /etc/passwd" not in output
+    assert "\x1b" not in output
     if os.getuid():
-        assert "root:x:0" not in said
+        assert "root:x:0" not in output
 
-    there.ask(f"{cancel_line(listed[1:])}; {wait_line(9, listed)}", 60)
+    cluster_control.ask(f"{cancel_line(listed[1:])}; {wait_line(9, listed)}", 60)
     left = {number: job.state for number, job in control.jobs().items() if number in mine}
     assert left.pop(victim) == "PENDING"
     assert set(left.values()) <= {"CANCELLED"}

@@ -49,7 +49,7 @@ class Daemon:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Daemon:
+def daemon(tmp_path: Path) -> Daemon:
     return Daemon(tmp_path)
 
 
@@ -57,63 +57,63 @@ def failure(nodes: str | tuple[str, ...], kind: ErrorClass = ErrorClass.QUOTA) -
     return Failure((nodes,) if isinstance(nodes, str) else nodes, kind, "Code", "the cloud's words")
 
 
-def test_a_resume_launches_each_jobs_nodes_whole_and_single_ones_together(made: Daemon) -> None:
-    made.resume("debug-[0-4]", (7, "debug-[0-1]"), (8, "debug-2"), (9, "debug-3"))
-    launched = {group.nodes: (group.all_or_nothing, group.job) for group in made.driver.launches}
+def test_a_resume_launches_each_jobs_nodes_whole_and_single_ones_together(daemon: Daemon) -> None:
+    daemon.resume("debug-[0-4]", (7, "debug-[0-1]"), (8, "debug-2"), (9, "debug-3"))
+    launched = {group.nodes: (group.all_or_nothing, group.job) for group in daemon.driver.launches}
     assert launched == {
         ("debug-0", "debug-1"): (True, 7),
         ("debug-2", "debug-3", "debug-4"): (False, None),
     }
-    assert made.control.calls == []
+    assert daemon.control.calls == []
 
 
-def test_a_resume_without_its_file_still_launches_what_slurm_named(made: Daemon) -> None:
-    made.elastic.process({"id": "r", "program": "resume", "nodes": "debug-[0-1]", "resume_file": None})
-    until(lambda: made.driver.launches, 60, "the launch", 0.005)
-    assert made.driver.launches[0].nodes == ("debug-0", "debug-1")
+def test_a_resume_without_its_file_still_launches_what_slurm_named(daemon: Daemon) -> None:
+    daemon.elastic.process({"id": "r", "program": "resume", "nodes": "debug-[0-1]", "resume_file": None})
+    until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
+    assert daemon.driver.launches[0].nodes == ("debug-0", "debug-1")
 
 
-def test_a_failed_launch_gives_the_nodes_back_and_says_why_on_node_and_job(made: Daemon) -> None:
+def test_a_failed_launch_gives_the_nodes_back_and_says_why_on_node_and_job(daemon: Daemon) -> None:
     nodes = ("debug-0", "debug-1")
-    made.driver.answers = [(failure(nodes),)]
-    made.resume("debug-[0-1]", (7, "debug-[0-1]"))
+    daemon.driver.answers = [(failure(nodes),)]
+    daemon.resume("debug-[0-1]", (7, "debug-[0-1]"))
     sentence = "quota: the cloud's words (Code); ask for a higher quota, or lower the partition's max"
-    assert made.told("comment") == [(7, sentence)]
-    assert made.told("down") == [(nodes, f"slurm-stacks {sentence}")]
+    assert daemon.told("comment") == [(7, sentence)]
+    assert daemon.told("down") == [(nodes, f"slurm-stacks {sentence}")]
 
 
-def test_only_the_jobs_of_lost_nodes_are_told(made: Daemon) -> None:
-    made.driver.answers = [(failure("debug-1"),)]
-    made.resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1"))
-    assert [call[0] for call in made.told("comment")] == [8]
-    assert [call[0] for call in made.told("down")] == [("debug-1",)]
+def test_only_the_jobs_of_lost_nodes_are_told(daemon: Daemon) -> None:
+    daemon.driver.answers = [(failure("debug-1"),)]
+    daemon.resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1"))
+    assert [call[0] for call in daemon.told("comment")] == [8]
+    assert [call[0] for call in daemon.told("down")] == [("debug-1",)]
 
 
-def test_a_job_that_was_cancelled_meanwhile_does_not_keep_its_nodes(made: Daemon) -> None:
-    made.control.refuse_job_updates = True
-    made.driver.answers = [(failure("debug-0"),)]
-    made.resume("debug-0", (7, "debug-0"))
-    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+def test_a_job_that_was_cancelled_meanwhile_does_not_keep_its_nodes(daemon: Daemon) -> None:
+    daemon.control.refuse_job_updates = True
+    daemon.driver.answers = [(failure("debug-0"),)]
+    daemon.resume("debug-0", (7, "debug-0"))
+    assert [call[0] for call in daemon.told("down")] == [("debug-0",)]
 
 
 def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     # Quota: 30 s, 60, 120, 240, then 300 at most.
     for streak, pause in enumerate((30, 60, 120, 240, 300, 300)):
-        made.driver.answers = [(failure("debug-0"),)]
-        before = len(made.driver.launches)
-        made.elastic.launcher.launch(_group(f"a{streak}"), {})
-        assert len(made.driver.launches) == before + 1
+        daemon.driver.answers = [(failure("debug-0"),)]
+        before = len(daemon.driver.launches)
+        daemon.elastic.launcher.launch(_group(f"a{streak}"), {})
+        assert len(daemon.driver.launches) == before + 1
         now += pause - 0.1
-        made.elastic.capacity_limiter.once()
-        made.elastic.launcher.launch(_group(f"b{streak}"), {"debug-0": 5})
-        assert len(made.driver.launches) == before + 1, "asked during the pause"
-        assert made.told("comment")[-1][0] == 5, "who asks during the pause hears why"
+        daemon.elastic.capacity_limiter.once()
+        daemon.elastic.launcher.launch(_group(f"b{streak}"), {"debug-0": 5})
+        assert len(daemon.driver.launches) == before + 1, "asked during the pause"
+        assert daemon.told("comment")[-1][0] == 5, "who asks during the pause hears why"
         now += 0.1
-        made.elastic.capacity_limiter.once()
+        daemon.elastic.capacity_limiter.once()
 
 
 def _group(token: str) -> LaunchGroup:
@@ -122,69 +122,69 @@ def _group(token: str) -> LaunchGroup:
 
 def test_pools_are_paused_one_by_one(tmp_path: Path) -> None:
     other = Partition("other", "local.small", 1, 100, 0, 2)
-    made = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 0, 2), other))
-    made.driver.answers = [(failure("debug-0"),)]
-    made.resume("debug-0")
-    made.resume("other-0", identity="r2")
-    assert [group.partition for group in made.driver.launches] == ["debug", "other"]
-    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+    daemon = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 0, 2), other))
+    daemon.driver.answers = [(failure("debug-0"),)]
+    daemon.resume("debug-0")
+    daemon.resume("other-0", identity="r2")
+    assert [group.partition for group in daemon.driver.launches] == ["debug", "other"]
+    assert [call[0] for call in daemon.told("down")] == [("debug-0",)]
 
 
 def test_a_throttled_call_is_repeated_with_the_same_token(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RETRY_PAUSES", (0.001, 0.001, 0.001))
     busy = (failure("debug-0", ErrorClass.THROTTLED),)
-    made.driver.answers = [busy, busy]
-    made.resume("debug-0", (7, "debug-0"))
-    assert len(made.driver.launches) == 3
-    assert len({group.token for group in made.driver.launches}) == 1
-    assert made.control.calls == []
+    daemon.driver.answers = [busy, busy]
+    daemon.resume("debug-0", (7, "debug-0"))
+    assert len(daemon.driver.launches) == 3
+    assert len({group.token for group in daemon.driver.launches}) == 1
+    assert daemon.control.calls == []
 
-    made.driver.answers = [busy] * 10
-    made.resume("debug-0", (7, "debug-0"), identity="r2")
-    assert len(made.driver.launches) == 3 + 4, "the first call and one after each pause"
-    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+    daemon.driver.answers = [busy] * 10
+    daemon.resume("debug-0", (7, "debug-0"), identity="r2")
+    assert len(daemon.driver.launches) == 3 + 4, "the first call and one after each pause"
+    assert [call[0] for call in daemon.told("down")] == [("debug-0",)]
 
 
-def test_other_failures_are_not_repeated_at_once(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_not_repeated_at_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "RETRY_PAUSES", (0.001,))
-    made.driver.answers = [(failure("debug-0", ErrorClass.CAPACITY),)]
-    made.resume("debug-0")
-    assert len(made.driver.launches) == 1
+    daemon.driver.answers = [(failure("debug-0", ErrorClass.CAPACITY),)]
+    daemon.resume("debug-0")
+    assert len(daemon.driver.launches) == 1
 
 
-def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(made: Daemon) -> None:
-    made.driver.answers = [ValueError("surprise")]
-    made.resume("debug-0")
-    assert made.elastic.launcher._busy == {}
-    made.resume("debug-1", identity="r2")
-    assert [m.node for m in made.driver.machines] == ["debug-1"]
+def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(daemon: Daemon) -> None:
+    daemon.driver.answers = [ValueError("surprise")]
+    daemon.resume("debug-0")
+    assert daemon.elastic.launcher._busy == {}
+    daemon.resume("debug-1", identity="r2")
+    assert [m.node for m in daemon.driver.machines] == ["debug-1"]
 
 
-def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(made: Daemon) -> None:
+def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(daemon: Daemon) -> None:
     """Otherwise a pass between Slurm's decision and its request sees an ended machine, and launches again."""
-    made.resume("debug-[0-1]")
-    assert set(made.elastic._ledger.newest()) == {"debug-0", "debug-1"}
-    made.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
-    assert set(made.elastic._ledger.newest()) == {"debug-1"}
+    daemon.resume("debug-[0-1]")
+    assert set(daemon.elastic._ledger.newest()) == {"debug-0", "debug-1"}
+    daemon.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
+    assert set(daemon.elastic._ledger.newest()) == {"debug-1"}
 
 
 def test_nor_is_one_whose_node_goes_while_it_is_launched(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = made.driver.launch
+    launch = daemon.driver.launch
 
     def late(group: LaunchGroup) -> LaunchResult:
-        made.elastic.launcher.given_back(["debug-0"])
+        daemon.elastic.launcher.given_back(["debug-0"])
         return launch(group)
 
-    monkeypatch.setattr(made.driver, "launch", late)
-    made.resume("debug-[0-1]")
-    assert set(made.elastic._ledger.newest()) == {"debug-1"}
-    monkeypatch.setattr(made.driver, "launch", launch)
-    made.resume("debug-0", identity="r2")
-    assert set(made.elastic._ledger.newest()) == {"debug-0", "debug-1"}, "of its next life"
+    monkeypatch.setattr(daemon.driver, "launch", late)
+    daemon.resume("debug-[0-1]")
+    assert set(daemon.elastic._ledger.newest()) == {"debug-1"}
+    monkeypatch.setattr(daemon.driver, "launch", launch)
+    daemon.resume("debug-0", identity="r2")
+    assert set(daemon.elastic._ledger.newest()) == {"debug-0", "debug-1"}, "of its next life"
 
 
 def passes(daemon: Daemon) -> list[Any]:
@@ -195,23 +195,23 @@ def passes(daemon: Daemon) -> list[Any]:
     return daemon.told("down")
 
 
-def test_a_daemon_that_was_killed_knows_which_machine_it_had_launched(made: Daemon, tmp_path: Path) -> None:
+def test_a_daemon_that_was_killed_knows_which_machine_it_had_launched(daemon: Daemon, tmp_path: Path) -> None:
     """The machine ends before the next daemon has seen it alive."""
-    made.resume("debug-0")
-    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
+    daemon.resume("debug-0")
+    ended = replace(daemon.driver.machines[0], state=MachineState.TERMINATED)
     restarted = Daemon(tmp_path)
     restarted.driver.machines = [ended]
     assert passes(restarted) == [(("debug-0",), "slurm-stacks preempted: the machine is gone")]
 
 
 def test_it_takes_no_earlier_machine_for_the_one_that_it_was_launching(
-    made: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new machine is up, and no list shows it yet."""
-    made.resume("debug-0")
-    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
-    monkeypatch.setattr(made.elastic._budget_enforcer._budget, "launched", killed)
-    made.resume("debug-0", identity="r2")
+    daemon.resume("debug-0")
+    ended = replace(daemon.driver.machines[0], state=MachineState.TERMINATED)
+    monkeypatch.setattr(daemon.elastic._budget_enforcer._budget, "launched", killed)
+    daemon.resume("debug-0", identity="r2")
     restarted = Daemon(tmp_path)
     restarted.driver.machines = [ended]
     assert passes(restarted) == []
@@ -221,10 +221,10 @@ def killed(_: object) -> None:
     raise RuntimeError
 
 
-def test_nor_one_of_a_node_that_was_off_meanwhile(made: Daemon, tmp_path: Path) -> None:
+def test_nor_one_of_a_node_that_was_off_meanwhile(daemon: Daemon, tmp_path: Path) -> None:
     """A daemon was killed before it heard that Slurm had powered the node down."""
-    made.resume("debug-0")
-    ended = replace(made.driver.machines[0], state=MachineState.TERMINATED)
+    daemon.resume("debug-0")
+    ended = replace(daemon.driver.machines[0], state=MachineState.TERMINATED)
     restarted = Daemon(tmp_path)
     restarted.driver.machines = [ended]
     restarted.control.state["debug-0"] = node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")
@@ -232,12 +232,12 @@ def test_nor_one_of_a_node_that_was_off_meanwhile(made: Daemon, tmp_path: Path) 
     assert passes(restarted) == []
 
 
-def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
+def test_suspend_ends_the_living_machines_of_the_nodes(daemon: Daemon) -> None:
     states = (MachineState.RUNNING, MachineState.PENDING, MachineState.STOPPING, MachineState.TERMINATED)
-    made.driver.machines = [Machine(f"m{i}", f"debug-{i}", state, 0.0) for i, state in enumerate(states)]
-    made.driver.machines.append(Machine("m9", "debug-9", MachineState.RUNNING, 0.0))
-    made.elastic.process({"program": "suspend", "nodes": "debug-[0-4]", "time": 1.0})
-    until(lambda: made.driver.terminated == ["m0", "m1"], 60, "both machines' end", 0.005)
+    daemon.driver.machines = [Machine(f"m{i}", f"debug-{i}", state, 0.0) for i, state in enumerate(states)]
+    daemon.driver.machines.append(Machine("m9", "debug-9", MachineState.RUNNING, 0.0))
+    daemon.elastic.process({"program": "suspend", "nodes": "debug-[0-4]", "time": 1.0})
+    until(lambda: daemon.driver.terminated == ["m0", "m1"], 60, "both machines' end", 0.005)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_why_a_job_waits_is_said_in_our_words_first() -> None:
 
 
 def repeat(
-    made: Daemon,
+    daemon: Daemon,
     done: Callable[[], Any],
     monkeypatch: pytest.MonkeyPatch,
     busy: Callable[[], dict[str, int]] | None = None,
@@ -321,97 +321,97 @@ def repeat(
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: float(next(clock)))
         for _ in range(6):
-            made.elastic.launcher._busy = busy() if busy else made.elastic.launcher._busy
-            made.elastic.reconciler.once()
+            daemon.elastic.launcher._busy = busy() if busy else daemon.elastic.launcher._busy
+            daemon.elastic.reconciler.once()
             if done():
                 return
-    raise AssertionError(made.control.calls)
+    raise AssertionError(daemon.control.calls)
 
 
-def test_reconcile_ends_orphans(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.control.state = {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}
-    made.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
-    repeat(made, lambda: made.driver.terminated, monkeypatch)
-    assert made.driver.terminated == ["m0"]
+def test_reconcile_ends_orphans(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon.control.state = {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}
+    daemon.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
+    repeat(daemon, lambda: daemon.driver.terminated, monkeypatch)
+    assert daemon.driver.terminated == ["m0"]
 
 
 def test_reconcile_gives_back_nodes_whose_machine_is_gone(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.control.state = {n: node(n, "DOWN", "NOT_RESPONDING") for n in ("debug-0", "debug-1")}
-    repeat(made, lambda: made.control.calls, monkeypatch)
-    assert made.control.calls == [
+    daemon.control.state = {n: node(n, "DOWN", "NOT_RESPONDING") for n in ("debug-0", "debug-1")}
+    repeat(daemon, lambda: daemon.control.calls, monkeypatch)
+    assert daemon.control.calls == [
         ("down", ("debug-0", "debug-1"), "slurm-stacks preempted: the machine is gone")
     ]
 
 
-def test_reconcile_launches_again_what_was_lost(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.control.state = {"debug-3": node("debug-3", "ALLOCATED", "POWERING_UP")}
+def test_reconcile_launches_again_what_was_lost(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon.control.state = {"debug-3": node("debug-3", "ALLOCATED", "POWERING_UP")}
     # The launch runs in its own thread, which may begin after the last pass.
-    repeat(made, lambda: made.elastic.launcher.busy() or made.driver.launches, monkeypatch)
-    until(lambda: made.driver.launches, 60, "the launch", 0.005)
-    assert made.driver.launches[0].nodes == ("debug-3",)
+    repeat(daemon, lambda: daemon.elastic.launcher.busy() or daemon.driver.launches, monkeypatch)
+    until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
+    assert daemon.driver.launches[0].nodes == ("debug-3",)
 
 
 def test_reconcile_brings_static_nodes_up_and_leaves_held_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 2, 3)))
+    daemon = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 2, 3)))
     off = {f"debug-{i}": node(f"debug-{i}", "IDLE", "POWERED_DOWN") for i in range(3)}
     off["debug-1"] = node("debug-1", "IDLE", "POWERED_DOWN", "DRAIN", reason="bad fan")
-    made.control.state = off
-    repeat(made, lambda: made.control.calls, monkeypatch)
-    assert made.control.calls == [("up", ("debug-0",))]
+    daemon.control.state = off
+    repeat(daemon, lambda: daemon.control.calls, monkeypatch)
+    assert daemon.control.calls == [("up", ("debug-0",))]
 
 
-def test_reconcile_leaves_a_launch_under_way_alone(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.driver.gate.clear()
-    made.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
-    made.elastic.process({"id": "r", "program": "resume", "nodes": "debug-0", "resume_file": None})
+def test_reconcile_leaves_a_launch_under_way_alone(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon.driver.gate.clear()
+    daemon.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
+    daemon.elastic.process({"id": "r", "program": "resume", "nodes": "debug-0", "resume_file": None})
     with pytest.raises(AssertionError):
-        repeat(made, lambda: len(made.driver.launches) > 1 or made.control.calls, monkeypatch)
-    made.driver.gate.set()
+        repeat(daemon, lambda: len(daemon.driver.launches) > 1 or daemon.control.calls, monkeypatch)
+    daemon.driver.gate.set()
 
 
 def test_a_launch_that_begins_during_a_pass_is_seen_by_it(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
+    daemon.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
     for begins in (True, False):
         # Slurm is read first, then the cloud. In between another thread begins or ends a launch of the node.
         now = {"debug-0": 1} if begins else {}
         monkeypatch.setattr(
-            made.driver,
+            daemon.driver,
             "list",
-            lambda n=now: setattr(made.elastic.launcher, "_busy", dict(n)) or [],  # type: ignore[func-returns-value]
+            lambda n=now: setattr(daemon.elastic.launcher, "_busy", dict(n)) or [],  # type: ignore[func-returns-value]
         )
         with pytest.raises(AssertionError):
             repeat(
-                made,
-                lambda: made.driver.launches,
+                daemon,
+                lambda: daemon.driver.launches,
                 monkeypatch,
                 lambda b=begins: {} if b else {"debug-0": 1},  # type: ignore[misc]
             )
 
 
-def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
-    made.control.state = {
+def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
+    daemon.control.state = {
         "debug-0": node("debug-0", "ALLOCATED", "CLOUD"),
         "debug-1": node("debug-1", "IDLE", "POWERED_DOWN", "CLOUD", reason="slurm-stacks quota: …"),
         "debug-2": node("debug-2", "ALLOCATED", "POWERING_UP"),
     }
-    made.control.queue = {
+    daemon.control.queue = {
         5: job(5, "RUNNING", nodes=("debug-0",)),
         6: job(6, "PENDING", reason="Resources"),
         7: job(7, "COMPLETED"),
     }
-    made.driver.machines = [
+    daemon.driver.machines = [
         Machine("m0", "debug-0", MachineState.RUNNING, time.time() - 3600),
         Machine("m2", "debug-2", MachineState.PENDING, time.time()),
         Machine("m9", "debug-9", MachineState.TERMINATED, 0.0),
     ]
-    made.elastic.reconciler.once()
-    status = made.elastic.handle("status", {})
+    daemon.elastic.reconciler.once()
+    status = daemon.elastic.handle("status", {})
     cost = status.pop("cost")
     assert status.pop("cloud") is None, "it answers"
     # Slurm does not list the other nodes of the partition.
@@ -457,13 +457,13 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 def test_requests_left_while_the_daemon_was_down_are_its_first_work(
-    made: Daemon, tmp_path: Path, program: Callable[..., int]
+    daemon: Daemon, tmp_path: Path, program: Callable[..., int]
 ) -> None:
     there = {"socket": tmp_path / "none.sock", "requests": tmp_path / "requests"}
     wish = tmp_path / "resume.json"
     wish.write_text('{"all_nodes": "debug-[0-1]", "jobs": [{"job_id": 3, "nodes": "debug-[0-1]"}]}')
-    made.driver.machines = [Machine("m5", "debug-5", MachineState.RUNNING, 0.0)]
-    made.control.state = {f"debug-{i}": node(f"debug-{i}", "MIXED", "POWERING_UP") for i in (0, 1)}
+    daemon.driver.machines = [Machine("m5", "debug-5", MachineState.RUNNING, 0.0)]
+    daemon.control.state = {f"debug-{i}": node(f"debug-{i}", "MIXED", "POWERING_UP") for i in (0, 1)}
     assert program("resume", "debug-[0-1]", **there, SLURM_RESUME_FILE=str(wish)) == 0
     assert program("suspend", "debug-5", **there) == 0
     # Slurm removes the file once the program has ended.
@@ -471,27 +471,27 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     left = sorted((tmp_path / "requests").iterdir())
     assert [json.loads(file.read_text())["program"] for file in left] == ["resume", "suspend"]
 
-    with running(made.elastic):
-        until(lambda: made.driver.launches and made.driver.terminated, 60, "both requests", 0.005)
-    assert (made.driver.launches[0].job, made.driver.launches[0].all_or_nothing) == (3, True)
-    assert made.driver.terminated == ["m5"]
+    with running(daemon.elastic):
+        until(lambda: daemon.driver.launches and daemon.driver.terminated, 60, "both requests", 0.005)
+    assert (daemon.driver.launches[0].job, daemon.driver.launches[0].all_or_nothing) == (3, True)
+    assert daemon.driver.terminated == ["m5"]
     assert list((tmp_path / "requests").iterdir()) == []
 
 
-def test_programs_reach_a_living_daemon(made: Daemon, tmp_path: Path, program: Callable[..., int]) -> None:
+def test_programs_reach_a_living_daemon(daemon: Daemon, tmp_path: Path, program: Callable[..., int]) -> None:
     there = {"socket": tmp_path / "e.sock", "requests": tmp_path / "requests"}
-    server = rpc.Server(str(there["socket"]), made.elastic.handle)
+    server = rpc.Server(str(there["socket"]), daemon.elastic.handle)
     threading.Thread(target=server.serve, daemon=True).start()
-    made.control.state = {"debug-0": node("debug-0", "ALLOCATED")}
-    with running(made.elastic), closing(server):
+    daemon.control.state = {"debug-0": node("debug-0", "ALLOCATED")}
+    with running(daemon.elastic), closing(server):
         gone = {"SLURM_RESUME_FILE": str(tmp_path / "gone")}
         assert program("resume", "debug-0", **there, **gone) == 0
-        until(lambda: made.driver.launches, 60, "the launch", 0.005)
+        until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
         assert program("nonsense", "debug-0", **there) == 0
-        made.elastic._queue.put({"program": "resume", "nodes": "debug-1", "id": "x", "resume_file": "{"})
+        daemon.elastic._queue.put({"program": "resume", "nodes": "debug-1", "id": "x", "resume_file": "{"})
         assert program("resume-fail", "debug-0", **there) == 0
         assert program("suspend", "debug-0", **there) == 0
-        until(lambda: made.driver.terminated, 60, "the suspend, after a request that is not JSON", 0.005)
+        until(lambda: daemon.driver.terminated, 60, "the suspend, after a request that is not JSON", 0.005)
         assert list(there["requests"].iterdir()) == []
         job_ = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "debug-0"}
         assert program("prolog-slurmctld", **there, **job_) == 0

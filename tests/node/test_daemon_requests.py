@@ -36,7 +36,7 @@ class Daemon:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Daemon:
+def daemon(tmp_path: Path) -> Daemon:
     return Daemon(tmp_path)
 
 
@@ -45,54 +45,54 @@ def resume(nodes: str, *jobs: tuple[int, str]) -> dict[str, Any]:
     return {"id": "r1", "program": "resume", "nodes": nodes, "resume_file": json.dumps(wish), "time": 1.0}
 
 
-def test_a_late_suspend_spares_a_machine_that_was_launched_after_it(made: Daemon) -> None:
+def test_a_late_suspend_spares_a_machine_that_was_launched_after_it(daemon: Daemon) -> None:
     """A suspend that waited behind others must not end the machine of the node's next job."""
-    made.driver.machines = [
+    daemon.driver.machines = [
         Machine("old", "debug-0", MachineState.RUNNING, 100.0),
         Machine("new", "debug-1", MachineState.RUNNING, 300.0),
     ]
-    made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-[0-1]", "time": 200.0})
-    until(lambda: made.driver.terminated, 60, "the old machine's end", 0.005)
+    daemon.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-[0-1]", "time": 200.0})
+    until(lambda: daemon.driver.terminated, 60, "the old machine's end", 0.005)
     time.sleep(0.05)
-    assert made.driver.terminated == ["old"]
+    assert daemon.driver.terminated == ["old"]
 
 
 def test_a_resume_does_not_wait_for_machines_that_take_long_to_end(
-    made: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(made.driver, "terminate", lambda ids: gate.wait(60))
-    made.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
-    made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-0", "time": 1.0})
-    made.elastic.process(resume("debug-1", (7, "debug-1")))
-    until(lambda: made.driver.launches, 60, "the launch", 0.005)
+    monkeypatch.setattr(daemon.driver, "terminate", lambda ids: gate.wait(60))
+    daemon.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
+    daemon.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-0", "time": 1.0})
+    daemon.elastic.process(resume("debug-1", (7, "debug-1")))
+    until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
     gate.set()
 
 
-def test_of_a_late_resume_only_what_slurm_still_waits_for_is_launched(made: Daemon) -> None:
-    made.control.state = {
+def test_of_a_late_resume_only_what_slurm_still_waits_for_is_launched(daemon: Daemon) -> None:
+    daemon.control.state = {
         "debug-0": node("debug-0", "MIXED", "POWERING_UP"),
         "debug-1": node("debug-1", "IDLE", "POWERED_DOWN"),
     }
-    made.leave(resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1")))
-    with running(made.elastic):
-        until(lambda: made.driver.launches, 60, "the launch", 0.005)
-    assert [group.nodes for group in made.driver.launches] == [("debug-0",)]
-    assert list(made.requests.iterdir()) == []
+    daemon.leave(resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1")))
+    with running(daemon.elastic):
+        until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
+    assert [group.nodes for group in daemon.driver.launches] == [("debug-0",)]
+    assert list(daemon.requests.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", '{"program": "resume"', "[]", "7", "\x00\x00"])
 def test_a_request_that_cannot_be_read_ends_neither_the_daemon_nor_its_next_start(
-    made: Daemon, text: str, capsys: pytest.CaptureFixture[str]
+    daemon: Daemon, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A power failure leaves files without content. No later start would get past one."""
-    (made.requests / "r0.json").write_text(text)
-    made.control.state = {"debug-0": node("debug-0", "MIXED", "POWERING_UP")}
-    made.leave(resume("debug-0", (7, "debug-0")))
-    with running(made.elastic):
-        until(lambda: made.driver.launches, 60, "the launch", 0.005)
+    (daemon.requests / "r0.json").write_text(text)
+    daemon.control.state = {"debug-0": node("debug-0", "MIXED", "POWERING_UP")}
+    daemon.leave(resume("debug-0", (7, "debug-0")))
+    with running(daemon.elastic):
+        until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
     assert "r0.json cannot be read" in capsys.readouterr().out
-    assert list(made.requests.iterdir()) == []
+    assert list(daemon.requests.iterdir()) == []
 
 
 @pytest.mark.parametrize("error", [rpc.RpcError("forbidden", "may not list"), ValueError("what is this?")])
@@ -118,13 +118,13 @@ def test_the_budget_ends_also_while_the_cloud_lists_nothing(
     assert "node-hours are spent" in reason
 
 
-def test_a_lost_launch_is_made_again_whole(made: Daemon) -> None:
-    made.control.queue = {
+def test_a_lost_launch_is_made_again_whole(daemon: Daemon) -> None:
+    daemon.control.queue = {
         7: job(7, "CONFIGURING", nodes=("debug-0", "debug-1")),
         8: job(8, "RUNNING", nodes=("debug-2",)),
     }
     lost = [Action(Verb.LAUNCH, name, None, "the launch was lost") for name in ("debug-0", "debug-1")]
-    made.elastic.reconciler.apply(lost, made.control.nodes())
-    until(lambda: made.driver.launches, 60, "the launch", 0.005)
-    (group,) = made.driver.launches
+    daemon.elastic.reconciler.apply(lost, daemon.control.nodes())
+    until(lambda: daemon.driver.launches, 60, "the launch", 0.005)
+    (group,) = daemon.driver.launches
     assert (group.nodes, group.all_or_nothing, group.job) == (("debug-0", "debug-1"), True, 7)

@@ -71,14 +71,14 @@ def test_a_new_code_is_classed_by_its_status(status: int | None, kind: Kind) -> 
 
 
 def test_a_stockout_is_known_by_its_words() -> None:
-    said = "The zone 'z' does not have enough resources available to fulfill the request."
-    assert gce_errors.failure_of(answer("novel", 503, said)).kind is Kind.CAPACITY
+    text = "The zone 'z' does not have enough resources available to fulfill the request."
+    assert gce_errors.failure_of(answer("novel", 503, text)).kind is Kind.CAPACITY
 
 
 def test_machines_that_cannot_lie_together() -> None:
     for code in ("ZONE_RESOURCE_POOL_EXHAUSTED", "INVALID_USAGE"):
-        said = "The resource policy 'p' cannot be applied: COLLOCATED"
-        failure = gce_errors.operation_failure(operation((code, said)))
+        text = "The resource policy 'p' cannot be applied: COLLOCATED"
+        failure = gce_errors.operation_failure(operation((code, text)))
         assert failure is not None
         assert failure.kind is Kind.PLACEMENT
 

@@ -412,7 +412,7 @@ def test_a_later_launch_of_the_same_nodes_says_nothing_of_an_earlier_one(
     assert operations.inserted(second) == launched
     outcome = operations.look(first)
     assert outcome is not None
-    assert (outcome.launched, [one.nodes for one in outcome.failures]) == ({}, [nodes(0, 2)])
+    assert (outcome.launched, [failure.nodes for failure in outcome.failures]) == ({}, [nodes(0, 2)])
 
 
 def test_a_watch_that_gets_no_answer_is_not_a_failure(fake: FakeGce, driver: GceDriver) -> None:

@@ -64,7 +64,7 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
     assert (root / "etc/apt/keyrings/google-cloud-ops-agent.asc").read_bytes() == KEY
     known = json.loads((root / gcp.CONFIG).read_text())["logging"]
     log = root / "var/log/slurm"
-    assert {name: one["include_paths"] for name, one in known["receivers"].items()} == {
+    assert {name: receiver["include_paths"] for name, receiver in known["receivers"].items()} == {
         "slurmctld": [f"{log}/slurmctld.log"],
         "elastic": [f"{log}/elastic.log"],
         "slurmdbd": [f"{log}/slurmdbd.log"],

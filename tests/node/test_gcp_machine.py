@@ -290,11 +290,11 @@ def sshd_of(tmp_path: Path, address: str) -> str:
     main = tmp_path / "sshd_config"
     # The begin and the rest of Ubuntu's file.
     main.write_text(f"Include {root}/etc/ssh/sshd_config.d/*.conf\nAuthorizedKeysFile .ssh/authorized_keys\n")
-    told = subprocess.run(
+    result = subprocess.run(
         ["/usr/sbin/sshd", "-T", "-f", str(main), "-h", str(key), "-C", f"user=ada,host=h,addr={address}"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    (line,) = [line for line in told.stdout.splitlines() if line.startswith("authorizedkeysfile ")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("authorizedkeysfile ")]
     return line.partition(" ")[2]
 
 

@@ -79,10 +79,10 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
     reason = f"{REASON_PREFIX}preempted: the cloud takes this machine at 14:00:30 UTC"
     assert control.calls[0] == ("node", ("compute-3",), "DRAIN", reason)
     assert [call for call in control.calls if call[0] == "requeue"] == [("requeue", 7)]
-    told = json.loads(google.objects["boot/compute-3.json"])
-    assert (told["notice"], told["state"]) == (NOW + 30, "ready")
+    answer = json.loads(google.objects["boot/compute-3.json"])
+    assert (answer["notice"], answer["state"]) == (NOW + 30, "ready")
     own = Path(str(booted.folders.lib)) / "boot.json"
-    assert json.loads(own.read_text()) == told
+    assert json.loads(own.read_text()) == answer
     assert read_notice(own) == NOW + 30
     kept = controller.kept()
     assert kept is not None
@@ -114,10 +114,10 @@ def test_what_fails_does_not_hold_up_the_other(
     control = FakeControl([node("compute-3")])
     notices.evacuate(booted.settings, control, "compute-3", NOW + 30)
     assert control.calls
-    said = capsys.readouterr().err
-    assert "Unable to contact" in said
-    assert "the notice is not published: " in said
-    assert "the notice is not in the boot report: " in said
+    output = capsys.readouterr().err
+    assert "Unable to contact" in output
+    assert "the notice is not published: " in output
+    assert "the notice is not in the boot report: " in output
 
 
 def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_the_service_waits_and_tells_within_a_moment(
     start = time.time()
     google.change(preempted="TRUE")
     until(lambda: google.objects)
-    told = json.loads(google.objects["boot/compute-3.json"])
-    assert start <= told["notice"] - 30 <= time.time()
+    answer = json.loads(google.objects["boot/compute-3.json"])
+    assert start <= answer["notice"] - 30 <= time.time()
     kept = controller.kept()
     assert kept is not None
-    assert kept["notice"] == told["notice"], "the controller was told first"
+    assert kept["notice"] == answer["notice"], "the controller was told first"
     time.sleep(0.5)
     assert service.poll() is None, "started again it would tell it once more"
     status, words = ended(service, booted)

@@ -36,9 +36,9 @@ class Controller:
         for folder in (root / "etc", self.lib):
             folder.mkdir(parents=True)
 
-    def start(self, made: ClusterDesign) -> hardware.Lines:
+    def start(self, design: ClusterDesign) -> hardware.Lines:
         """Does what happens before each start of slurmctld."""
-        known = settings(self.root, made)
+        known = settings(self.root, design)
         return configure(known, RELEASE, lambda path, content: path.write_bytes(content))
 
     def cpus(self) -> dict[str, str]:
@@ -138,8 +138,8 @@ def test_a_damaged_record_is_none(controller: Controller) -> None:
 
 def test_an_older_slurm_does_not_read_what_a_newer_one_has_written(controller: Controller) -> None:
     """A new controller may have another image: it changes nothing if its Slurm is too old."""
-    made = design(SMALL)
-    known = settings(controller.root, made)
+    cluster_design = design(SMALL)
+    known = settings(controller.root, cluster_design)
 
     def write(path: Path, content: bytes) -> None:
         path.write_bytes(content)

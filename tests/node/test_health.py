@@ -212,10 +212,10 @@ def test_neuron_devices_are_counted_in_dev_and_by_neuron_ls(tmp_path: Path) -> N
         (tmp_path / "dev" / f"neuron{number}").touch()
     wanted = Expected(Accelerator("trainium", 16, gres="neuron"), 0, frozenset())
     devices = [{"neuron_device": i, "bdf": f"{i:02x}:1c.0", "nc_count": 2} for i in range(16)]
-    there = Tools(neuron=Ran(0, json.dumps(devices)))
-    assert faults(wanted, When.INTERVAL, there, tmp_path) == ["/dev has 15 of 16 Neuron devices"]
+    tools = Tools(neuron=Ran(0, json.dumps(devices)))
+    assert faults(wanted, When.INTERVAL, tools, tmp_path) == ["/dev has 15 of 16 Neuron devices"]
     (tmp_path / "dev" / "neuron15").touch()
-    assert faults(wanted, When.INTERVAL, there, tmp_path) == []
+    assert faults(wanted, When.INTERVAL, tools, tmp_path) == []
     for answer, said in (
         (Ran(0, json.dumps(devices[:15])), "neuron-ls shows 15 of 16 Neuron devices"),
         (Ran(None), "neuron-ls did not answer within 20 s"),

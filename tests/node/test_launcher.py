@@ -52,7 +52,7 @@ def group(nodes: tuple[str, ...] = NODES, *, whole: bool = True) -> LaunchGroup:
 
 
 def tries(driver: FakeDriver) -> list[tuple[str | None, tuple[str, ...]]]:
-    return [(one.zone, one.nodes) for one in driver.launches]
+    return [(launch.zone, launch.nodes) for launch in driver.launches]
 
 
 def test_a_job_goes_whole_to_the_first_zone_that_has_all_of_it(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_job_goes_whole_to_the_first_zone_that_has_all_of_it(tmp_path: Path) -
     elastic, control = made(tmp_path, driver, fast_design(ZONED))
     elastic.launcher.launch(group(), dict.fromkeys(NODES, 7))
     assert tries(driver) == [("a", NODES), ("b", NODES)]
-    assert len({one.token for one in driver.launches}) == 2, "another zone's call is another wish"
+    assert len({launch.token for launch in driver.launches}) == 2, "another zone's call is another wish"
     assert control.calls == []
     assert elastic.launcher.unlisted([]) == {n: f"m-{n}" for n in NODES}
 
@@ -113,8 +113,8 @@ def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
     elastic, control = made(tmp_path, driver, fast_design())
     driver.answers = [(Failure(NODES, busy, "Code", "busy"),), (Failure(NODES[2:], busy, "Code", "busy"),)]
     elastic.launcher.launch(group(whole=False), {})
-    assert [one.nodes for one in driver.launches] == [NODES, NODES]
-    assert len({one.token for one in driver.launches}) == 1, "the same wish"
+    assert [launch.nodes for launch in driver.launches] == [NODES, NODES]
+    assert len({launch.token for launch in driver.launches}) == 1, "the same wish"
     assert pauses == [launcher.RETRY_PAUSES[0]]
     assert [call[:2] for call in control.calls] == [("down", NODES[2:])]
     assert elastic.launcher.unlisted([]) == {n: f"m-{n}" for n in NODES[:2]}

@@ -157,8 +157,8 @@ def test_an_earlier_machines_boot_report_is_not_taken_for_the_present_ones(
     log = f"1970-01-01T00:00:00Z resume debug-[0-3]\n{asked} resume debug-[1-2]\n{asked} resume debug-3\n"
     (cluster.log / "elastic.log").write_text(log)
     lines = shown(cluster.sources("debug-1"))["boot report"]
-    said = f"(an earlier machine's: no machine has written one since Slurm asked for the node at {asked})"
-    assert (lines[0] == said) is earlier
+    text = f"(an earlier machine's: no machine has written one since Slurm asked for the node at {asked})"
+    assert (lines[0] == text) is earlier
     assert "debug-1 (controller): ready after 1.0 s, begun 1970-01-01T00:00:01Z" in lines
 
 

@@ -21,8 +21,8 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def number(made: socket.socket) -> int:
-    return int(made.getsockname()[1])
+def number(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1])
 
 
 def test_a_listener_is_found_and_named(listener: socket.socket) -> None:

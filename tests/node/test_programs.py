@@ -41,9 +41,11 @@ def machine(tmp_path: Path) -> Settings:
     return made
 
 
-def run(made: Settings, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    settings: Settings, name: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program as slurmctld does: without PATH, without our environment, in another folder."""
-    program = Path(str(Folders(made).code)) / "bin" / name
+    program = Path(str(Folders(settings).code)) / "bin" / name
     return subprocess.run(
         [str(program), *arguments],
         env=environment,
@@ -56,8 +58,8 @@ def run(made: Settings, name: str, *arguments: str, **environment: str) -> subpr
     )
 
 
-def left(made: Settings) -> list[dict[str, Any]]:
-    folder = Path(str(Folders(made).elastic)) / "requests"
+def left(settings: Settings) -> list[dict[str, Any]]:
+    folder = Path(str(Folders(settings).elastic)) / "requests"
     return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 
 

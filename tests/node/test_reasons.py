@@ -67,9 +67,9 @@ TOLD = {
 
 @pytest.mark.parametrize("reason", TOLD)
 def test_a_reason_stands_first_and_its_meaning_follows(reason: str) -> None:
-    told = in_words(reason)
-    assert told.startswith(f"{reason}: ")
-    assert TOLD[reason] in told.removeprefix(reason)
+    text = in_words(reason)
+    assert text.startswith(f"{reason}: ")
+    assert TOLD[reason] in text.removeprefix(reason)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ class Control(FakeControl):
         self.meanwhile()
 
     def shutdown(self) -> None:
-        asked = json.loads((self.lib / hardware.RENEWAL).read_text())
-        self.calls.append(("start", tuple(asked["free"]), tuple(asked["seen"])))
+        answer = json.loads((self.lib / hardware.RENEWAL).read_text())
+        self.calls.append(("start", tuple(answer["free"]), tuple(answer["seen"])))
         hardware.done(self.lib)
 
 

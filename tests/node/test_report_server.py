@@ -151,9 +151,9 @@ def test_what_is_refused_changes_nothing_and_harms_nobody(
             report_server.send(HERE, content, controller.port)
     assert controller.kept() == before
     assert controller.send(FAILED, "127.0.0.2") == b"taken"
-    said = capfd.readouterr().err
-    assert said.count("\n") <= root_port.LOG_LINES, "a machine cannot fill the controller's disk with lines"
-    assert "127.0.0.1: a broken report: " in said
+    output = capfd.readouterr().err
+    assert output.count("\n") <= root_port.LOG_LINES, "a machine cannot fill the controller's disk with lines"
+    assert "127.0.0.1: a broken report: " in output
 
 
 KINDS = (

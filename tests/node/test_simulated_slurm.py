@@ -101,8 +101,10 @@ def test_the_simulation_goes_through_what_slurm_went_through() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(design(partition(nodes=len(NODES)), slurm=TIMERS), prolog=WAIT_FOR_NODES) as made:
-        yield made
+    with SlurmCluster(
+        design(partition(nodes=len(NODES)), slurm=TIMERS), prolog=WAIT_FOR_NODES
+    ) as slurm_cluster:
+        yield slurm_cluster
 
 
 @pytest.mark.cluster

@@ -29,8 +29,8 @@ def files(version: Version, *, cgroups: str | None = None, **slurm: Any) -> dict
         cgroups=cgroups,
         cloud=LocalSite("/run/agent.sock"),
     )
-    made = design(*FLEET, isolation="container", slurm=SlurmSettings(**slurm))
-    return render(Settings(made, site), version)
+    cluster_design = design(*FLEET, isolation="container", slurm=SlurmSettings(**slurm))
+    return render(Settings(cluster_design, site), version)
 
 
 def options(text: str) -> dict[str, str]:

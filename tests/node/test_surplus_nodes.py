@@ -14,10 +14,10 @@ JOBS = {"a": 7, "b": 7, "c": 7, "x": 8}
 @pytest.fixture
 def surplus() -> SurplusNodes:
     """Job 7 has lost c; a is up and b powers up for it; x belongs to another job."""
-    made = SurplusNodes()
-    made.wanted(JOBS)
-    made.lost(("c",), JOBS, 0.0)
-    return made
+    surplus_nodes = SurplusNodes()
+    surplus_nodes.wanted(JOBS)
+    surplus_nodes.lost(("c",), JOBS, 0.0)
+    return surplus_nodes
 
 
 def states(**changes: NodeState) -> dict[str, NodeState]:

@@ -79,7 +79,9 @@ def test_any_places_give_one_tree_that_has_each_node_once(places: dict[str, topo
 
     assert all(path(name)[-1] == topology.ROOT for name in above)
     for name, nodes in leaves.items():
-        told = {tuple(filter(None, places.get(one, ()))) if one not in PLAIN.nodes() else () for one in nodes}
+        told = {
+            tuple(filter(None, places.get(node, ()))) if node not in PLAIN.nodes() else () for node in nodes
+        }
         assert len(told) == 1
         assert name.startswith(f"{topology.UNKNOWN}.") or told != {()}
 

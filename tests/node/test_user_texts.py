@@ -54,10 +54,10 @@ def test_what_is_no_jobs_record_neither_forges_nor_hides_a_job(text: str) -> Non
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4))
 def test_the_texts_of_a_job_are_its_own_and_whole(given_texts: list[tuple[str, str, str]]) -> None:
-    told = "".join(
+    text = "".join(
         f"{MARK}f".join([str(number), *texts]) + f"{MARK}r\n" for number, texts in enumerate(given_texts, 3)
     )
-    found = parse_texts(told, JOB_TEXTS, MARK)
+    found = parse_texts(text, JOB_TEXTS, MARK)
     assert found == {
         number: dict(zip(JOB_TEXTS, texts, strict=True)) for number, texts in enumerate(given_texts, 3)
     }

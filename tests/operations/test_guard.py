@@ -13,7 +13,7 @@ from tests.support import sentences
 
 
 def answer(*jobs: dict[str, Any]) -> str:
-    return json.dumps({"jobs": [{"partition": "cpu", **one} for one in jobs], "nodes": []})
+    return json.dumps({"jobs": [{"partition": "cpu", **job} for job in jobs], "nodes": []})
 
 
 def job(number: int, name: str = "train", state: str = "RUNNING") -> dict[str, Any]:

@@ -151,7 +151,7 @@ def planned(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def test_a_plan_shows_readable_placeholders(planned: dict[str, dict[str, Any]]) -> None:
-    told = json.loads(planned["openssh-job"]["environment"][ssh.VARIABLE])
-    assert told["host"] == "<head.publicIp>"
-    assert told["host_keys"] == ["<head.publicDns>"]
-    assert told["proxy_command"] == "aws ssm start-session --target <head.id>"
+    answer = json.loads(planned["openssh-job"]["environment"][ssh.VARIABLE])
+    assert answer["host"] == "<head.publicIp>"
+    assert answer["host_keys"] == ["<head.publicDns>"]
+    assert answer["proxy_command"] == "aws ssm start-session --target <head.id>"

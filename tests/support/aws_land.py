@@ -132,7 +132,7 @@ class AwsLand(Land):
         (volume,) = self.ec2.connect().describe_volumes(VolumeIds=[self._volume])["Volumes"]
         # Ubuntu's kernel names a device of a Xen instance so (`node.bootstrap.vm.clouds.aws.find`).
         device = DEVICE.replace("/sd", "/xvd")
-        return {one["InstanceId"]: {device: self._volume} for one in volume["Attachments"]}
+        return {attachment["InstanceId"]: {device: self._volume} for attachment in volume["Attachments"]}
 
     def cloud(self) -> Cloud:
         """Return the cloud as the engineer's machine sees it."""
@@ -275,8 +275,8 @@ class AwsLand(Land):
         signed = SIGNED.search(ask.headers.get("authorization", ""))
         for question in questions(self.ec2, call):
             if signed is None or not self.permits(signed[1], question):
-                said = f"You are not authorized to perform this operation: {question.action}"
-                status, content = xml.error("UnauthorizedOperation", said, 403)
+                text = f"You are not authorized to perform this operation: {question.action}"
+                status, content = xml.error("UnauthorizedOperation", text, 403)
                 return Answer(status, content, {"Content-Type": "text/xml"})
         return None
 

@@ -53,7 +53,7 @@ PUBLIC = {"Name": "c-public", "slurm-stacks:cluster": "c", "slurm-stacks:stack":
 
 def aws_design(**changes: Any) -> ClusterDesign:
     """A design with two partitions, one host that serves NFS, Session Manager, and its own VPC."""
-    made = ClusterDesign(
+    design = ClusterDesign(
         "c",
         "test",
         "aws",
@@ -65,7 +65,7 @@ def aws_design(**changes: Any) -> ClusterDesign:
         access=Access("ssm", user="ubuntu"),
         network=OWN,
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(design, **changes)
 
 
 def ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesign:

@@ -69,6 +69,6 @@ def planned(subject: str, folder: Path) -> Plan:
     if subject not in _made:
         done = command(subject, folder)
         assert done.exception is None, done.exception
-        made = json.loads(done.stdout)
-        _made[subject] = Plan(made["resources"], anywhere=subject == ANYWHERE)
+        answer = json.loads(done.stdout)
+        _made[subject] = Plan(answer["resources"], anywhere=subject == ANYWHERE)
     return _made[subject]

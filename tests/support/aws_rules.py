@@ -100,7 +100,7 @@ def addresses(plan: Plan) -> Iterator[str]:
             yield f"{name}: a public address of its own accord"
     for name, template in plan.of("LaunchTemplate"):
         interfaces = template.get("networkInterfaces") or []
-        said = [one.get("associatePublicIpAddress") for one in interfaces]
+        said = [interface.get("associatePublicIpAddress") for interface in interfaces]
         # With several interfaces EC2 gives no public address, and refuses this setting.
         if said != ["false"] and not (len(said) > 1 and set(said) == {None}):
             yield f"{name}: a public address"
@@ -184,15 +184,15 @@ def repositories(plan: Plan) -> Iterator[str]:
 def buckets(plan: Plan) -> Iterator[str]:
     """A bucket cannot be made public, its objects have no other owner, and requests must be encrypted."""
     for name, _ in plan.of("Bucket"):
-        its = f"<{name}.id>"
-        blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == its]
+        text = f"<{name}.id>"
+        blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == text]
         words = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
         if not any(all(one.get(word) is True for word in words) for one in blocks):
             yield f"{name}: may be made public"
-        owners = [one["rule"] for _, one in plan.of("BucketOwnershipControls") if one["bucket"] == its]
+        owners = [one["rule"] for _, one in plan.of("BucketOwnershipControls") if one["bucket"] == text]
         if [one.get("objectOwnership") for one in owners] != ["BucketOwnerEnforced"]:
             yield f"{name}: who writes an object owns it"
-        policies = [json.loads(one["policy"]) for _, one in plan.of("BucketPolicy") if one["bucket"] == its]
+        policies = [json.loads(one["policy"]) for _, one in plan.of("BucketPolicy") if one["bucket"] == text]
         clear = {"Bool": {"aws:SecureTransport": "false"}}
         denied = [
             s
@@ -218,7 +218,7 @@ def resources(plan: Plan) -> Iterator[str]:
     """`Resource: "*"` occurs only if AWS takes no other, and a whole kind only with a condition."""
     for name, statement in _allowed(plan):
         allowed, conditions = _several(statement.get("Action", [])), statement.get("Condition", {})
-        keys = {key for one in conditions.values() for key in one}
+        keys = {key for condition in conditions.values() for key in condition}
         for resource in _several(statement.get("Resource", [])):
             if resource == "*":
                 free = [a for a in allowed if not NO_NARROWER.fullmatch(a) and BOUND.get(a) not in keys]

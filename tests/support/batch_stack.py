@@ -18,6 +18,6 @@ from tests.support.stack_values import filled_in
 def batch_design(**changes: Any) -> ClusterDesign:
     """The design of `Pulumi.aws-batch.yaml`, with changes of its part about Batch."""
     text = filled_in((ROOT / "Pulumi.aws-batch.yaml").read_text())
-    made = design(parse(yaml.safe_load(text)["config"], "aws-batch"), catalog())
-    assert made.batch is not None
-    return dataclasses.replace(made, batch=dataclasses.replace(made.batch, **changes))
+    cluster_design = design(parse(yaml.safe_load(text)["config"], "aws-batch"), catalog())
+    assert cluster_design.batch is not None
+    return dataclasses.replace(cluster_design, batch=dataclasses.replace(cluster_design.batch, **changes))

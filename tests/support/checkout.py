@@ -256,10 +256,10 @@ class Checkout:
 
         if not (self.run_directory.exists() or self.processes()):
             return []  # the test has taken it down
-        said = self._down()
+        text = self._down()
         left = [f"process {pid}" for pid in self.processes()]
         if left or self.run_directory.exists():
-            left.append(f"down said: {said}")
+            left.append(f"down said: {text}")
             cloud_down(Stack(self.folder, self.stack))
         return left
 

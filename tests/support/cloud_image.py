@@ -105,15 +105,15 @@ def layers() -> tuple[Path, ...]:
 
     base = base_image()
     wanted = _packages()
-    said = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
-    name = f"{base.parent.name}-clouds-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    text = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
+    name = f"{base.parent.name}-clouds-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
-        made = images.cached(
+        path = images.cached(
             locations.cache_root() / "images", name, lambda draft: _make(base, draft, wanted), _say
         )
     except images.ImageError as error:
         pytest.skip(str(error))
-    return (made / "disk", base)
+    return (path / "disk", base)
 
 
 def _packages() -> list[str]:

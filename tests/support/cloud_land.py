@@ -172,12 +172,18 @@ class Land:
     def hosts(self) -> dict[str, Instance]:
         """Return the hosts whose machines are powered on."""
         with self._lock:
-            return {one.host: one for identity, one in self._instances.items() if identity in self._booted}
+            return {
+                instance.host: instance
+                for identity, instance in self._instances.items()
+                if identity in self._booted
+            }
 
     def at(self, address: str) -> Instance | None:
         """Return the machine with an address."""
         with self._lock:
-            return next((one for one in self._instances.values() if one.address == address), None)
+            return next(
+                (instance for instance in self._instances.values() if instance.address == address), None
+            )
 
     def machine(self, host: str) -> Booted:
         return self._booted[self.hosts()[host].id]
@@ -267,17 +273,17 @@ class Land:
                 self._errors.append(error)
                 return
 
-    def _noting(self, work: Callable[[Instance], None], one: Instance) -> None:
+    def _noting(self, work: Callable[[Instance], None], instance: Instance) -> None:
         try:
-            work(one)
+            work(instance)
         except BaseException as error:
             self._errors.append(error)
 
-    def _power_on(self, one: Instance) -> None:
+    def _power_on(self, instance: Instance) -> None:
         binds = [Bind(self.path / "shares", SHARES)]
         site = Path(google.auth.__file__).resolve().parents[2]
         binds.append(Bind(site, SITE, read_only=True))
-        name = f"{one.id}-{one.host}"
+        name = f"{instance.id}-{instance.host}"
         identity = f"{OURS}{os.getpid()}-{name}"
         self._groups.append(nspawn.group(identity))
         binds += [
@@ -286,19 +292,21 @@ class Land:
         ]
 
         booted = self._lab.start(
-            name, one.address, self._layers,
-            card=self._lab.card(one.address, f"{METADATA}/32"),
-            datasources=[self._datasource], binds=binds, files=self._files(one), identity=identity,
+            name, instance.address, self._layers,
+            card=self._lab.card(instance.address, f"{METADATA}/32"),
+            datasources=[self._datasource], binds=binds, files=self._files(instance), identity=identity,
         )  # fmt: skip
-        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{nspawn.INTERFACE}/address").output.strip()
-        draft = self.path / one.id
-        draft.write_text(f"{self.cards[one.id]},{one.address}\n")
-        draft.rename(self._leases / one.id)
+        self.cards[instance.id] = booted.run(
+            "cat", f"/sys/class/net/{nspawn.INTERFACE}/address"
+        ).output.strip()
+        draft = self.path / instance.id
+        draft.write_text(f"{self.cards[instance.id]},{instance.address}\n")
+        draft.rename(self._leases / instance.id)
         with self._lock:
-            self._booted[one.id] = booted
+            self._booted[instance.id] = booted
 
-    def _files(self, one: Instance) -> dict[str, str | tuple[str, int]]:
-        cases = "".join(f"    {word}) echo '{said}' ;;\n" for word, said in one.hardware.items())
+    def _files(self, instance: Instance) -> dict[str, str | tuple[str, int]]:
+        cases = "".join(f"    {word}) echo '{said}' ;;\n" for word, said in instance.hardware.items())
         hardware = f'#!/bin/sh\ncase "$2" in\n{cases}    *) echo "Not Specified" ;;\nesac\n'
         image = self._layers[-1]
         return {
@@ -314,18 +322,18 @@ class Land:
         """Return further files on the disks of this cloud's machines."""
         return {}
 
-    def _power_off(self, one: Instance) -> None:
-        until(lambda: one.id in self._booted, 120, f"{one.host}, which is to be switched off")
-        booted = self._booted[one.id]
+    def _power_off(self, instance: Instance) -> None:
+        until(lambda: instance.id in self._booted, 120, f"{instance.host}, which is to be switched off")
+        booted = self._booted[instance.id]
         booted.power_off(OFF_SECONDS)
         booted.kill()
         with self._lock:
-            del self._booted[one.id]
-            (self._leases / one.id).unlink(missing_ok=True)
+            del self._booted[instance.id]
+            (self._leases / instance.id).unlink(missing_ok=True)
             if not self._over.is_set():
                 self._resolver()
         assert nspawn.clear(booted.machine.folder, booted.machine.id) == []
-        for image, _ in self._plugged.pop(one.id, {}).values():
+        for image, _ in self._plugged.pop(instance.id, {}).values():
             assert volumes.detach(image) == []
 
     # --- services ------------------------------------------------------------------------------------------

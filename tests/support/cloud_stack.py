@@ -78,10 +78,10 @@ def design(provider: str, region: str, kind: str, *, kept: bool = False) -> Clus
     """
     options = "rw,hard,nfsvers=4.1,_netdev"
     shared = tuple(Mount(path, kind, options=options) for path in ("/home", "/apps"))
-    own = Mount(STATE, "disk", served_by="controller", options=MOUNT_OPTIONS["disk"], roles=("controller",))
+    mount = Mount(STATE, "disk", served_by="controller", options=MOUNT_OPTIONS["disk"], roles=("controller",))
     return ClusterDesign(
         "t", "test", provider, "vm", (HEAD, LOGIN), (COMPUTE, OPEN),
-        (*shared, *([own] if kept else [])),
+        (*shared, *([mount] if kept else [])),
         hooks=(Hook("all", "hooks/people.sh", ("x",)),), slurm=TIMERS, region=region, trains=False,
     )  # fmt: skip
 

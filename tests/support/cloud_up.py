@@ -56,9 +56,9 @@ def cloud() -> FakeCloud:
 
 @pytest.fixture
 def provider(cloud: FakeCloud) -> FakeProvider:
-    made = FakeProvider()
-    made.clouds[PLACE] = cloud
-    return made
+    fake_provider = FakeProvider()
+    fake_provider.clouds[PLACE] = cloud
+    return fake_provider
 
 
 @pytest.fixture

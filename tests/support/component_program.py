@@ -79,7 +79,7 @@ def declared(
     return recorder
 
 
-def inputs(made: Recorder, name: str) -> dict[str, Any]:
+def inputs(recorder: Recorder, name: str) -> dict[str, Any]:
     """Return a resource's inputs, with the files of assets by their names."""
 
     def plain(value: Any) -> Any:
@@ -89,12 +89,12 @@ def inputs(made: Recorder, name: str) -> dict[str, Any]:
             return {key: plain(part) for key, part in value.items()}
         return [plain(part) for part in value] if isinstance(value, list) else value
 
-    found: dict[str, Any] = plain(made.inputs(name))
+    found: dict[str, Any] = plain(recorder.inputs(name))
     return found
 
 
-def everything_of(made: Recorder) -> dict[str, dict[str, Any]]:
-    return {name: inputs(made, name) for name in made.types()}
+def everything_of(recorder: Recorder) -> dict[str, dict[str, Any]]:
+    return {name: inputs(recorder, name) for name in recorder.types()}
 
 
 def known(value: Any) -> pulumi.Output[Any]:

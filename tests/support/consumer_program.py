@@ -240,8 +240,8 @@ class Consumer:
 
     def calls(self, verb: str) -> list[str]:
         """Return the names of the resources that the plugins were asked to create, update or delete."""
-        return [one.name for one in self.requests() if one.verb == verb]
+        return [request.name for request in self.requests() if request.verb == verb]
 
     def inputs(self) -> dict[str, Any]:
         """Return the inputs of the resources that were created, by name."""
-        return {one.name: one.inputs for one in self.requests() if one.verb == "create"}
+        return {request.name: request.inputs for request in self.requests() if request.verb == "create"}

@@ -72,9 +72,9 @@ def cluster_image(stack_file: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "Pulumi.test.yaml"
         file.write_text(textwrap.dedent(stack_file))
-        made = design(load_file(file), catalog())
+        cluster_design = design(load_file(file), catalog())
     try:
-        containers.ensure_image(made, lambda text: print(text, file=sys.stderr))
+        containers.ensure_image(cluster_design, lambda text: print(text, file=sys.stderr))
     except UserError as error:
         pytest.skip(str(error))
 

@@ -37,11 +37,11 @@ HEAD = Host("controller", "controller", ("controller", "login"), "local.head", 0
 
 def design(*partitions: Partition, **changes: Any) -> ClusterDesign:
     """A small local cluster's design, with one partition `debug` of ten nodes unless others are given."""
-    made = ClusterDesign("t", "test", "local", "process", (HEAD,), partitions or (DEBUG,), ())
-    return dataclasses.replace(made, **changes)
+    cluster_design = ClusterDesign("t", "test", "local", "process", (HEAD,), partitions or (DEBUG,), ())
+    return dataclasses.replace(cluster_design, **changes)
 
 
-def settings(root: Path, made: ClusterDesign | None = None, **site: Any) -> Settings:
+def settings(root: Path, cluster_design: ClusterDesign | None = None, **site: Any) -> Settings:
     """Settings of a cluster whose folders are all below `root`."""
     place = Site(
         root=str(root),
@@ -55,7 +55,7 @@ def settings(root: Path, made: ClusterDesign | None = None, **site: Any) -> Sett
         shared=str(root / "shared"),
         cloud=LocalSite(str(root / "agent.sock")),
     )
-    return Settings(made or design(), dataclasses.replace(place, **site))
+    return Settings(cluster_design or design(), dataclasses.replace(place, **site))
 
 
 def fast_design(*partitions: Partition, **changes: Any) -> ClusterDesign:

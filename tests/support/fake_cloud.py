@@ -67,9 +67,9 @@ class FakeCloud:
         role = role or name.partition("-")[0]
         bucket = BUCKET if role in ("controller", "login") else None
         values: dict[str, Any] = {"private": "10.0.0.4", "public": None, "bucket": bucket, **more}
-        made = Machine(f"id-{name}", name, role, state, time.time(), **values)
-        self.there.append(made)
-        return made
+        machine = Machine(f"id-{name}", name, role, state, time.time(), **values)
+        self.there.append(machine)
+        return machine
 
     def set_state(self, name: str, state: str) -> None:
         self.there = [

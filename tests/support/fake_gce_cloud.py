@@ -259,8 +259,8 @@ class Cloud:
             if "global" not in words:
                 # The reference of instances.bulkInsert shows global templates alone, and gcloud's own command
                 # (instances/bulk/flags.py) takes no others.
-                said = f"Invalid value for field 'sourceInstanceTemplate': '{link}'."
-                raise RefusalError(400, "invalid", said)
+                text = f"Invalid value for field 'sourceInstanceTemplate': '{link}'."
+                raise RefusalError(400, "invalid", text)
             template = self.get("global", "instanceTemplates", words[-1])
             found = copy.deepcopy(template.properties)
         own = body.instance_properties
@@ -285,7 +285,7 @@ class Cloud:
             machine_type=f"{SITE}projects/{self.project}/{scope}/machineTypes/{properties.machine_type}",
             metadata=properties.metadata, guest_accelerators=properties.guest_accelerators,
             network_interfaces=[gce.NetworkInterface(network_i_p=address)],
-            disks=[one for one in properties.disks if one.source],
+            disks=[disk for disk in properties.disks if disk.source],
         )  # fmt: skip
         self.put(scope, "instances", instance)
         self._shown_at[int(instance.id)] = self.now() + self.lag
@@ -304,13 +304,17 @@ class Cloud:
         return self.get(f"{kind}/{zone}", collection, name)
 
     def _holder(self, instance: Any, link: str) -> bool:
-        return any(one.source.endswith(link.partition("/projects/")[2]) for one in instance.disks)
+        return any(disk.source.endswith(link.partition("/projects/")[2]) for disk in instance.disks)
 
     def tell_users(self) -> None:
         """Let each disk name the instances that have it."""
         for (_, kind), disks in self.store.items():
             for disk in disks.values() if kind == "disks" else ():
-                disk.users = [one.self_link for one in self._instances() if self._holder(one, disk.self_link)]
+                disk.users = [
+                    instance.self_link
+                    for instance in self._instances()
+                    if self._holder(instance, disk.self_link)
+                ]
 
     def _next_address(self) -> str:
         """Return a private address that no other instance has had."""
@@ -326,8 +330,8 @@ class Cloud:
             return why
         for one in properties.disks:
             if one.source and (users := self.disk(one.source).users):
-                said = f"The disk resource '{one.source}' is already being used by '{users[0]}'"
-                return "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", said
+                text = f"The disk resource '{one.source}' is already being used by '{users[0]}'"
+                return "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", text
         wanted = _own_address(properties)
         for other in self._instances() if wanted else ():
             if other.network_interfaces[0].network_i_p == wanted:
@@ -413,7 +417,9 @@ class Cloud:
 
 def _own_address(properties: Any) -> str:
     """Return the reserved address that an instance is to have; empty if any will do."""
-    return next((str(one.network_i_p) for one in properties.network_interfaces), "")
+    return next(
+        (str(network_interface.network_i_p) for network_interface in properties.network_interfaces), ""
+    )
 
 
 def _need(metric: str, machine: str, accelerators: Sequence[Any]) -> float:
@@ -422,9 +428,9 @@ def _need(metric: str, machine: str, accelerators: Sequence[Any]) -> float:
         model = metric.removeprefix("PREEMPTIBLE_").removesuffix("_GPUS").removeprefix("NVIDIA_").lower()
         return float(
             sum(
-                one.accelerator_count
-                for one in accelerators
-                if metric == "GPUS_ALL_REGIONS" or one.accelerator_type.endswith(model)
+                accelerator.accelerator_count
+                for accelerator in accelerators
+                if metric == "GPUS_ALL_REGIONS" or accelerator.accelerator_type.endswith(model)
             )
         )
     if metric == "INSTANCES":

@@ -184,12 +184,12 @@ def wanted(expression: str, route: Route) -> Callable[[dict[str, Any]], bool]:
         free = fake_gce_filter.INDEXED.get(kind.name)
         if free is not None and (costly := fake_gce_filter.fields(expression) - free):
             # The real API refuses only after 750,000 of them in a minute, which no test has.
-            said = f"Quota exceeded for 'filtered_list_cost_overhead': {', '.join(sorted(costly))}"
-            raise RefusalError(403, "rateLimitExceeded", said)
+            text = f"Quota exceeded for 'filtered_list_cost_overhead': {', '.join(sorted(costly))}"
+            raise RefusalError(403, "rateLimitExceeded", text)
         return test
     except fake_gce_filter.BadFilterError as error:
-        said = f"Invalid value for field 'filter': '{expression}'. {error}"
-        raise RefusalError(400, "invalid", said) from error
+        text = f"Invalid value for field 'filter': '{expression}'. {error}"
+        raise RefusalError(400, "invalid", text) from error
 
 
 def check_page(request: Any) -> None:

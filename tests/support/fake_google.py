@@ -185,7 +185,7 @@ class Project:
     def _file(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
         whole = f"projects/{self.account.project}/locations/-/instances"
         if rest != whole:
-            return next((one for one in self.filestores if one["name"] == rest), None)
+            return next((filestore for filestore in self.filestores if filestore["name"] == rest), None)
         return {"instances": _labelled(self.filestores, query)}
 
     def _oslogin(self, method: str, rest: str, query: dict[str, str], body: bytes) -> Any:
@@ -221,9 +221,9 @@ def disabled(service: str) -> bytes:
         "domain": "googleapis.com",
         "metadata": {"service": f"{service}.googleapis.com", "consumer": "projects/123"},
     }  # fmt: skip
-    said = f"{service} API has not been used in project 123 before or it is disabled."
+    text = f"{service} API has not been used in project 123 before or it is disabled."
     return json.dumps(
-        {"error": {"code": 403, "message": said, "status": "PERMISSION_DENIED", "details": [info]}}
+        {"error": {"code": 403, "message": text, "status": "PERMISSION_DENIED", "details": [info]}}
     ).encode()
 
 

@@ -34,7 +34,7 @@ UNIQUE = "100000000000000000001"
 
 def gcp_design(**changes: Any) -> ClusterDesign:
     """A design with two partitions, one host that serves NFS, the Identity-Aware Proxy, its own network."""
-    made = ClusterDesign(
+    design = ClusterDesign(
         "c",
         "test",
         "gcp",
@@ -48,7 +48,7 @@ def gcp_design(**changes: Any) -> ClusterDesign:
         access=Access("iap"),
         network=OWN,
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(design, **changes)
 
 
 def gcp_ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesign:

@@ -89,10 +89,10 @@ def addresses(plan: Plan) -> Iterator[str]:
     """Nodes and machines that become images have no public address. No machine gets one automatically."""
     for name, machine in plan.of(*MACHINES):
         interfaces = machine.get("networkInterfaces") or []
-        if not interfaces or not all(one.get("subnetwork") for one in interfaces):
+        if not interfaces or not all(interface.get("subnetwork") for interface in interfaces):
             yield f"{name}: in the project's default network"
-        public = [config for one in interfaces for config in one.get("accessConfigs") or []]
-        more = [config for one in interfaces for config in one.get("ipv6AccessConfigs") or []]
+        public = [config for interface in interfaces for config in interface.get("accessConfigs") or []]
+        more = [config for interface in interfaces for config in interface.get("ipv6AccessConfigs") or []]
         role = (machine.get("labels") or {}).get("slurm-stacks-role")
         if (public and role not in ("login", "controller")) or more:
             yield f"{name}: a public address"
@@ -204,13 +204,13 @@ def acting(plan: Plan) -> Iterator[str]:
 def permissions(plan: Plan) -> Iterator[str]:
     """The cluster's own role launches and ends machines, and changes no policies, accounts or networks."""
     for name, role in plan.of("IAMCustomRole"):
-        for one in role["permissions"]:
+        for permission in role["permissions"]:
             if not re.fullmatch(
                 r"compute\.(instances|disks|instanceTemplates|images|resourcePolicies|projects|regions|"
                 r"zoneOperations)\.[A-Za-z]+",
-                one,
-            ) or one.endswith("IamPolicy"):
-                yield f"{name}: {one}"
+                permission,
+            ) or permission.endswith("IamPolicy"):
+                yield f"{name}: {permission}"
 
 
 def secrets(plan: Plan) -> Iterator[str]:

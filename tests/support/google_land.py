@@ -124,9 +124,9 @@ class GoogleLand(Land):
     def attached(self) -> dict[str, dict[str, str]]:
         with self.gce.lock:
             return {
-                str(one.id): {DEVICE: disk.source.rpartition("/")[2]}
-                for one in self.gce.cloud.instances()
-                for disk in one.disks
+                str(instance.id): {DEVICE: disk.source.rpartition("/")[2]}
+                for instance in self.gce.cloud.instances()
+                for disk in instance.disks
             }
 
     def cloud(self) -> Cloud:
@@ -194,16 +194,16 @@ class GoogleLand(Land):
             return self._metadata[instance.id]
         (one,) = [i for i in self.gce.cloud.instances() if str(i.id) == instance.id]
         role = one.labels[ROLE]
-        made = self._metadata[instance.id] = FakeMetadata()
-        made.named = f"{role}-{instance.id}"
-        made.login = [
+        fake_metadata = self._metadata[instance.id] = FakeMetadata()
+        fake_metadata.named = f"{role}-{instance.id}"
+        fake_metadata.login = [
             {"primary": True, "username": name, "uid": number, "gid": number, "shell": "/bin/bash",
              "homeDirectory": f"/home/{name}"}
             for name, number in PEOPLE.items()
         ]  # fmt: skip
         zone = one.zone.rpartition("/")[2]
         account = {"email": f"t-{role}@p-1.iam.gserviceaccount.com", "aliases": ["default"], "scopes": []}
-        made.instance |= {
+        fake_metadata.instance |= {
             "id": int(instance.id), "name": one.name, "zone": f"projects/1/zones/{zone}",
             "hostname": f"{one.name}.{zone}.c.p-1.internal", "machineType": "projects/1/machineTypes/n1",
             "attributes": {item.key: item.value for item in one.metadata.items},
@@ -214,7 +214,7 @@ class GoogleLand(Land):
                  "forwardedIps": [], "accessConfigs": []}
             ],
         }  # fmt: skip
-        return made
+        return fake_metadata
 
     def api(self, ask: Request) -> Answer:
         given = ask.headers.get("authorization", "").removeprefix("Bearer ")

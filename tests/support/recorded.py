@@ -84,7 +84,7 @@ def machine(
     for name in ("etc", "opt/slurm-stacks/current", "home", "apps", "dev", "sys/block"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/os-release").write_text(f'ID=any\nVERSION_CODENAME="{suite}"\n')
-    made = design(
+    cluster_design = design(
         *partitions,
         isolation="vm",
         provider=provider,
@@ -95,7 +95,7 @@ def machine(
     )
     its = settings(
         root,
-        made,
+        cluster_design,
         user="slurm",
         shared=str(root / "home"),
         apps=str(root / "apps"),

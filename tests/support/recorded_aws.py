@@ -63,10 +63,10 @@ class RecordedAws:
 
 def _refused(service: str, question: Question, start: Callable[..., Any]) -> Iterable[bytes]:
     """Return a refusal in the service's form ("Error responses" of S3's API reference, the JSON protocol)."""
-    said = f"not authorized to perform: {question.action} on resource: {question.resource}"
-    status, content = "403 Forbidden", f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
+    text = f"not authorized to perform: {question.action} on resource: {question.resource}"
+    status, content = "403 Forbidden", f"<Error><Code>AccessDenied</Code><Message>{text}</Message></Error>"
     if service != "s3":
-        status, content = "400 Bad Request", json.dumps({"__type": "AccessDeniedException", "Message": said})
+        status, content = "400 Bad Request", json.dumps({"__type": "AccessDeniedException", "Message": text})
     start(status, [("Content-Length", str(len(content)))])
     return [content.encode()]
 

@@ -92,23 +92,23 @@ def declare(
     return recorder
 
 
-def counts(made: Recorder) -> dict[str, int]:
+def counts(recorder: Recorder) -> dict[str, int]:
     """Return the number of resources of each type that occurs."""
     found: dict[str, int] = {}
-    for kind in made.types().values():
+    for kind in recorder.types().values():
         found[kind] = found.get(kind, 0) + 1
     return found
 
 
-def unknown(made: Recorder, name: str) -> set[str]:
+def unknown(recorder: Recorder, name: str) -> set[str]:
     """Return the inputs of a resource that are not known yet."""
-    fields = made.asked[name].object.fields
+    fields = recorder.asked[name].object.fields
     return {key for key, value in fields.items() if value.string_value == pulumi.runtime.rpc.UNKNOWN}
 
 
-def needs(made: Recorder) -> dict[str, set[str]]:
+def needs(recorder: Recorder) -> dict[str, set[str]]:
     """Return name -> what the resource and its components need, which must be deleted after the resource."""
-    direct = {name: made.after(name) for name in made.types()}
+    direct = {name: recorder.after(name) for name in recorder.types()}
     whole: dict[str, set[str]] = {}
 
     def all_of(name: str) -> set[str]:
@@ -120,6 +120,6 @@ def needs(made: Recorder) -> dict[str, set[str]]:
     return {name: all_of(name) for name in direct}
 
 
-def custom(made: Recorder) -> set[str]:
+def custom(recorder: Recorder) -> set[str]:
     """Return the names of a cloud's resources, without components."""
-    return {name for name, asked in made.asked.items() if asked.custom}
+    return {name for name, asked in recorder.asked.items() if asked.custom}

@@ -71,9 +71,9 @@ def keep(stack: str, *records: dict[str, Any]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     there = len(list(folder.iterdir()))
     paths = []
-    for number, one in enumerate(records, there):
-        path = folder / f"20261121T12{number:02d}00Z-job-{one['job_id']}-{number:08x}.json"
-        path.write_text(json.dumps({"checkout": None, "result": one}))
+    for number, record in enumerate(records, there):
+        path = folder / f"20261121T12{number:02d}00Z-job-{record['job_id']}-{number:08x}.json"
+        path.write_text(json.dumps({"checkout": None, "result": record}))
         paths.append(path)
     return paths
 
@@ -83,6 +83,11 @@ def runs(
 ) -> list[Run]:
     """Return the records as runs of the report, without files."""
     return [
-        of(results.Kept(Path(f"20261121T12{n:02d}00Z-job-7-0.json"), one), stack, checkout, several=several)
-        for n, one in enumerate(records)
+        of(
+            results.Kept(Path(f"20261121T12{n:02d}00Z-job-7-0.json"), record),
+            stack,
+            checkout,
+            several=several,
+        )
+        for n, record in enumerate(records)
     ]

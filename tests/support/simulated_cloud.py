@@ -211,12 +211,12 @@ class SimulatedCloud(Driver):
     def _make(self, node: str, partition: str) -> str:
         now = self._clock()
         identity = f"m-{len(self._tokens)}-{node}-{len(self.records)}-{now:g}"
-        made = Record(identity, node, partition, now, self._epoch(now), now + self.boot_delay)
+        record = Record(identity, node, partition, now, self._epoch(now), now + self.boot_delay)
         if self.mute:
-            made.mute, self.mute = True, self.mute - 1
+            record.mute, self.mute = True, self.mute - 1
         elif self.broken:
-            made.broken, self.broken = True, self.broken - 1
-        self.records[identity] = made
+            record.broken, self.broken = True, self.broken - 1
+        self.records[identity] = record
         return identity
 
     def _failure(self, nodes: Sequence[str], kind: ErrorClass, words: str) -> Failure:

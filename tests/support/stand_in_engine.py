@@ -239,8 +239,12 @@ class GoogleCalls:
         (card,) = inputs["networkInterfaces"]
         disks = [gce.AttachedDisk(boot=True, auto_delete=False, source=inputs["bootDisk"]["source"])]
         disks += [
-            gce.AttachedDisk(source=one["source"], device_name=one["deviceName"], mode=one["mode"])
-            for one in inputs["attachedDisks"]
+            gce.AttachedDisk(
+                source=attached_disk["source"],
+                device_name=attached_disk["deviceName"],
+                mode=attached_disk["mode"],
+            )
+            for attached_disk in inputs["attachedDisks"]
         ]
         machine = gce.Instance(
             name=name, labels=labels, machine_type=f"zones/{inputs['zone']}/machineTypes/n1-standard-2",
@@ -281,7 +285,7 @@ class GoogleCalls:
         else:
             zone = operation._extended_operation.self_link.partition("/zones/")[2].partition("/")[0]
             done = gce.ZoneOperationsClient(**self.fake.options()).wait(project=project, zone=zone, **fields)
-        errors = [f"{one.code}: {one.message}" for one in done.error.errors]
+        errors = [f"{error.code}: {error.message}" for error in done.error.errors]
         assert not errors, errors
 
     def _instances(self) -> gce.InstancesClient:

@@ -214,9 +214,9 @@ class SweepUser:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         except Killed:
             code = -9
-        said = self._capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Ended(code, said.out, said.err)
+        output = self._capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Ended(code, output.out, output.err)
 
     def cut_off(self, *arguments: str) -> None:
         """Begin a sweep and stop watching it."""

@@ -52,18 +52,18 @@ class Clusters:
         return dict(found)
 
 
-def check_parts(made: Recorder, parts: Iterable[str]) -> None:
+def check_parts(recorder: Recorder, parts: Iterable[str]) -> None:
     """Check that a cluster is these parts, that every resource has a parent, and every component ends."""
-    children = {name for name, parent in made.parents().items() if parent == "c"}
+    children = {name for name, parent in recorder.parents().items() if parent == "c"}
     assert children == {f"c-{part}" for part in parts}
-    commands = {name for name, kind in made.types().items() if kind == COMMAND}
+    commands = {name for name, kind in recorder.types().items() if kind == COMMAND}
     assert {name for name in commands if not name.startswith("c-images-")} == {"c-termination", "c-ready"}
-    assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
-    components = [name for name, asked in made.asked.items() if not asked.custom]
-    assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
+    assert [name for name in recorder.types() if not recorder.parents()[name] and name != "c"] == []
+    components = [name for name, asked in recorder.asked.items() if not asked.custom]
+    assert sorted(recorder.closed) == sorted([*components, "slurm-stacks-test"])
 
 
-def check_destruction(made: Recorder, first: Iterable[str], last: Iterable[str]) -> None:
+def check_destruction(recorder: Recorder, first: Iterable[str], last: Iterable[str]) -> None:
     """Check that every custom resource is deleted either before or after the termination of nodes.
 
     Args:
@@ -71,29 +71,29 @@ def check_destruction(made: Recorder, first: Iterable[str], last: Iterable[str])
         first: All that is deleted before it.
         last: Some that are deleted after it.
     """
-    needed = needs(made)
-    before = {name for name in custom(made) if "c-termination" in needed[name]}
+    needed = needs(recorder)
+    before = {name for name in custom(recorder) if "c-termination" in needed[name]}
     assert before == set(first)
-    after = custom(made) - before - {"c-termination"}
-    assert after == {name for name in needed["c-termination"] if made.asked[name].custom}
+    after = custom(recorder) - before - {"c-termination"}
+    assert after == {name for name in needed["c-termination"] if recorder.asked[name].custom}
     assert after > set(last)
 
 
-def check_login_machines_go_first(made: Recorder) -> None:
+def check_login_machines_go_first(recorder: Recorder) -> None:
     """Check that login machines are deleted before the controller."""
-    for name in made.types():
-        if name.startswith("c-head-login") and made.asked[name].custom:
-            assert "c-head-controller" in needs(made)[name]
+    for name in recorder.types():
+        if name.startswith("c-head-login") and recorder.asked[name].custom:
+            assert "c-head-controller" in needs(recorder)[name]
 
 
-def terminates(made: Recorder, program: ModuleType) -> Any:
+def terminates(recorder: Recorder, program: ModuleType) -> Any:
     """Check that the termination does nothing until the end, and return the options of what it runs then.
 
     Args:
         made: The cluster's resources.
         program: The provider's entry point, which has to understand the line.
     """
-    inputs = made.inputs("c-termination")
+    inputs = recorder.inputs("c-termination")
     assert not inputs.keys() & {"create", "update"}
     module, *words = operation_words(inputs, "delete")
     assert module == program.__package__
@@ -103,9 +103,11 @@ def terminates(made: Recorder, program: ModuleType) -> Any:
     return options
 
 
-def check_commands(one: Recorder, same: Recorder, program: ModuleType) -> None:
+def check_commands(recorder: Recorder, same: Recorder, program: ModuleType) -> None:
     """Check that commands hold nothing of this machine or moment: the same design has the same ones."""
-    texts = [json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in (one, same)]
+    texts = [
+        json.dumps([made.inputs(name) for name in ("c-termination", "c-ready")]) for made in (recorder, same)
+    ]
     assert texts[0] == texts[1]
     folder = str(program.__file__).removesuffix(f"/{str(program.__package__).replace('.', '/')}/__main__.py")
     assert folder not in texts[0]

@@ -74,8 +74,8 @@ def started(job: BatchJob) -> list[dict[str, str]]:
 
 def all_gone(programs: list[dict[str, str]]) -> None:
     """Wait until no program is left that could hold the GPUs."""
-    for one in programs:
-        process = Path("/proc", one["PID"])
+    for variables in programs:
+        process = Path("/proc", variables["PID"])
         until(lambda gone=process: not gone.exists(), lambda left=process: f"{left} is left")  # type: ignore[misc]
 
 

@@ -34,13 +34,13 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetMachines]:
     if missing := sshd.missing():
         pytest.skip(missing)
     need_net_machines()
-    made = NetMachines(tmp_path_factory.mktemp("machines"))
+    net_machines = NetMachines(tmp_path_factory.mktemp("machines"))
     try:
         for number, address in enumerate(ADDRESSES):
-            made.start(f"node-{number}", address)
-        yield made
+            net_machines.start(f"node-{number}", address)
+        yield net_machines
     finally:
-        made.close()
+        net_machines.close()
 
 
 @pytest.fixture
@@ -85,12 +85,12 @@ def left() -> list[str]:
 
 
 def test_ranks_run_on_all_nodes_with_what_the_job_definition_says(job: Make) -> None:
-    told = (
+    text = (
         'echo "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $(hostname) $NCCL_SOCKET_IFNAME $NCCL_MIN_NRINGS '
         '$BATCH_SIZE $JOB_DIR" >"$SLURM_STACKS_FOLDER/rank-$OMPI_COMM_WORLD_RANK"; '
         'echo \'{"images_per_second": 12}\' >"$SLURM_STACKS_RESULT"'
     )
-    three = job(told, env={"MPI_GPUS": "3", "EXTRA_MPI_PARAMS": f"{PUBLISHED} --map-by node -bind-to none"})
+    three = job(text, env={"MPI_GPUS": "3", "EXTRA_MPI_PARAMS": f"{PUBLISHED} --map-by node -bind-to none"})
     three.start()
     assert three.wait() == [0, 0, 0], three.logs()
     ranks = [path.read_text().split() for path in three.wait_for_files("rank-*", 3)]
@@ -124,11 +124,11 @@ def test_more_ranks_than_gpus_are_refused(job: Make) -> None:
 
 
 def test_without_a_program_nothing_starts(tmp_path: Path) -> None:
-    one = BatchJob(tmp_path, 1, env={"SLURM_STACKS_LAUNCH": "mpi"})
-    one.start()
-    assert one.wait() == [1]
-    assert "the built-in training of ResNet-50 does not use MPI" in one.log(0)
-    one.close()
+    batch_job = BatchJob(tmp_path, 1, env={"SLURM_STACKS_LAUNCH": "mpi"})
+    batch_job.start()
+    assert batch_job.wait() == [1]
+    assert "the built-in training of ResNet-50 does not use MPI" in batch_job.log(0)
+    batch_job.close()
 
 
 @pytest.fixture

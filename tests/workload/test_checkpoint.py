@@ -54,10 +54,10 @@ def words(store: Store) -> str:
     return line
 
 
-def equal(one: Checkpoint | None, other: Checkpoint) -> bool:
-    assert one is not None
-    same = all((a == b).all() for a, b in zip(one.state.weights, other.state.weights, strict=True))
-    rest = (one.state.position, one.history, one.seconds_total, one.start_latency)
+def equal(checkpoint: Checkpoint | None, other: Checkpoint) -> bool:
+    assert checkpoint is not None
+    same = all((a == b).all() for a, b in zip(checkpoint.state.weights, other.state.weights, strict=True))
+    rest = (checkpoint.state.position, checkpoint.history, checkpoint.seconds_total, checkpoint.start_latency)
     return same and rest == (
         other.state.position, other.history, other.seconds_total, other.start_latency
     )  # fmt: skip

@@ -31,13 +31,13 @@ SECONDS = 600
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
     need_named_machines()
-    made = NamedMachines(monkeypatch)
+    named_machines = NamedMachines(monkeypatch)
     try:
-        made.serve()
-        made.come_up(**{name.replace("-", "_"): address for name, address in NODES.items()})
-        yield made
+        named_machines.serve()
+        named_machines.come_up(**{name.replace("-", "_"): address for name, address in NODES.items()})
+        yield named_machines
     finally:
-        made.close()
+        named_machines.close()
 
 
 # By default tests/cluster/test_names_served.py shows that jobs find their nodes by name.

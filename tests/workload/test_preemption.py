@@ -145,8 +145,8 @@ def test_a_job_that_gets_nowhere_is_not_repeated_for_ever(
     chief = tasks.start(0, NODES[:1], restarts)
     chief.saved = saved
     assert chief.leave() == status
-    said = capsys.readouterr().err
-    assert ("queued again 3 times, and this time nothing could be saved: it ends here" in said) == (
+    output = capsys.readouterr().err
+    assert ("queued again 3 times, and this time nothing could be saved: it ends here" in output) == (
         status == 1
     )
 

@@ -56,8 +56,8 @@ def test_reserved_ports_are_all_different() -> None:
 
 def test_a_reserved_port_is_tensorflows_alone() -> None:
     """TensorFlow's server binds the port as well (SO_REUSEPORT) and gets every connection; others cannot."""
-    with reserve_port() as held, socket.socket() as server, socket.socket() as stranger:
-        port = held.getsockname()[1]
+    with reserve_port() as sock, socket.socket() as server, socket.socket() as stranger:
+        port = sock.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             stranger.bind(("0.0.0.0", port))
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -109,15 +109,15 @@ def test_a_cyclic_distribution_keeps_each_tasks_own_node(tmp_path: Path) -> None
     real = ("n0", "n1", "n0", "n1")
     meetings = [Rendezvous(tmp_path, Step(rank, block, node, "k")) for rank, node in enumerate(real)]
     for rendezvous in meetings:
-        with reserve_port() as held:
-            announce(rendezvous, held, ENV)
+        with reserve_port() as sock:
+            announce(rendezvous, sock, ENV)
     assert [address.rpartition(":")[0] for address in meet(meetings[3], 1)] == list(real)
 
 
 def test_tasks_on_other_nodes_are_refused(tmp_path: Path) -> None:
     for rank, node in enumerate(("n0", "n7")):
-        with reserve_port() as held:
-            announce(Rendezvous(tmp_path, Step(rank, ("n0", "n1"), node, "k")), held, ENV)
+        with reserve_port() as sock:
+            announce(Rendezvous(tmp_path, Step(rank, ("n0", "n1"), node, "k")), sock, ENV)
     with pytest.raises(WorkloadError, match="n7"):
         meet(Rendezvous(tmp_path, Step(2, ("n0", "n1"), "n0", "k")), 1)
 
@@ -125,8 +125,8 @@ def test_tasks_on_other_nodes_are_refused(tmp_path: Path) -> None:
 def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
     first, _, _ = steps("k", "n0", "n1", "n2")
     rendezvous = Rendezvous(tmp_path, first)
-    with reserve_port() as held:
-        announce(rendezvous, held, ENV)
+    with reserve_port() as sock:
+        announce(rendezvous, sock, ENV)
         with pytest.raises(WorkloadError, match=r"no address from task 1 \(n1\), 2 \(n2\) within 0 s"):
             meet(rendezvous, 0.3)
 
@@ -177,6 +177,6 @@ def test_where_a_host_gives_its_processes_no_names_they_share_its_loopback(tmp_p
     assert reached_by("printer", "127.0.0.1") == LOOPBACK, "a network's DNS may have an address for any name"
     meetings = [Rendezvous(tmp_path, step) for step in steps("k", "debug-1", "debug-2")]
     for rendezvous in meetings:
-        with reserve_port() as held:
-            announce(rendezvous, held, LOCAL)
+        with reserve_port() as sock:
+            announce(rendezvous, sock, LOCAL)
     assert {address.rpartition(":")[0] for address in meet(meetings[0], 1)} == {LOOPBACK}

@@ -76,12 +76,12 @@ def test_every_image_is_in_one_file_and_smaller(tf: Any, made: Path) -> None:
     }
     found = [
         (
-            one["image/class/text"].bytes_list.value[0].decode(),
-            one["image/filename"].bytes_list.value[0].decode(),
-            one[resize.LABEL].int64_list.value[0],
-            *tf.io.decode_jpeg(one[resize.ENCODED].bytes_list.value[0]).shape,
+            record["image/class/text"].bytes_list.value[0].decode(),
+            record["image/filename"].bytes_list.value[0].decode(),
+            record[resize.LABEL].int64_list.value[0],
+            *tf.io.decode_jpeg(record[resize.ENCODED].bytes_list.value[0]).shape,
         )
-        for one in records(tf, made, "train", 4)
+        for record in records(tf, made, "train", 4)
     ]
     sizes = [(60, 40, 3) if number % 2 == 0 else (50, 40, 3) for number in range(EACH["train"])]
     assert sorted(found) == sorted(

@@ -72,9 +72,9 @@ def test_a_chiefs_failure_is_one_and_removes_no_more_than_its_result(
     for name in ("result.json", "other.json"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
     assert train.main(["--result", str(tmp_path / "result.json")]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said  # unlike a reason that is known
-    assert said.endswith("workload: localhost: RuntimeError: unforeseen\n")
+    output = capsys.readouterr().err
+    assert "Traceback" in output  # unlike a reason that is known
+    assert output.endswith("workload: localhost: RuntimeError: unforeseen\n")
     assert not (tmp_path / "result.json").exists()
     assert (tmp_path / "other.json").exists()
     assert json.loads((tmp_path / "progress.json").read_text(encoding="utf-8"))["state"] == "failed"

@@ -157,9 +157,9 @@ def test_auto_says_in_one_sentence_what_it_took(
 ) -> None:
     found = data.load("auto", tmp_path)
     assert found.name == "digits-synthetic"
-    said = [line for line in capsys.readouterr().out.splitlines() if "MNIST" in line]
-    assert len(said) == 1
-    assert "digits-synthetic, which is not MNIST" in said[0]
+    output = [line for line in capsys.readouterr().out.splitlines() if "MNIST" in line]
+    assert len(output) == 1
+    assert "digits-synthetic, which is not MNIST" in output[0]
 
 
 @pytest.mark.usefixtures("offline")

@@ -113,10 +113,10 @@ def test_status_says_what_is_left_of_the_budget(
     batch_account: BatchAccount, spend: Callable[[int], None]
 ) -> None:
     """1000 USD are 32 machine-hours: 38 ticks with ten machines up are all but 12 USD of them."""
-    own = BatchCommands(STACK, BUDGET, batch_account)
-    assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
+    batch_commands = BatchCommands(STACK, BUDGET, batch_account)
+    assert batch_commands.status()["cost"]["budget"]["left_usd"] == 1000.0
     spend(38 * 10)
-    found = own.status()["cost"]["budget"]
+    found = batch_commands.status()["cost"]["budget"]
     assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
     assert found["left_hours"] == pytest.approx(64 - 380 * 5 / 60), "each limit has a rest of its own"
     assert found["used"] == pytest.approx(1 - found["left_usd"] / 1000)

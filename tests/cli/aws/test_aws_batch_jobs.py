@@ -49,7 +49,7 @@ def test_the_same_request_is_the_same_job_and_another_revision_another(
     assert jobs.submit(service, number=1).id != first.id
     batch_account.register()
     assert jobs.submit(service).id != first.id, "another image"
-    assert [one.name.rsplit("-", 1)[0] for one in service.jobs()].count("aws-batch-20") == 3
+    assert [job.name.rsplit("-", 1)[0] for job in service.jobs()].count("aws-batch-20") == 3
 
 
 def test_another_number_of_nodes_overrides_the_range_and_the_number_of_gpus(service: BatchService) -> None:

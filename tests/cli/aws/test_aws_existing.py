@@ -104,8 +104,8 @@ def found_by(name: str, design: ClusterDesign) -> list[Finding]:
 
 def test_a_free_volume_is_described(lab: Lab) -> None:
     made = lab.volume()
-    said = f"storage.home.existing: {made} has 70 GiB in {lab.zone}, and /home is on it"
-    assert lab.found(home("nfs", made)) == [fine("storage", said)]
+    text = f"storage.home.existing: {made} has 70 GiB in {lab.zone}, and /home is on it"
+    assert lab.found(home("nfs", made)) == [fine("storage", text)]
 
 
 def test_a_volume_without_encryption_is_a_warning(lab: Lab) -> None:
@@ -223,7 +223,10 @@ class Fsx:
 
     def describe_file_systems(self, **which: Any) -> Any:
         found = self._fsx.describe_file_systems(**which)
-        return {**found, "FileSystems": [{**one, **self._more} for one in found["FileSystems"]]}
+        return {
+            **found,
+            "FileSystems": [{**file_system, **self._more} for file_system in found["FileSystems"]],
+        }
 
 
 @pytest.mark.parametrize(

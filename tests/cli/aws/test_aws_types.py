@@ -80,13 +80,13 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
         "3501 GiB of NVMe; its price is not known",
     )
     config = load_file(path)
-    made = design(config, catalog())
-    (partition,) = made.partitions
+    cluster_design = design(config, catalog())
+    (partition,) = cluster_design.partitions
     assert (partition.cpus, partition.price_hour) == (48, None)
     assert partition.accelerator is not None
     assert (partition.accelerator.type, partition.accelerator.count) == ("l4", 4)
-    assert "price of g6.12xlarge unknown" in sentence(cost(made, catalog()))
-    assert isinstance(warnings(config, made, catalog()), list)
+    assert "price of g6.12xlarge unknown" in sentence(cost(cluster_design, catalog()))
+    assert isinstance(warnings(config, cluster_design, catalog()), list)
     assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
         "it is known now: nobody is asked"
     )

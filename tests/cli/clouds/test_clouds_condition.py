@@ -44,10 +44,10 @@ STATUS: dict[str, Any] = {
 def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     monkeypatch.chdir(tmp_path)
     STACK.project.mkdir()
-    made = FakeProvider()
+    fake_provider = FakeProvider()
     login = Login("controller", Target(host="10.0.0.1", user="ubuntu", host_keys=()))
-    monkeypatch.setattr(made, "_login", lambda _stack: login)
-    return made
+    monkeypatch.setattr(fake_provider, "_login", lambda _stack: login)
+    return fake_provider
 
 
 def look(provider: FakeProvider) -> list[Finding]:
@@ -96,4 +96,4 @@ def test_a_file_with_mistakes_and_aws_batch_have_no_nodes_to_ask_for(provider: F
     batch = load_file(stack_file("aws-batch"))
     assert provider.diagnose(STACK, None, None) == []
     checks = provider.diagnose(STACK, design_of(batch, catalog()), None)
-    assert [one.name for one in checks] == ["name"]
+    assert [check.name for check in checks] == ["name"]

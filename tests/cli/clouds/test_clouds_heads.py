@@ -209,7 +209,7 @@ def test_what_changes_is_said_of_a_cluster_without_its_controller(
     cloud.up(kept())
     cloud.there.clear()
     head.answer = UserError("no answer", code="ssh.no-answer")
-    fewer = tuple(dataclasses.replace(one, max=2) for one in kept().partitions)
+    fewer = tuple(dataclasses.replace(partition, max=2) for partition in kept().partitions)
     with sentences.raises("change.jobs-unknown", "nodes.max 10 → 2"):
         up(provider, dataclasses.replace(kept(), partitions=fewer))
 

@@ -356,7 +356,7 @@ def test_the_facts_are_those_of_aws_own_schemas(kind: str) -> None:
     said = set(REPLACED_BY[kind].get("cloud", []))
     assert {there(ours) for ours in said} - fixed == set()
     runs = [up(base)[0] for base in BASES if base.startswith("aws")]
-    alike = [one for made in runs for one in made.declared.values() if one.type == kind]
+    alike = [one for run in runs for one in run.declared.values() if one.type == kind]
     assert {name for one in alike for name in one.inputs if there(name) in fixed} - said == set()
 
 
@@ -380,8 +380,8 @@ def candidates(annotation: Any) -> Iterator[Any]:
     elif annotation is bool:
         yield from (True, False)
     elif origin in (typing.Union, types.UnionType, Annotated):
-        for one in arguments:
-            yield from candidates(one)
+        for argument in arguments:
+            yield from candidates(argument)
 
 
 @pytest.mark.wide

@@ -102,12 +102,13 @@ class Aws:
             (volume,) = self.ec2.describe_volumes(VolumeIds=[self.engine.of(f"-storage-{name}")["id"]])[
                 "Volumes"
             ]
-            found[name] = [one["InstanceId"] for one in volume["Attachments"]]
+            found[name] = [attachment["InstanceId"] for attachment in volume["Attachments"]]
         return found
 
     def address(self, instance: str) -> str:
         ((found,),) = (
-            one["Instances"] for one in self.ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+            reservation["Instances"]
+            for reservation in self.ec2.describe_instances(InstanceIds=[instance])["Reservations"]
         )
         return str(found["PrivateIpAddress"])
 
@@ -216,12 +217,12 @@ def test_on_aws_nothing_is_left_of_a_cluster_that_had_two_controllers(amazon: Aw
 class Google:
     """A cluster on a simulated Compute Engine."""
 
-    def __init__(self, there: Project) -> None:
-        self.there, self.gce = there, there.gce
+    def __init__(self, project: Project) -> None:
+        self.there, self.gce = project, project.gce
         self.run, plan = planned("gcp")
-        self.design = dataclasses.replace(plan, project=there.account.project)
+        self.design = dataclasses.replace(plan, project=project.account.project)
         self.engine = StandInEngine(self.run, GoogleCalls(self.gce))
-        self.cloud = GcpCloud(ClusterRef.of(self.design), open=lambda _project: there.account)
+        self.cloud = GcpCloud(ClusterRef.of(self.design), open=lambda _project: project.account)
 
     @property
     def changes(self) -> list[str]:

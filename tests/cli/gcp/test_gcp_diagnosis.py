@@ -32,7 +32,7 @@ def shared() -> Iterator[Project]:
 
 
 @pytest.fixture
-def there(shared: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def gcp_project(shared: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     shared.empty()
     cloud = shared.gce.cloud
     cloud.put(f"zones/{ZONE}", "acceleratorTypes", gce.AcceleratorType(name="nvidia-tesla-v100"))
@@ -74,7 +74,7 @@ def test_the_doctor_names_what_this_machine_lacks(nobody: None, home: Path) -> N
     assert {name for name in ssh if name.startswith("ssh")} == {"ssh.client", "ssh.key"}
 
 
-def test_the_doctor_finds_nothing_wrong_where_all_is_there(there: Project, home: Path) -> None:
+def test_the_doctor_finds_nothing_wrong_where_all_is_there(gcp_project: Project, home: Path) -> None:
     for tool in ("ssh", "gcloud"):
         (home / tool).write_text("#!/bin/sh\n")
         (home / tool).chmod(0o755)
@@ -82,7 +82,7 @@ def test_the_doctor_finds_nothing_wrong_where_all_is_there(there: Project, home:
     (home / ".ssh" / "id_ed25519.pub").write_text(KEY)
     design = gcp_design(project="p-1")
     assert set(found(design).values()) == {Severity.FINE}
-    there.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 8, "CPUS": 54}
+    gcp_project.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 8, "CPUS": 54}
     assert set(found(design).values()) == {Severity.FINE}
 
 
@@ -112,10 +112,10 @@ def test_every_node_of_every_kind_is_counted() -> None:
     )
 
 
-def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> None:
-    there.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 1, "CPUS": 54}
-    there.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
-    said = list(diagnosis.quota_findings(there.account, gcp_design(project="p-1")))
+def test_a_new_projects_quotas_are_said_with_what_is_needed(gcp_project: Project) -> None:
+    gcp_project.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 1, "CPUS": 54}
+    gcp_project.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
+    said = list(diagnosis.quota_findings(gcp_project.account, gcp_design(project="p-1")))
     assert [(one.check, one.severity) for one in said] == [
         ("quotas", Severity.WARNS),
         ("quotas", Severity.WARNS),
@@ -123,52 +123,65 @@ def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> N
     ]
     sentences.finding(said[1], "quotas", Severity.WARNS, "NVIDIA_V100_GPUS", "europe-west4")
     static = (CPU, dataclasses.replace(GPU, min=1))
-    said = list(diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=static)))
+    said = list(diagnosis.quota_findings(gcp_project.account, gcp_design(project="p-1", partitions=static)))
     assert [one.severity for one in said] == [Severity.STOPS, Severity.STOPS, Severity.FINE]
     sentences.finding(said[0], "quotas", Severity.STOPS)
 
 
 def test_what_the_cluster_uses_already_is_not_missing(
-    there: Project, monkeypatch: pytest.MonkeyPatch
+    gcp_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Google counts it as used."""
-    there.gce.cloud.quotas = {"CPUS": 54}
+    gcp_project.gce.cloud.quotas = {"CPUS": 54}
     monkeypatch.setattr(
-        there.gce.cloud,
+        gcp_project.gce.cloud,
         "usage",
         lambda limits: [(metric, limit, 2 + 2 + 8) for metric, limit in limits.items()],
     )
     design = gcp_design(project="p-1")
-    (short,) = (one for one in diagnosis.quota_findings(there.account, design) if one.group == "quotas")
+    (short,) = (
+        finding
+        for finding in diagnosis.quota_findings(gcp_project.account, design)
+        if finding.group == "quotas"
+    )
     sentences.finding(short, "quotas", Severity.WARNS, "europe-west4")
-    there.head()
-    there.node("cpu-0")
-    there.node("gpu-3")
-    (enough,) = (one for one in diagnosis.quota_findings(there.account, design) if one.group == "quotas")
+    gcp_project.head()
+    gcp_project.node("cpu-0")
+    gcp_project.node("gpu-3")
+    (enough,) = (
+        finding
+        for finding in diagnosis.quota_findings(gcp_project.account, design)
+        if finding.group == "quotas"
+    )
     assert enough.severity is Severity.FINE
 
 
-def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(there: Project) -> None:
+def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(gcp_project: Project) -> None:
     zones = (CPU, dataclasses.replace(GPU, zones=(ZONE, "europe-west4-b")))
     (wrong,) = (
-        one
-        for one in diagnosis.quota_findings(there.account, gcp_design(project="p-1", partitions=zones))
-        if one.severity is Severity.STOPS
+        finding
+        for finding in diagnosis.quota_findings(
+            gcp_project.account, gcp_design(project="p-1", partitions=zones)
+        )
+        if finding.severity is Severity.STOPS
     )
     sentences.finding(wrong, "gpus", Severity.STOPS, "europe-west4-b", "filter=name=nvidia-tesla-v100")
 
 
-def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there: Project) -> None:
-    there.gce.faults = [Fault("regions.get", "accessNotConfigured", 403)]
+def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(gcp_project: Project) -> None:
+    gcp_project.gce.faults = [Fault("regions.get", "accessNotConfigured", 403)]
     (wrong,) = diagnosis.limits(gcp_design(project="p-1"))
     assert wrong.severity is Severity.STOPS
     assert "gcloud services enable compute.googleapis.com --project p-1" in f"{wrong.found} {wrong.cure}"
-    there.gce.faults = [Fault("regions.get", "forbidden", 403)]
+    gcp_project.gce.faults = [Fault("regions.get", "forbidden", 403)]
     (unknown,) = diagnosis.limits(gcp_design(project="p-1"))
     assert (unknown.severity, unknown.check) == (Severity.WARNS, "quotas")
     sentences.finding(unknown, "quotas", Severity.WARNS, "p-1")
-    there.gce.faults = [Fault("acceleratorTypes.get", "x", 500), Fault("accelerator_types.get", "x", 500)]
-    severities = [one.severity for one in diagnosis.limits(gcp_design(project="p-1"))]
+    gcp_project.gce.faults = [
+        Fault("acceleratorTypes.get", "x", 500),
+        Fault("accelerator_types.get", "x", 500),
+    ]
+    severities = [limit.severity for limit in diagnosis.limits(gcp_design(project="p-1"))]
     assert severities == [Severity.FINE, Severity.WARNS]
 
 
@@ -184,6 +197,8 @@ def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there
 def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: str, name: str) -> None:
     built_in = catalog().machines[machine].accelerator
     assert built_in is not None
-    own = Accelerator(type=built_in.type, count=built_in.count)
-    partition = dataclasses.replace(gcp_design().partitions[0], instance_type=machine, accelerator=own)
+    accelerator = Accelerator(type=built_in.type, count=built_in.count)
+    partition = dataclasses.replace(
+        gcp_design().partitions[0], instance_type=machine, accelerator=accelerator
+    )
     assert diagnosis.gpu(partition) == name

@@ -69,7 +69,7 @@ OTHERWISE = {
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def gcp_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     with project() as made:
         monkeypatch.setattr(account, "of", lambda _: made.account)
         yield made
@@ -158,7 +158,7 @@ SMALLER = (dataclasses.replace(NFS[0], size_gib=40), NFS[1])
     ],
 )
 def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
-    there: Project,
+    gcp_project: Project,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     changes: dict[str, Any],
@@ -166,13 +166,13 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
     code: str | None,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    up = gcp_design(project=there.account.project, trains=False)
+    up = gcp_design(project=gcp_project.account.project, trains=False)
     settings = bundle.settings_object(Settings(up, Site("/", "slurm", "controller", "10.0.0.4")))
     current = bundle.current(b"code", settings)
-    there.bucket()
-    there.head()
-    there.put(current["settings"]["key"], settings)
-    there.put("current.json", json.dumps(current).encode())
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.put(current["settings"]["key"], settings)
+    gcp_project.put("current.json", json.dumps(current).encode())
     said: list[str] = []
     new = dataclasses.replace(up, **changes)
     refused = sentences.raises(code or "", "/home")
@@ -190,15 +190,15 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
 
 
 def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_names(
-    there: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gcp_project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
-    there.account.project = "p-1"
+    gcp_project.account.project = "p-1"
     provider = GcpProvider()
     assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == []
-    there.node("debug-3", cluster="slurm10")
-    there.head(cluster="slurm10")
-    there.node("debug-0", cluster="another")
+    gcp_project.node("debug-3", cluster="slurm10")
+    gcp_project.head(cluster="slurm10")
+    gcp_project.node("debug-0", cluster="another")
     assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == [
         "instance slurm10-controller (RUNNING)",
         "instance slurm10-debug-3 (RUNNING)",
@@ -209,13 +209,13 @@ def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_na
     assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == ["instance slurm10-controller (RUNNING)"]
 
 
-def test_an_up_starts_a_head_that_was_stopped_and_no_node(there: Project) -> None:
-    there.head(cluster="slurm10", status="TERMINATED")
-    there.node("debug-0", cluster="slurm10", status="TERMINATED")
+def test_an_up_starts_a_head_that_was_stopped_and_no_node(gcp_project: Project) -> None:
+    gcp_project.head(cluster="slurm10", status="TERMINATED")
+    gcp_project.node("debug-0", cluster="slurm10", status="TERMINATED")
     said: list[str] = []
     GcpProvider().repair(Stack(ROOT, "gcp-cpu"), said.append)
     assert said == ["controller was stopped: it is started again, with its queue"]
-    states = {str(one.name): str(one.status) for one in there.gce.cloud.instances()}
+    states = {str(instance.name): str(instance.status) for instance in gcp_project.gce.cloud.instances()}
     assert states == {"slurm10-controller": "RUNNING", "slurm10-debug-0": "TERMINATED"}
 
 

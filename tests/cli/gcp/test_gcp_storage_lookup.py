@@ -29,20 +29,20 @@ SAVED = dataclasses.replace(NFS[0], restore="of-march", name="home")
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def gcp_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     with project() as made:
         monkeypatch.setattr(account, "of", lambda _: made.account)
         yield made
 
 
-def found(there: Project, mount: Mount, **changes: Any) -> list[Finding]:
-    design = gcp_design(mounts=(mount,), project=there.account.project, **changes)
-    return list(diagnosis.storage_findings(there.account, design))
+def found(gcp_project: Project, mount: Mount, **changes: Any) -> list[Finding]:
+    design = gcp_design(mounts=(mount,), project=gcp_project.account.project, **changes)
+    return list(diagnosis.storage_findings(gcp_project.account, design))
 
 
-def put_disk(there: Project, name: str, *users: str) -> None:
+def put_disk(gcp_project: Project, name: str, *users: str) -> None:
     links = [f"https://compute/projects/p/zones/{ZONE}/instances/{user}" for user in users]
-    there.gce.cloud.put(
+    gcp_project.gce.cloud.put(
         f"zones/{ZONE}", "disks", gce.Disk(name=name, size_gb=70, users=links, status="READY")
     )
 
@@ -56,15 +56,15 @@ def put_disk(there: Project, name: str, *users: str) -> None:
     ],
 )
 def test_a_disk_is_the_controllers_alone(
-    there: Project, users: tuple[str, ...], severity: Severity, words: str
+    gcp_project: Project, users: tuple[str, ...], severity: Severity, words: str
 ) -> None:
-    put_disk(there, "lab-home", *users)
-    (only,) = found(there, DISK)
+    put_disk(gcp_project, "lab-home", *users)
+    (only,) = found(gcp_project, DISK)
     assert only.severity is severity
     assert words in only.found
 
 
-def put_store(there: Project, network: str = "corp", state: str = "READY") -> None:
+def put_store(gcp_project: Project, network: str = "corp", state: str = "READY") -> None:
     """An instance with the API's fields, which are the provider's without its own."""
     networks = [{"network": network, "ipAddresses": ["10.9.8.2"]}]
     shares = [{"name": "vol1", "capacityGb": "1024"}]
@@ -73,9 +73,9 @@ def put_store(there: Project, network: str = "corp", state: str = "READY") -> No
         (shares[0], outputs.GetInstanceFileShareResult),
     ):
         assert {re.sub(r"([A-Z])", r"_\1", key).lower() for key in part} <= set(dir(kind))
-    name = f"projects/{there.account.project}/locations/{ZONE}/instances/lab-store"
+    name = f"projects/{gcp_project.account.project}/locations/{ZONE}/instances/lab-store"
     made = {"name": name, "state": state, "networks": networks, "fileShares": shares}
-    there.filestores.append(made)
+    gcp_project.filestores.append(made)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def put_store(there: Project, network: str = "corp", state: str = "READY") -> No
     ],
 )
 def test_an_instance_is_of_the_network(
-    there: Project, network: str, state: str, severity: Severity, words: str
+    gcp_project: Project, network: str, state: str, severity: Severity, words: str
 ) -> None:
-    put_store(there, network, state)
-    (only,) = found(there, STORE, network=EXISTING)
+    put_store(gcp_project, network, state)
+    (only,) = found(gcp_project, STORE, network=EXISTING)
     assert only.severity is severity
     assert words in only.found
 
@@ -99,60 +99,64 @@ def test_an_instance_is_of_the_network(
 @pytest.mark.parametrize(
     ("mount", "what"), [(DISK, "disk lab-home"), (STORE, "Filestore"), (SAVED, "snapshot of-march")]
 )
-def test_what_does_not_exist_is_one_message(there: Project, mount: Mount, what: str) -> None:
-    (only,) = found(there, mount, network=EXISTING)
+def test_what_does_not_exist_is_one_message(gcp_project: Project, mount: Mount, what: str) -> None:
+    (only,) = found(gcp_project, mount, network=EXISTING)
     assert only.severity is Severity.STOPS
     sentences.finding(only, "storage", Severity.STOPS, what)
 
 
-def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(there: Project) -> None:
-    there.gce.cloud.put("global", "snapshots", gce.Snapshot(name="of-march", disk_size_gb=70, status="READY"))
-    (only,) = found(there, SAVED)
+def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(gcp_project: Project) -> None:
+    gcp_project.gce.cloud.put(
+        "global", "snapshots", gce.Snapshot(name="of-march", disk_size_gb=70, status="READY")
+    )
+    (only,) = found(gcp_project, SAVED)
     sentences.finding(only, "storage", Severity.STOPS, "size_gib")
-    (only,) = found(there, dataclasses.replace(SAVED, size_gib=70))
+    (only,) = found(gcp_project, dataclasses.replace(SAVED, size_gib=70))
     assert only == fine("storage", "storage.home.restore: /home begins with the files of of-march (70 GiB)")
-    put_disk(there, "c-home")
-    assert found(there, SAVED) == []
+    put_disk(gcp_project, "c-home")
+    assert found(gcp_project, SAVED) == []
 
 
-def test_what_an_earlier_cluster_left_is_taken_back_and_never_made_twice(there: Project) -> None:
+def test_what_an_earlier_cluster_left_is_taken_back_and_never_made_twice(gcp_project: Project) -> None:
     kept = dataclasses.replace(NFS[0], keep=True, name="home")
-    assert found(there, kept) == []
+    assert found(gcp_project, kept) == []
     labels = {leftovers.KEPT: "home"}
-    there.gce.cloud.put(f"zones/{ZONE}", "disks", gce.Disk(name="c-home", size_gb=50, labels=labels))
-    (only,) = found(there, kept)
+    gcp_project.gce.cloud.put(f"zones/{ZONE}", "disks", gce.Disk(name="c-home", size_gb=50, labels=labels))
+    (only,) = found(gcp_project, kept)
     assert only.severity is Severity.STOPS
     sentences.finding(only, "storage", Severity.STOPS)
-    there.bucket()
-    assert found(there, kept) == [], "the cluster is up, and the disk is its own"
+    gcp_project.bucket()
+    assert found(gcp_project, kept) == [], "the cluster is up, and the disk is its own"
 
 
-def test_an_instance_of_a_region_is_taken_back_by_its_whole_name(there: Project) -> None:
+def test_an_instance_of_a_region_is_taken_back_by_its_whole_name(gcp_project: Project) -> None:
     kept = dataclasses.replace(STORE, existing=None, deployment="REGIONAL", keep=True)
-    name = f"projects/{there.account.project}/locations/europe-west4/instances/c-home"
-    there.filestores.append({"name": name, "labels": {leftovers.KEPT: "home"}})
-    (only,) = found(there, kept, network=EXISTING)
+    name = f"projects/{gcp_project.account.project}/locations/europe-west4/instances/c-home"
+    gcp_project.filestores.append({"name": name, "labels": {leftovers.KEPT: "home"}})
+    (only,) = found(gcp_project, kept, network=EXISTING)
     sentences.finding(only, "storage", Severity.STOPS, name)
 
 
-def test_a_bucket_is_there(there: Project) -> None:
-    there.bucket(name="data-1")
+def test_a_bucket_is_there(gcp_project: Project) -> None:
+    gcp_project.bucket(name="data-1")
     for name, severity in (("data-1", Severity.FINE), ("data-2", Severity.STOPS)):
         mount = Mount("/data", "gcs", existing=f"gs://{name}", options="rw", name="buckets[0]")
-        (only,) = found(there, mount)
+        (only,) = found(gcp_project, mount)
         assert only.severity is severity
 
 
-def test_the_bucket_of_backups_is_there(there: Project) -> None:
-    there.bucket(name="backups-1")
+def test_the_bucket_of_backups_is_there(gcp_project: Project) -> None:
+    gcp_project.bucket(name="backups-1")
     for name, severity in (("backups-1", Severity.FINE), ("backups-2", Severity.STOPS)):
-        design = gcp_design(mounts=(), project=there.account.project, backup=Backup(f"gs://{name}/slurm"))
-        (only,) = diagnosis.storage_findings(there.account, design)
+        design = gcp_design(
+            mounts=(), project=gcp_project.account.project, backup=Backup(f"gs://{name}/slurm")
+        )
+        (only,) = diagnosis.storage_findings(gcp_project.account, design)
         assert (only.severity, name in only.found) == (severity, True)
 
 
-def test_up_says_it_before_anything_is_made(there: Project) -> None:
-    design = gcp_design(mounts=(DISK,), project=there.account.project, trains=False)
+def test_up_says_it_before_anything_is_made(gcp_project: Project) -> None:
+    design = gcp_design(mounts=(DISK,), project=gcp_project.account.project, trains=False)
     with sentences.raises("change.not-checked", "storage.home.existing", "lab-home") as refused:
         GcpProvider().check_changes(Stack(ROOT, "t"), design, dict, print, replace=False)
     assert refused.value.exit_code == EXIT_REFUSED

@@ -29,7 +29,7 @@ def shared() -> Iterator[Project]:
 
 
 @pytest.fixture
-def there(shared: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Project:
+def gcp_project(shared: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Project:
     """A zone with types that the table lacks, one of them with ARM processors."""
     shared.empty()
     gpu = gce.Accelerators(guest_accelerator_type="nvidia-x300-90gb", guest_accelerator_count=8)
@@ -57,7 +57,7 @@ def stack(folder: Path, *machines: str) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("gcp_project")
 def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "c9-standard-8", "a9-highgpu-8g", "n2-custom-6-20480")
     with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks Google Cloud about it"):
@@ -77,13 +77,13 @@ def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     )
 
 
-def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_path: Path) -> None:
+def test_what_compute_engine_does_not_have_or_we_cannot_use(gcp_project: Project, tmp_path: Path) -> None:
     stack(tmp_path, "z9-standard-4", "c9-standard-4", "n4-standard-2", "t2a-standard-1")
     assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown == (
         "z9-standard-4 cannot be used: its processors are ARM64, and this project's software is for x86-64",
         f"Google Cloud has no instance type c9-standard-4 in {ZONE}",
     )
-    asked = [call.request.machine_type for call in there.gce.calls if call.name == "machine_types.get"]
+    asked = [call.request.machine_type for call in gcp_project.gce.calls if call.name == "machine_types.get"]
     assert asked == ["c9-standard-4", "z9-standard-4"], "of Hyperdisk series and ARM nobody is asked"
     with pytest.raises(ConfigError) as refused:
         load_file(tmp_path / "Pulumi.t.yaml")
@@ -93,8 +93,8 @@ def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_
     assert "t2a-standard-1 has ARM processors" in said
 
 
-def test_a_refusal_of_googles_is_said(there: Project, tmp_path: Path) -> None:
-    there.gce.faults.append(Fault("machine_types.get", "forbidden", 403))
+def test_a_refusal_of_googles_is_said(gcp_project: Project, tmp_path: Path) -> None:
+    gcp_project.gce.faults.append(Fault("machine_types.get", "forbidden", 403))
     stack(tmp_path, "c9-standard-8")
     (why,) = instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown
     assert why.startswith("Google Cloud could not be asked about c9-standard-8: ")

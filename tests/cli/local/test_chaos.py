@@ -94,10 +94,10 @@ def cloud(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedClou
     """The stack's cloud as `up` leaves it."""
     maker = Sleepers()
     monkeypatch.setattr(containers, "runtime", lambda _run: maker)
-    made = ServedCloud(RunDirectory.make(Stack(project, "test")).path, maker)
-    made.call("limits", boot_delay=0.5, **{"capacity.big": 1})
-    yield made
-    made.server.close()
+    served_cloud = ServedCloud(RunDirectory.make(Stack(project, "test")).path, maker)
+    served_cloud.call("limits", boot_delay=0.5, **{"capacity.big": 1})
+    yield served_cloud
+    served_cloud.server.close()
     maker.close()
 
 
@@ -342,15 +342,15 @@ def test_a_cloud_that_does_not_answer_is_exit_1(run: Run, cloud: ServedCloud) ->
 
 @pytest.fixture
 def machines(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    made = FakeMachines(tmp_path, monkeypatch)
-    code = made.project / "localcloud" / "machines.py"
+    fake_machines = FakeMachines(tmp_path, monkeypatch)
+    code = fake_machines.project / "localcloud" / "machines.py"
     assert "GRACE_SECONDS = 8.0" in code.read_text()
     # Longer than anybody waits for the agent: whoever needs it is noticed.
     code.write_text(code.read_text().replace("GRACE_SECONDS = 8.0", "GRACE_SECONDS = 60.0"))
-    made.publish(design())
-    made.do("cloud-up", '{"boot_delay": 0.5, "capacity": {"big": 1}}')
-    yield made
-    assert made.close() == []
+    fake_machines.publish(design())
+    fake_machines.do("cloud-up", '{"boot_delay": 0.5, "capacity": {"big": 1}}')
+    yield fake_machines
+    assert fake_machines.close() == []
 
 
 def test_real_machines_feel_it(machines: FakeMachines, run: Run) -> None:

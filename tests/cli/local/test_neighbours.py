@@ -73,9 +73,9 @@ def test_plan_and_run_say_with_whom(seen: list[Use]) -> None:
     assert shared_cores.of_benchmark(STACK, cluster, None) == []
     assert len(shared_cores.of_runs(STACK, cluster, [("debug", 4)])) == 2
     cloud = parse(values("aws", {}), "local")
-    there = design(cloud, catalog())
-    assert shared_cores.of_benchmark(STACK, there, benchmark_design(cloud, there)) == []
-    assert shared_cores.of_runs(STACK, there, [(there.partitions[0].name, 400)]) == []
+    cluster_design = design(cloud, catalog())
+    assert shared_cores.of_benchmark(STACK, cluster_design, benchmark_design(cloud, cluster_design)) == []
+    assert shared_cores.of_runs(STACK, cluster_design, [(cluster_design.partitions[0].name, 400)]) == []
 
 
 @pytest.mark.parametrize(

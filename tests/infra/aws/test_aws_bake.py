@@ -84,10 +84,10 @@ def cluster() -> Recorder:
     return whole(DESIGN)
 
 
-def digests(made: Recorder) -> dict[str, str]:
+def digests(recorder: Recorder) -> dict[str, str]:
     """kind -> the name of its recipe."""
-    names = [name for name, kind in made.types().items() if kind == "aws:imagebuilder/image:Image"]
-    return {name.removeprefix("b-"): made.inputs(f"{name}-recipe")["name"] for name in names}
+    names = [name for name, kind in recorder.types().items() if kind == "aws:imagebuilder/image:Image"]
+    return {name.removeprefix("b-"): recorder.inputs(f"{name}-recipe")["name"] for name in names}
 
 
 @pytest.mark.parametrize("preview", [False, True])

@@ -61,8 +61,8 @@ def _declared(name: str, preview: bool) -> tuple[Recorder, list[Any]]:
     seen: list[Any] = []
 
     def program() -> Any:
-        made = BatchCluster("c", VARIANTS[name])
-        return pulumi.Output.all(**made.inventory).apply(seen.append)
+        batch_cluster = BatchCluster("c", VARIANTS[name])
+        return pulumi.Output.all(**batch_cluster.inventory).apply(seen.append)
 
     return declare(program, preview=preview, aws=BatchAws(preview=preview)), seen
 

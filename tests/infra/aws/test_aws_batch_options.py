@@ -146,7 +146,7 @@ def test_whatever_happens_the_turn_is_given_back(name: str) -> None:
     """The next job waits for it."""
     machine = MACHINES[name]
     assert reached(machine, "Make", without="Free") & {"Done", "Failed"} == set()
-    assert all(one["Type"] != "Fail" or key == "Failed" for key, one in machine["States"].items())
+    assert all(state["Type"] != "Fail" or key == "Failed" for key, state in machine["States"].items())
 
 
 def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases() -> None:
@@ -208,8 +208,8 @@ def test_a_budget_of_batch_ends_what_runs_unless_the_stack_file_keeps_it() -> No
     text = filled_in((ROOT / "Pulumi.aws-batch.yaml").read_text())
     for said, wanted in (("", "cancel"), (", running_jobs: keep", "keep")):
         given = text.replace("    batch:\n", f"    budget: {{max_usd: 500{said}}}\n    batch:\n")
-        made = design(parse(yaml.safe_load(given)["config"], "aws-batch"), catalog())
-        assert made.budget == Budget(max_usd=500, running_jobs=wanted)
+        cluster_design = design(parse(yaml.safe_load(given)["config"], "aws-batch"), catalog())
+        assert cluster_design.budget == Budget(max_usd=500, running_jobs=wanted)
 
 
 def test_the_budget_counts_the_prices_of_the_stack_file() -> None:
@@ -220,8 +220,8 @@ def test_the_budget_counts_the_prices_of_the_stack_file() -> None:
         "budget": {"max_usd": 960},
         "instance_types": {"p4d.24xlarge": {"price_hour": 96}},
     }
-    made = design(parse(given, "aws-batch"), catalog())
-    assert budget_limits(made) == {"usd": 960 * 60}
+    cluster_design = design(parse(given, "aws-batch"), catalog())
+    assert budget_limits(cluster_design) == {"usd": 960 * 60}
 
 
 # --- policies, in both directions -------------------------------------------------------------------------

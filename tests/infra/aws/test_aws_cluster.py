@@ -60,8 +60,8 @@ def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, li
     seen: list[Any] = []
 
     def program() -> Any:
-        made = AwsCluster("c", design)
-        return pulumi.Output.all(**made.inventory, host=made.endpoint.host).apply(seen.append)
+        aws_cluster = AwsCluster("c", design)
+        return pulumi.Output.all(**aws_cluster.inventory, host=aws_cluster.endpoint.host).apply(seen.append)
 
     return declare(program, preview=preview, aws=Machines(preview=preview)), seen
 
@@ -124,8 +124,8 @@ def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
 # --- what machines are told -------------------------------------------------------------------------------
 
 
-def settings(made: Recorder) -> Settings:
-    return parse_settings(made.inputs("c-bundle-settings")["content"])
+def settings(recorder: Recorder) -> Settings:
+    return parse_settings(recorder.inputs("c-bundle-settings")["content"])
 
 
 def test_the_settings_name_what_the_driver_and_the_machines_need() -> None:
@@ -334,11 +334,11 @@ def test_ec2_brings_heads_back_whose_host_fails() -> None:
 def test_only_a_login_machines_metadata_reaches_containers() -> None:
     made = head(aws_design(hosts=(CONTROLLER, replace(LOGIN, open_metadata=True))))
     options = {host: made.inputs(f"h-{host}")["metadataOptions"] for host in ("controller", LOGIN.name)}
-    assert {host: one["httpPutResponseHopLimit"] for host, one in options.items()} == {
+    assert {host: option["httpPutResponseHopLimit"] for host, option in options.items()} == {
         "controller": 1,
         LOGIN.name: 2,
     }
-    assert {one["httpTokens"] for one in options.values()} == {"required"}
+    assert {option["httpTokens"] for option in options.values()} == {"required"}
 
 
 def test_a_hosts_own_image_wins() -> None:

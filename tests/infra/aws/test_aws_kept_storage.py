@@ -60,17 +60,17 @@ def storage(
     design: ClusterDesign, where: Zones = ZONES, site: dict[str, MountSource] | None = None
 ) -> Recorder:
     def program() -> None:
-        made = AwsStorage("s", design, AwsNetwork("n", design, where))
-        AwsDisks("d", made, "i-1")
+        aws_storage = AwsStorage("s", design, AwsNetwork("n", design, where))
+        AwsDisks("d", aws_storage, "i-1")
         if site is not None:
-            made.mounts().apply(site.update)
+            aws_storage.mounts().apply(site.update)
 
     return declare(program, aws=Account())
 
 
-def own(made: Recorder) -> set[str]:
+def own(recorder: Recorder) -> set[str]:
     """The names of the storage's resources that the cluster makes."""
-    return {name for name in made.types() if name.startswith(("s-", "d-"))}
+    return {name for name in recorder.types() if name.startswith(("s-", "d-"))}
 
 
 EXISTING_ONES: list[tuple[Mount, set[str], MountSource]] = [

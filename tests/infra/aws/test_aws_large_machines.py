@@ -128,10 +128,14 @@ def test_a_plan_of_a_large_machine(name: str, tmp_path: Path) -> None:
     count, kind, cards = LARGE[name]
     assert template["instanceType"] == name
     fabric = [
-        one["networkCardIndex"] for one in template["networkInterfaces"] if one["interfaceType"] == "efa-only"
+        network_interface["networkCardIndex"]
+        for network_interface in template["networkInterfaces"]
+        if network_interface["interfaceType"] == "efa-only"
     ]
     assert fabric == list(range(cards))
-    assert not any("associatePublicIpAddress" in one for one in template["networkInterfaces"])
+    assert not any(
+        "associatePublicIpAddress" in network_interface for network_interface in template["networkInterfaces"]
+    )
     (partition,) = plan["outputs"]["cluster"]["partitions"]
     gres, _, model = kind.partition(":")
     assert (partition["accelerator"]["type"], partition["accelerator"]["count"]) == (model, count)

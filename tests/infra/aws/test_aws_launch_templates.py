@@ -40,11 +40,11 @@ def template(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preview", [False, True])
 def test_templates_are_exactly_these_resources(preview: bool) -> None:
-    made = templates(aws_design(), preview=preview)
-    assert counts(made) == {COMPONENT: 1, TEMPLATE: 2, GROUP: 1}
-    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-gpu-placement-group")} == {"f"}
-    assert made.after("f-gpu") == {"f-gpu-placement-group"}
-    assert made.after("f-cpu") == set()
+    recorder = templates(aws_design(), preview=preview)
+    assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 2, GROUP: 1}
+    assert {recorder.parents()[name] for name in ("f-cpu", "f-gpu", "f-gpu-placement-group")} == {"f"}
+    assert recorder.after("f-gpu") == {"f-gpu-placement-group"}
+    assert recorder.after("f-cpu") == set()
 
 
 def test_a_template_is_whole_but_for_subnet_host_and_number() -> None:
@@ -125,10 +125,10 @@ def test_one_efa_card_is_one_interface() -> None:
 
 
 def test_nodes_close_together_are_in_a_group_of_their_partition() -> None:
-    made = templates(aws_design())
-    assert made.inputs("f-gpu-placement-group")["strategy"] == "cluster"
-    assert made.inputs("f-gpu")["placement"] == {"groupName": "c-gpu"}
-    assert made.inputs("f-gpu-placement-group")["tags"]["slurm-stacks:cluster"] == "c"
+    recorder = templates(aws_design())
+    assert recorder.inputs("f-gpu-placement-group")["strategy"] == "cluster"
+    assert recorder.inputs("f-gpu")["placement"] == {"groupName": "c-gpu"}
+    assert recorder.inputs("f-gpu-placement-group")["tags"]["slurm-stacks:cluster"] == "c"
 
 
 def test_spot_is_asked_for_once() -> None:
@@ -159,9 +159,9 @@ def test_several_reservations_are_a_group_of_the_stacks(preview: bool) -> None:
     """The group is the one that the EC2 user guide makes: launches can target it, and it takes only
     reservations ("Create a group"). A shared one has its owner's account in its ARN."""
     grouped = replace(CPU, reservations=(OWN_CR, SHARED))
-    made = templates(aws_design(partitions=(grouped,)), preview=preview)
-    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1, RESOURCE_GROUP: 1, MEMBER: 2}
-    group = made.inputs("f-cpu-reserved")
+    recorder = templates(aws_design(partitions=(grouped,)), preview=preview)
+    assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 1, RESOURCE_GROUP: 1, MEMBER: 2}
+    group = recorder.inputs("f-cpu-reserved")
     assert group["name"] == "c-cpu"
     assert group["tags"]["slurm-stacks:cluster"] == "c"
     assert group["configurations"] == [
@@ -171,15 +171,15 @@ def test_several_reservations_are_a_group_of_the_stacks(preview: bool) -> None:
             "parameters": [{"name": "allowed-resource-types", "values": ["AWS::EC2::CapacityReservation"]}],
         },
     ]
-    assert made.inputs(f"f-cpu-reserved-{SHARED_CR}")["resourceArn"] == SHARED
+    assert recorder.inputs(f"f-cpu-reserved-{SHARED_CR}")["resourceArn"] == SHARED
     if preview:
         return
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:capacity-reservation/{OWN_CR}"
-    assert made.inputs(f"f-cpu-reserved-{OWN_CR}")["resourceArn"] == arn
-    target = made.inputs("f-cpu")["capacityReservationSpecification"]
+    assert recorder.inputs(f"f-cpu-reserved-{OWN_CR}")["resourceArn"] == arn
+    target = recorder.inputs("f-cpu")["capacityReservationSpecification"]
     assert target["capacityReservationPreference"] == "capacity-reservations-only"
     assert list(target["capacityReservationTarget"]) == ["capacityReservationResourceGroupArn"]
-    assert made.after("f-cpu") >= {"f-cpu-reserved"}
+    assert recorder.after("f-cpu") >= {"f-cpu-reserved"}
     operation = Session().get_service_model("resource-groups").operation_model("CreateGroup")
     upper = [
         {
@@ -200,32 +200,33 @@ def test_several_reservations_are_a_group_of_the_stacks(preview: bool) -> None:
 
 
 def test_an_image_of_the_partitions_own_wins() -> None:
-    own = "ami-0fedcba9876543210"
-    made = template(image=own)
-    assert made["imageId"] == own
-    assert made["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{own}", "Amazon Linux has another"
-    clusters = templates(aws_design(image=Image(id=own))).inputs("f-cpu")
-    assert clusters["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{own}"
+    text = "ami-0fedcba9876543210"
+    made = template(image=text)
+    assert made["imageId"] == text
+    assert made["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{text}", "Amazon Linux has another"
+    clusters = templates(aws_design(image=Image(id=text))).inputs("f-cpu")
+    assert clusters["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{text}"
     assert template()["blockDeviceMappings"][0]["deviceName"] == "/dev/sda1"
 
 
 def test_a_key_pair_is_the_users() -> None:
-    made = templates(aws_design(access=Access("ssh", ("203.0.113.0/24",), "mine")))
-    assert made.inputs("f-cpu")["keyName"] == "mine"
+    recorder = templates(aws_design(access=Access("ssh", ("203.0.113.0/24",), "mine")))
+    assert recorder.inputs("f-cpu")["keyName"] == "mine"
 
 
 def test_all_nodes_get_the_same_user_data() -> None:
-    made = templates(aws_design())
-    first, second = (made.inputs(name)["userData"] for name in ("f-cpu", "f-gpu"))
+    recorder = templates(aws_design())
+    first, second = (recorder.inputs(name)["userData"] for name in ("f-cpu", "f-gpu"))
     assert first == second
     assert "--role compute" in base64.b64decode(first).decode()
 
 
 @pytest.mark.parametrize("change", [{}, {"efa": 1}, {"efa": 4}, {"spot": True}, {"placement": "cluster"}])
 def test_templates_have_no_weakness(change: dict[str, Any]) -> None:
-    made = templates(aws_design(partitions=(replace(GPU, **change),)))
+    recorder = templates(aws_design(partitions=(replace(GPU, **change),)))
     resources = [
-        {"type": kind, "name": name, "inputs": made.inputs(name)} for name, kind in made.types().items()
+        {"type": kind, "name": name, "inputs": recorder.inputs(name)}
+        for name, kind in recorder.types().items()
     ]
     assert weaknesses(resources) == []
 
@@ -247,9 +248,9 @@ def test_a_capacity_block_is_a_market_of_its_own() -> None:
 
 def test_a_group_by_name_is_nobodys_to_make_here() -> None:
     named = replace(GPU, placement_group="lab p4d")
-    made = templates(aws_design(partitions=(named,)))
-    assert made.inputs("f-gpu")["placement"] == {"groupName": "lab p4d"}
-    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1}
+    recorder = templates(aws_design(partitions=(named,)))
+    assert recorder.inputs("f-gpu")["placement"] == {"groupName": "lab p4d"}
+    assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 1}
 
 
 def test_disks_have_the_customers_key() -> None:
@@ -262,9 +263,9 @@ def test_disks_have_the_customers_key() -> None:
 
 def test_without_a_nat_gateway_a_node_has_a_public_address() -> None:
     open_air = aws_design(network=replace(OWN, nat=False))
-    made = templates(open_air)
+    recorder = templates(open_air)
     for name in ("f-cpu", "f-gpu"):
-        (only,) = made.inputs(name)["networkInterfaces"]
+        (only,) = recorder.inputs(name)["networkInterfaces"]
         assert (only["associatePublicIpAddress"], only["securityGroups"]) == ("true", ["sg-compute"])
 
 

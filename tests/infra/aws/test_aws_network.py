@@ -79,10 +79,10 @@ def declared(made: Any, seen: list[AwsNetwork] | None = None, *, preview: bool =
     return declare(program, preview=preview)
 
 
-def rules_of(made: Recorder) -> list[dict[str, Any]]:
+def rules_of(recorder: Recorder) -> list[dict[str, Any]]:
     return [
-        {**made.inputs(name), "way": "in" if kind == INGRESS else "out"}
-        for name, kind in made.types().items()
+        {**recorder.inputs(name), "way": "in" if kind == INGRESS else "out"}
+        for name, kind in recorder.types().items()
         if kind in (INGRESS, EGRESS)
     ]
 
@@ -275,10 +275,10 @@ def test_all_of_the_internet_only_where_the_stack_says_it_twice() -> None:
     with pytest.raises(ConfigError, match="allow_ssh_from_anywhere"):
         parse(stack, "test")
     stack["slurm-stacks:cluster"]["access"]["allow_ssh_from_anywhere"] = True  # type: ignore[index]
-    made = design(parse(stack, "test"), catalog())
-    assert [r.ports for r in security_rules(made) if r.direction == "in" and r.peer == firewall.ANYWHERE] == [
-        (22, 22)
-    ]
+    cluster_design = design(parse(stack, "test"), catalog())
+    assert [
+        r.ports for r in security_rules(cluster_design) if r.direction == "in" and r.peer == firewall.ANYWHERE
+    ] == [(22, 22)]
 
 
 def test_efa_needs_the_group_itself_in_and_out() -> None:
@@ -341,10 +341,10 @@ def test_every_machine_asks_the_controller_for_names() -> None:
 
 
 def test_file_systems() -> None:
-    own = aws_design(mounts=(EFS,))
-    assert security_groups(own) == ("controller", "compute", "storage")
-    assert pairs(own, "storage", "compute") == pairs(own, "storage", "controller") == {(2049, 2049)}
-    assert pairs(own, "controller", "compute") == {
+    design = aws_design(mounts=(EFS,))
+    assert security_groups(design) == ("controller", "compute", "storage")
+    assert pairs(design, "storage", "compute") == pairs(design, "storage", "controller") == {(2049, 2049)}
+    assert pairs(design, "controller", "compute") == {
         firewall.SLURMCTLD,
         firewall.KEYS,
         firewall.REPORTS,

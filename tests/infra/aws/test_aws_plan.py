@@ -142,7 +142,11 @@ def test_every_network_card_of_a_large_machine_has_an_interface(
 ) -> None:
     (template, *_) = [r for r in plans[stack]["resources"] if r["type"].endswith(":LaunchTemplate")]
     interfaces = template["inputs"]["networkInterfaces"]
-    found = {one["networkCardIndex"] for one in interfaces if one.get("interfaceType") == "efa-only"}
+    found = {
+        interface["networkCardIndex"]
+        for interface in interfaces
+        if interface.get("interfaceType") == "efa-only"
+    }
     assert found == set(range(cards))
 
 

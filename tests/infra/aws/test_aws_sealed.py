@@ -115,8 +115,8 @@ def cluster(variant: str, preview: bool) -> Recorder:
     """The resources of one of the `VARIANTS`, declared once for all tests."""
 
     def program() -> Any:
-        made = AwsCluster("c", VARIANTS[variant][0])
-        return pulumi.Output.all(**made.inventory)
+        aws_cluster = AwsCluster("c", VARIANTS[variant][0])
+        return pulumi.Output.all(**aws_cluster.inventory)
 
     return declare(program, preview=preview, aws=Machines(preview=preview))
 

@@ -78,19 +78,19 @@ def storage(
         return _made[key]
 
     def program() -> Any:
-        made = AwsStorage("s", design, AwsNetwork("n", design, zones))
+        aws_storage = AwsStorage("s", design, AwsNetwork("n", design, zones))
         if disks:
-            AwsDisks("d", made, "i-1")
+            AwsDisks("d", aws_storage, "i-1")
         if site is not None:
-            made.mounts().apply(site.update)
+            aws_storage.mounts().apply(site.update)
 
     _made[key] = declare(program, preview=preview)
     return _made[key]
 
 
-def own(made: Recorder) -> dict[str, int]:
+def own(recorder: Recorder) -> dict[str, int]:
     """The resources without those of the network."""
-    found = {n: k for n, k in made.types().items() if n == "s" or n.startswith("s-")}
+    found = {n: k for n, k in recorder.types().items() if n == "s" or n.startswith("s-")}
     return {kind: list(found.values()).count(kind) for kind in found.values()}
 
 
@@ -410,50 +410,50 @@ def test_nobody_reads_it_in_clear() -> None:
 
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_bundle_is_exactly_these_objects(preview: bool) -> None:
-    made = bundled(preview=preview)
-    assert counts(made) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
-    objects = {name for name, kind in made.types().items() if kind == OBJECT}
+    recorder = bundled(preview=preview)
+    assert counts(recorder) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
+    objects = {name for name, kind in recorder.types().items() if kind == OBJECT}
     assert objects == {"o-loader", "o-code", "o-settings", "o-current"}
-    assert made.after("o-current") >= {"o-loader", "o-code", "o-settings", "b-policy"}
-    assert all(made.after(name) >= {"b-public-access-block", "b-policy"} for name in objects), (
+    assert recorder.after("o-current") >= {"o-loader", "o-code", "o-settings", "b-policy"}
+    assert all(recorder.after(name) >= {"b-public-access-block", "b-policy"} for name in objects), (
         "first closed, then filled"
     )
-    assert made.closed.count("o") == 1
+    assert recorder.closed.count("o") == 1
 
 
 def test_the_objects_are_those_of_the_local_bucket() -> None:
-    made = bundled()
+    recorder = bundled()
     design = aws_design()
     code = bundle.node_archive(design)
     settings = bundle.settings_object(Settings(design, site("b-store-id")))
-    named = json.loads(made.inputs("o-current")["content"])
+    named = json.loads(recorder.inputs("o-current")["content"])
     assert named == bundle.current(code, settings)
-    assert {made.inputs(f"o-{part}")["key"] for part in ("loader", "current")} == {
+    assert {recorder.inputs(f"o-{part}")["key"] for part in ("loader", "current")} == {
         "loader.py",
         "current.json",
     }
     for part in ("code", "settings"):
-        assert made.inputs(f"o-{part}")["key"] == named[part]["key"]
-    assert made.inputs("o-settings")["content"].encode() == settings
+        assert recorder.inputs(f"o-{part}")["key"] == named[part]["key"]
+    assert recorder.inputs("o-settings")["content"].encode() == settings
     assert parse_settings(settings).site.controller_address == "b-store-id"
-    asset = made.inputs("o-code")["source"]
+    asset = recorder.inputs("o-code")["source"]
     assert isinstance(asset, pulumi.FileAsset)
     assert hashlib.sha256(Path(asset.path).read_bytes()).hexdigest() == named["code"]["sha256"]
     # The loader is not the bare file: on an empty machine it needs the client of S3 with it.
-    assert Path(made.inputs("o-loader")["source"].path).read_bytes() == bundle.loader_archive("aws")
+    assert Path(recorder.inputs("o-loader")["source"].path).read_bytes() == bundle.loader_archive("aws")
 
 
 def test_settings_and_what_names_them_wait_for_the_site() -> None:
-    made = bundled(preview=True)
-    assert {"key", "content"} <= unknown(made, "o-settings")
-    assert "content" in unknown(made, "o-current")
-    assert made.inputs("o-loader")["key"] == "loader.py"
+    recorder = bundled(preview=True)
+    assert {"key", "content"} <= unknown(recorder, "o-settings")
+    assert "content" in unknown(recorder, "o-current")
+    assert recorder.inputs("o-loader")["key"] == "loader.py"
 
 
 def test_a_plan_writes_no_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mode, "current", lambda: "plan")
-    made = bundled()
-    assert made.inputs("o-code")["source"].path.startswith(str(cache))
+    recorder = bundled()
+    assert recorder.inputs("o-code")["source"].path.startswith(str(cache))
     assert list(cache.rglob("*")) == []
 
 
@@ -473,6 +473,8 @@ def test_the_archives_are_written_once_and_mended(cache: Path) -> None:
 
 def test_tags_of_objects_are_left_out() -> None:
     """Tags on objects would need another permission and cost more. The objects go with the bucket."""
-    made = bundled()
-    found: list[Any] = [made.inputs(n).get("tags") for n, kind in made.types().items() if kind == OBJECT]
+    recorder = bundled()
+    found: list[Any] = [
+        recorder.inputs(n).get("tags") for n, kind in recorder.types().items() if kind == OBJECT
+    ]
     assert found == [None] * 4

@@ -190,9 +190,9 @@ def test_tags_are_ones_that_instance_metadata_can_show(plans: dict[str, Plan]) -
         for kind in ("Instance", "LaunchTemplate"):
             for _, inputs in plan.of(kind):
                 tags = [inputs.get("tags") or {}, *(s["tags"] for s in inputs.get("tagSpecifications") or [])]
-                keys |= {key for one in tags for key in one}
-                assert all(len(str(value)) <= 256 for one in tags for value in one.values())
-                assert all(len(one) <= 50 for one in tags)
+                keys |= {key for tag in tags for key in tag}
+                assert all(len(str(value)) <= 256 for tag in tags for value in tag.values())
+                assert all(len(tag) <= 50 for tag in tags)
     assert all(re.fullmatch(r"[A-Za-z0-9+\-=.,_:@]{1,128}", key) for key in keys), keys
 
 

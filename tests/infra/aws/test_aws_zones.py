@@ -58,8 +58,8 @@ def test_a_head_stays_where_it_is() -> None:
     found, _ = find(aws_design(), Aws(subnets=places, kept=["subnet-x"]))
     assert found.head == "eu-west-1c"
     assert found.compute[0] == "eu-west-1b", "only the head stays"
-    said = aws_design(network=dataclasses.replace(OWN, zones=("eu-west-1b", "eu-west-1c")))
-    assert find(said, Aws(subnets=places, kept=["subnet-x"]))[0].head == "eu-west-1c"
+    design = aws_design(network=dataclasses.replace(OWN, zones=("eu-west-1b", "eu-west-1c")))
+    assert find(design, Aws(subnets=places, kept=["subnet-x"]))[0].head == "eu-west-1c"
     moved = aws_design(network=dataclasses.replace(OWN, zones=("eu-west-1a",)))
     assert find(moved, Aws(subnets=places, kept=["subnet-x"]))[0].head == "eu-west-1a", "by an explicit word"
     assert find(aws_design(), Aws(kept=["<getSubnets.ids[0]>"]))[0].head == "eu-west-1b", "a plan knows none"

@@ -127,7 +127,7 @@ def refused(folder: Path, content: str) -> ConfigError:
 
 def advice_of(error: ConfigError) -> dict[str, str]:
     """The advice by the key that it is for."""
-    return {re.split(r"[.\]:]+", one.path)[-1]: one.advice for one in error.mistakes}
+    return {re.split(r"[.\]:]+", mistake.path)[-1]: mistake.advice for mistake in error.mistakes}
 
 
 def test_every_key_that_a_word_leads_to_is_one_of_ours() -> None:
@@ -243,10 +243,10 @@ def test_who_does_what_the_message_says_gets_the_published_cluster(tmp_path: Pat
                 merged(section, more)
     file = tmp_path / "Pulumi.mine.yaml"
     file.write_text(yaml.safe_dump({"config": config}))
-    made = design(load_file(file), catalog())
-    assert (made.name, made.zone) == ("slurm8", "europe-west4-a")
-    assert made.controller().instance_type == "n1-standard-2"
-    (debug,) = made.partitions
+    cluster_design = design(load_file(file), catalog())
+    assert (cluster_design.name, cluster_design.zone) == ("slurm8", "europe-west4-a")
+    assert cluster_design.controller().instance_type == "n1-standard-2"
+    (debug,) = cluster_design.partitions
     assert (debug.name, debug.instance_type, debug.min, debug.max) == ("debug", "n1-standard-2", 0, 8)
     assert debug.accelerator is not None
     assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)

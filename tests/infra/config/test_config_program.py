@@ -82,13 +82,13 @@ def test_a_program_and_all_that_it_may_have(project: Path) -> None:
         "nodes": 2,
     }
     config = read(said, project)
-    made = design(config, catalog())
-    training = benchmark_design(config, made)
+    cluster_design = design(config, catalog())
+    training = benchmark_design(config, cluster_design)
     assert training is not None
     assert training.own
     assert training.staged == ("train.py", "code", "run.sh")
     assert training.arguments == ("--epochs", "10", "--lr", "0.1", "two words")
-    assert made.requirements == training.requirements == "requirements.txt"
+    assert cluster_design.requirements == training.requirements == "requirements.txt"
     built_in = read({"nodes": 2}, project)
     found = benchmark_design(built_in, design(built_in, catalog()))
     assert found is not None
@@ -181,10 +181,10 @@ def with_containers(said: dict[str, Any], project: Path, **more: Any) -> Any:
 
 def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project: Path) -> None:
     config = with_containers({"script": "train.py", "container": "/home/a bundle"}, project)
-    made = design(config, catalog())
-    training = benchmark_design(config, made)
+    cluster_design = design(config, catalog())
+    training = benchmark_design(config, cluster_design)
     assert training is not None
-    script = BenchmarkRun.of(made, training, LocalShell("local"), project).script
+    script = BenchmarkRun.of(cluster_design, training, LocalShell("local"), project).script
     assert script.count("--container='/home/a bundle'") == 2, "of the step and of the record"
     assert " python3 -P -m workload.launcher launch" in script
     for path in ("bundle", "docker://pytorch/pytorch", "/home/../etc", "/"):
@@ -273,16 +273,16 @@ def test_a_file_that_is_missing_ends_the_program_in_one_sentence(project: Path) 
 def test_the_run_names_the_program_its_arguments_and_its_environment(project: Path) -> None:
     said = {"script": "train.py", "arguments": ["--name", "it's"], "nodes": 2}
     config = read(said, project)
-    made = design(config, catalog())
-    training = benchmark_design(config, made)
+    cluster_design = design(config, catalog())
+    training = benchmark_design(config, cluster_design)
     assert training is not None
-    run = BenchmarkRun.of(made, training, LocalShell("local"), project)
+    run = BenchmarkRun.of(cluster_design, training, LocalShell("local"), project)
     assert run.own == ("train.py",)
     assert shlex.join(["train.py", "--name", "it's"]) in run.script
     assert "#SBATCH --job-name=train\n" in run.script
     assert "#SBATCH --ntasks-per-node=1\n" in run.script
     assert f"SLURM_STACKS_WORKLOAD_DIGEST={run.workload_digest}\n" in run.script
-    other = BenchmarkRun.of(made, replace(training, arguments=()), LocalShell("local"), project)
+    other = BenchmarkRun.of(cluster_design, replace(training, arguments=()), LocalShell("local"), project)
     assert other.staged == run.staged
     assert other.folder != run.folder
 

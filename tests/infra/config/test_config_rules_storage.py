@@ -316,8 +316,8 @@ def words_of(documentation: str) -> str:
 
 
 def mounted(stack: str, changes: dict[str, Any]) -> dict[str, Mount]:
-    made = design(parse(values(stack, changes), "t"), catalog())
-    return {mount.name: mount for mount in made.mounts}
+    cluster_design = design(parse(values(stack, changes), "t"), catalog())
+    return {mount.name: mount for mount in cluster_design.mounts}
 
 
 def test_a_disk_is_exported_by_the_controller_and_an_export_is_not() -> None:
@@ -371,18 +371,18 @@ def test_a_plan_names_what_down_keeps_and_saves() -> None:
 def test_performance_beyond_every_volumes_has_an_unknown_price() -> None:
     fast = {"iops": 6000, "throughput_mibs": 500}
     changes = {"controller": {"gp3": {}}, "storage.apps": {"gp3": fast}, "partitions[0].aws": {"gp3": fast}}
-    made = design(parse(values("aws", changes), "t"), catalog())
-    assert {mount.name: mount.gp3 for mount in made.mounts}["apps"] == Gp3(6000, 500)
+    cluster_design = design(parse(values("aws", changes), "t"), catalog())
+    assert {mount.name: mount.gp3 for mount in cluster_design.mounts}["apps"] == Gp3(6000, 500)
     more = "gp3, 3000 IOPS and 375 MiB/s more than every volume has"
-    assert cost(made)["unknown"] == [
-        f"disks of {made.partitions[0].name} ({more})",
+    assert cost(cluster_design)["unknown"] == [
+        f"disks of {cluster_design.partitions[0].name} ({more})",
         f"disk of /apps ({more})",
     ]
 
 
 def test_the_limits_of_gp3_are_ec2s() -> None:
     request = botocore.session.get_session().get_service_model("ec2").shape_for("CreateVolumeRequest")
-    text = {key: words_of(one.documentation) for key, one in request.members.items()}
+    text = {key: words_of(member.documentation) for key, member in request.members.items()}
     assert "gp3: 3,000 ( default ) - 80,000 IOPS" in text["Iops"]
     assert "Valid Range: 125 - 2000 MiB/s" in text["Throughput"]
     keys = Gp3Config.model_json_schema()["properties"]

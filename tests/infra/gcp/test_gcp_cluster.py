@@ -65,8 +65,10 @@ def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, li
     seen: list[Any] = []
 
     def program() -> Any:
-        made = GcpCluster("c", design)
-        known = pulumi.Output.all(**made.inventory, host=made.endpoint.host, user=made.endpoint.user)
+        gcp_cluster = GcpCluster("c", design)
+        known = pulumi.Output.all(
+            **gcp_cluster.inventory, host=gcp_cluster.endpoint.host, user=gcp_cluster.endpoint.user
+        )
         return known.apply(seen.append)
 
     return declare(program, preview=preview, gcp=Machines(preview=preview)), seen
@@ -140,15 +142,15 @@ def test_the_firewall_is_made_when_the_accounts_are_there_that_it_names() -> Non
 # --- what machines are told -------------------------------------------------------------------------------
 
 
-def content(made: Recorder, name: str) -> str:
+def content(recorder: Recorder, name: str) -> str:
     """The content of an object, which the provider treats as a secret."""
-    found = made.inputs(name)["content"]
+    found = recorder.inputs(name)["content"]
     assert rpc._special_secret_sig in found.values()
     return str(found["value"])
 
 
-def settings(made: Recorder) -> Settings:
-    return parse_settings(content(made, "c-bundle-settings"))
+def settings(recorder: Recorder) -> Settings:
+    return parse_settings(content(recorder, "c-bundle-settings"))
 
 
 def test_the_settings_name_what_the_driver_and_the_machines_need() -> None:
@@ -322,7 +324,10 @@ def test_as_many_login_machines_as_asked() -> None:
 def test_only_access_by_ssh_gives_a_public_address() -> None:
     for made in (head(gcp_design()), head(HEAD_PAIR)):
         assert not [name for name in made.types() if name.endswith("-public")]
-        assert all("accessConfigs" not in one for one in made.inputs("h-controller")["networkInterfaces"])
+        assert all(
+            "accessConfigs" not in network_interface
+            for network_interface in made.inputs("h-controller")["networkInterfaces"]
+        )
     login = head(gcp_ssh_design(login=True))
     assert login.inputs("h-login-0")["networkInterfaces"][0]["accessConfigs"] == [
         {"natIp": "s-login-0-public-address"}
@@ -441,9 +446,9 @@ def test_the_exports_disks_are_the_controllers_alone() -> None:
 
 
 def test_a_hosts_own_image_wins() -> None:
-    own = "projects/acme-ml/global/images/head-1"
-    made = head(gcp_design(hosts=(replace(CONTROLLER, image=own),)))
-    assert made.inputs("h-controller-disk")["image"] == own
+    text = "projects/acme-ml/global/images/head-1"
+    made = head(gcp_design(hosts=(replace(CONTROLLER, image=text),)))
+    assert made.inputs("h-controller-disk")["image"] == text
 
 
 def test_a_head_waits_for_what_it_stands_on() -> None:

@@ -38,14 +38,14 @@ def identity(
     return declare(program, preview=preview)
 
 
-def roles_of(made: Recorder, role: str) -> set[str]:
-    return {grant["role"] for grant in grants(made, role).values()}
+def roles_of(recorder: Recorder, role: str) -> set[str]:
+    return {grant["role"] for grant in grants(recorder, role).values()}
 
 
-def grants(made: Recorder, role: str) -> dict[str, dict[str, Any]]:
+def grants(recorder: Recorder, role: str) -> dict[str, dict[str, Any]]:
     """What the account of a role is granted: name of the resource -> its inputs."""
     member = f"serviceAccount:c-{role}@{PROJECT}.iam.gserviceaccount.com"
-    found = {name: made.inputs(name) for name in made.types()}
+    found = {name: recorder.inputs(name) for name in recorder.types()}
     return {name: inputs for name, inputs in found.items() if inputs.get("member") == member}
 
 

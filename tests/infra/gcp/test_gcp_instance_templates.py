@@ -39,12 +39,12 @@ def template(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preview", [False, True])
 def test_templates_are_exactly_these_resources(preview: bool) -> None:
-    made = templates(CLOSE, GPU, preview=preview)
-    assert counts(made) == {COMPONENT: 1, TEMPLATE: 2, POLICY: 1}
-    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-cpu-policy")} == {"f"}
-    assert made.after("f-cpu") == {"f-cpu-policy"}
-    assert made.after("f-gpu") == set()
-    assert made.closed.count("f") == 1
+    recorder = templates(CLOSE, GPU, preview=preview)
+    assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 2, POLICY: 1}
+    assert {recorder.parents()[name] for name in ("f-cpu", "f-gpu", "f-cpu-policy")} == {"f"}
+    assert recorder.after("f-cpu") == {"f-cpu-policy"}
+    assert recorder.after("f-gpu") == set()
+    assert recorder.closed.count("f") == 1
 
 
 def test_a_template_is_whole_but_for_zone_and_name() -> None:
@@ -144,12 +144,12 @@ def test_what_spot_takes_back_is_gone_and_never_comes_back_alone() -> None:
 
 
 def test_nodes_close_together_have_a_compact_policy_of_their_partition() -> None:
-    made = templates(CLOSE)
-    policy = made.inputs("f-cpu-policy")
+    recorder = templates(CLOSE)
+    policy = recorder.inputs("f-cpu-policy")
     assert policy["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}, "of any number of machines"
     assert (policy["name"], policy["region"]) == ("c-cpu", "europe-west4")
-    assert made.inputs("f-cpu")["resourcePolicies"] == "https://compute/f-cpu-policy"
-    assert made.inputs("f-cpu")["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    assert recorder.inputs("f-cpu")["resourcePolicies"] == "https://compute/f-cpu-policy"
+    assert recorder.inputs("f-cpu")["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
 def test_a_full_reservation_never_falls_back_to_on_demand() -> None:
@@ -171,9 +171,9 @@ def test_a_shared_reservation_is_named_with_its_project() -> None:
 def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
     """slurm-gcp does the same (`update_reservation_props`): the reservation's own policies, and no others."""
     own = replace(CLOSE, placement="none", reservation="close", placement_policy="its-policy")
-    made = templates(own)
-    assert counts(made) == {COMPONENT: 1, TEMPLATE: 1}
-    inputs = made.inputs("f-cpu")
+    recorder = templates(own)
+    assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 1}
+    inputs = recorder.inputs("f-cpu")
     assert inputs["resourcePolicies"] == "projects/acme-ml/regions/europe-west4/resourcePolicies/its-policy"
     assert inputs["scheduling"]["onHostMaintenance"] == "TERMINATE", "nothing with a policy moves elsewhere"
     assert "compute.resourcePolicies.use" in permissions(gcp_design(partitions=(own,)))
@@ -198,13 +198,13 @@ def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:
 
 
 def test_an_image_of_the_partitions_own_wins() -> None:
-    own = "projects/acme-ml/global/images/family/slurm"
-    assert template(image=own)["disks"][0]["sourceImage"] == own
+    text = "projects/acme-ml/global/images/family/slurm"
+    assert template(image=text)["disks"][0]["sourceImage"] == text
 
 
 def test_all_nodes_get_the_same_script() -> None:
-    made = templates()
-    first, second = (made.inputs(name)["metadata"]["startup-script"] for name in ("f-cpu", "f-gpu"))
+    recorder = templates()
+    first, second = (recorder.inputs(name)["metadata"]["startup-script"] for name in ("f-cpu", "f-gpu"))
     assert first == second
 
 
@@ -213,19 +213,20 @@ def test_all_nodes_get_the_same_script() -> None:
 def test_templates_of_long_names_have_names_that_google_takes_and_that_differ(
     cluster: str, partition: str
 ) -> None:
-    made = prefix(cluster, partition)
-    assert len(made) <= LONGEST_PREFIX
-    assert len(made) + 26 <= NAME_LENGTH, "what the provider writes behind it"
-    assert made.endswith("-")
-    assert "--" not in made
-    assert made != prefix(cluster, f"{partition}x")
+    text = prefix(cluster, partition)
+    assert len(text) <= LONGEST_PREFIX
+    assert len(text) + 26 <= NAME_LENGTH, "what the provider writes behind it"
+    assert text.endswith("-")
+    assert "--" not in text
+    assert text != prefix(cluster, f"{partition}x")
 
 
 @pytest.mark.parametrize("partition", [CPU, GPU, CLOSE, replace(CPU, spot=True)])
 def test_templates_have_no_weakness(partition: Partition) -> None:
-    made = templates(partition)
+    recorder = templates(partition)
     resources = [
-        {"type": kind, "name": name, "inputs": made.inputs(name)} for name, kind in made.types().items()
+        {"type": kind, "name": name, "inputs": recorder.inputs(name)}
+        for name, kind in recorder.types().items()
     ]
     assert weaknesses(resources) == []
 

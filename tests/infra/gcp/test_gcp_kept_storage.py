@@ -42,10 +42,10 @@ def storage(
     attached: list[Any] = []
 
     def program() -> None:
-        made = GcpStorage("s", design, GcpNetwork("n", design, ()))
-        attached.extend(made.attached())
+        gcp_storage = GcpStorage("s", design, GcpNetwork("n", design, ()))
+        attached.extend(gcp_storage.attached())
         if site is not None:
-            made.mounts().apply(site.update)
+            gcp_storage.mounts().apply(site.update)
 
     return declare(program, gcp=project or Project()), attached
 

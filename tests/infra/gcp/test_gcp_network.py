@@ -58,8 +58,8 @@ def network(design: ClusterDesign, *, preview: bool = False) -> Recorder:
     return _made[key]
 
 
-def firewalls(made: Recorder) -> dict[str, dict[str, Any]]:
-    return {name: made.inputs(name) for name, kind in made.types().items() if kind == FIREWALL}
+def firewalls(recorder: Recorder) -> dict[str, dict[str, Any]]:
+    return {name: recorder.inputs(name) for name, kind in recorder.types().items() if kind == FIREWALL}
 
 
 def account(role: str) -> str:

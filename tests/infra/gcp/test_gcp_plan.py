@@ -231,12 +231,12 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_example_project_is_to_be_replaced(stack: str, plans: dict[str, Plan]) -> None:
-    asked = 'gcp:project: "my-project" → the id of your Google Cloud project'
-    assert any(asked in warning for warning in plans[stack]["warnings"])
+    text = 'gcp:project: "my-project" → the id of your Google Cloud project'
+    assert any(text in warning for warning in plans[stack]["warnings"])
     done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
     assert getattr(done.exception, "exit_code", None) == EXIT_USAGE
     assert f"Pulumi.{stack}.yaml: 1 value is still to be filled in" in str(done.exception)
-    assert asked in str(done.exception)
+    assert text in str(done.exception)
 
 
 def test_a_plan_needs_no_account(tmp_path: Path) -> None:

@@ -62,11 +62,11 @@ def storage(
         return _made[key]
 
     def program() -> Any:
-        made = GcpStorage("s", design, GcpNetwork("n", design, ()))
+        gcp_storage = GcpStorage("s", design, GcpNetwork("n", design, ()))
         if attached is not None:
-            attached.extend(made.attached())
+            attached.extend(gcp_storage.attached())
         if site is not None:
-            made.mounts().apply(site.update)
+            gcp_storage.mounts().apply(site.update)
 
     _made[key] = declare(program, preview=preview)
     return _made[key]
@@ -297,9 +297,9 @@ def bundled(
     return declare(program, preview=preview)
 
 
-def content(made: Recorder, name: str) -> str:
+def content(recorder: Recorder, name: str) -> str:
     """The content of an object, which the provider treats as a secret."""
-    return str(made.inputs(name)["content"]["value"])
+    return str(recorder.inputs(name)["content"]["value"])
 
 
 @pytest.mark.parametrize("preview", [False, True])
@@ -324,51 +324,54 @@ def test_the_bucket_is_closed_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("preview", [False, True])
 def test_a_bundle_is_exactly_these_objects(preview: bool) -> None:
-    made = bundled(preview=preview)
-    assert counts(made) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
-    objects = {name for name, kind in made.types().items() if kind == OBJECT}
+    recorder = bundled(preview=preview)
+    assert counts(recorder) == {**BUCKET, "slurm-stacks:index:Bundle": 1, OBJECT: 4}
+    objects = {name for name, kind in recorder.types().items() if kind == OBJECT}
     assert objects == {"o-loader", "o-code", "o-settings", "o-current"}
-    assert made.after("o-current") >= {"o-loader", "o-code", "o-settings"}
-    assert made.closed.count("o") == 1
+    assert recorder.after("o-current") >= {"o-loader", "o-code", "o-settings"}
+    assert recorder.closed.count("o") == 1
 
 
 def test_the_objects_are_those_of_the_local_bucket() -> None:
     seen: list[str] = []
-    made = bundled(named=seen)
+    recorder = bundled(named=seen)
     design = gcp_design()
     code = bundle.node_archive(design)
     settings = bundle.settings_object(Settings(design, site("b-store-name")))
-    assert seen == [content(made, "o-current")]
+    assert seen == [content(recorder, "o-current")]
     named = json.loads(seen[0])
     assert named == bundle.current(code, settings)
-    names = {part: made.inputs(f"o-{part}")["name"] for part in ("loader", "current", "code", "settings")}
+    names = {part: recorder.inputs(f"o-{part}")["name"] for part in ("loader", "current", "code", "settings")}
     assert (names["loader"], names["current"]) == ("loader.py", "current.json")
     assert all(names[part] == named[part]["key"] for part in ("code", "settings"))
-    assert {made.inputs(f"o-{part}")["bucket"] for part in names} == {"b-store-name"}
-    assert content(made, "o-settings").encode() == settings
+    assert {recorder.inputs(f"o-{part}")["bucket"] for part in names} == {"b-store-name"}
+    assert content(recorder, "o-settings").encode() == settings
     assert parse_settings(settings).site.controller_address == "b-store-name"
-    asset = made.inputs("o-code")["source"]
+    asset = recorder.inputs("o-code")["source"]
     assert isinstance(asset, pulumi.FileAsset)
     assert hashlib.sha256(Path(asset.path).read_bytes()).hexdigest() == named["code"]["sha256"]
-    assert Path(made.inputs("o-loader")["source"].path).read_bytes() == bundle.loader_archive("gcp")
+    assert Path(recorder.inputs("o-loader")["source"].path).read_bytes() == bundle.loader_archive("gcp")
 
 
 def test_settings_and_what_names_them_wait_for_the_site() -> None:
     seen: list[str] = []
-    made = bundled(preview=True, named=seen)
-    assert "name" in unknown(made, "o-settings")
+    recorder = bundled(preview=True, named=seen)
+    assert "name" in unknown(recorder, "o-settings")
     # Unknown values are read as None.
-    assert [made.inputs(f"o-{part}")["content"]["value"] for part in ("settings", "current")] == [None, None]
+    assert [recorder.inputs(f"o-{part}")["content"]["value"] for part in ("settings", "current")] == [
+        None,
+        None,
+    ]
     assert seen == []
-    assert made.inputs("o-loader")["name"] == "loader.py"
+    assert recorder.inputs("o-loader")["name"] == "loader.py"
 
 
 def test_what_becomes_an_image_has_objects_of_its_own() -> None:
-    made = bundled(gcp_design(image=Image(source="ubuntu-24.04", bake=True)))
-    assert counts(made)[OBJECT] == 6
-    assert made.inputs("o-image")["name"] == "image.json"
-    assert made.after("o-image") >= {"o-loader", "o-code", "o-image-settings"}
-    assert not made.after("o-image") & {"o-settings", "o-current"}, "their site is yet to come"
+    recorder = bundled(gcp_design(image=Image(source="ubuntu-24.04", bake=True)))
+    assert counts(recorder)[OBJECT] == 6
+    assert recorder.inputs("o-image")["name"] == "image.json"
+    assert recorder.after("o-image") >= {"o-loader", "o-code", "o-image-settings"}
+    assert not recorder.after("o-image") & {"o-settings", "o-current"}, "their site is yet to come"
 
 
 def test_a_plan_writes_no_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

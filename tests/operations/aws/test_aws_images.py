@@ -64,9 +64,9 @@ class ImageBuilder:
 
     def _answer(self, request: Any, **_: Any) -> AWSResponse:
         place = urllib.parse.urlsplit(request.url)
-        asked = json.loads(request.body or b"{}")
-        asked |= dict(urllib.parse.parse_qsl(place.query))
-        found = getattr(self, place.path.strip("/"))(asked)
+        answer = json.loads(request.body or b"{}")
+        answer |= dict(urllib.parse.parse_qsl(place.query))
+        found = getattr(self, place.path.strip("/"))(answer)
         return AWSResponse(request.url, 200, {}, Raw(json.dumps(found).encode()))
 
     def ListImages(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - the service's names

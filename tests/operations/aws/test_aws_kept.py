@@ -53,7 +53,7 @@ class Fsx:
     def paginate(self) -> Iterator[dict[str, Any]]:
         (system, *_) = self._client.describe_file_systems()["FileSystems"] or [{}]
         for page in self._client.get_paginator("describe_backups").paginate():
-            yield {"Backups": [{**one, "FileSystem": system} for one in page["Backups"]]}
+            yield {"Backups": [{**backup, "FileSystem": system} for backup in page["Backups"]]}
 
 
 class Left:
@@ -109,8 +109,8 @@ def taken_back(found: KeptStorage) -> Mount:
     lines = kept_report([found], "Pulumi.t.yaml", {})
     said = yaml.safe_load("\n".join(lines[lines.index("    storage:") :]))
     network = {"network": {"aws": VPC}} if "security_group" in found.keys else {}
-    made = design(parse(values("aws", {**said, **network}), "t"), catalog())
-    (mount,) = (one for one in made.mounts if one.name == found.name)
+    cluster_design = design(parse(values("aws", {**said, **network}), "t"), catalog())
+    (mount,) = (one for one in cluster_design.mounts if one.name == found.name)
     return mount
 
 

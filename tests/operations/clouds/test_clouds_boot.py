@@ -28,9 +28,9 @@ PASSED = {"name": "slurm", "state": "done"}
 
 @pytest.fixture
 def cloud() -> FakeCloud:
-    made = FakeCloud()
-    made.write("current.json", b"{}")
-    return made
+    fake_cloud = FakeCloud()
+    fake_cloud.write("current.json", b"{}")
+    return fake_cloud
 
 
 class Boot:

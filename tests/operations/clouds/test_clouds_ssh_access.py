@@ -25,10 +25,10 @@ BEHIND = design(name="c", region="region-1", access=Access("iap"))
 
 @pytest.fixture
 def cloud() -> FakeCloud:
-    made = FakeCloud()
-    made.run("controller", public="198.51.100.7")
-    made.report("controller", "ready")
-    return made
+    fake_cloud = FakeCloud()
+    fake_cloud.run("controller", public="198.51.100.7")
+    fake_cloud.report("controller", "ready")
+    return fake_cloud
 
 
 def find(cloud: FakeCloud, wanted: ClusterDesign = PUBLIC, project: Path = Path("/x")) -> ssh_access.Login:
@@ -132,8 +132,8 @@ def test_the_controller_is_reached_as_root_and_by_way_of_a_login_machine(
     known = shlex.split(options["KnownHostsCommand"])
     printed = programs.capture([word.replace("%%", "%") for word in known]).out
     assert printed == f"controller {CONTROLLER_KEY}\n"
-    asked = programs.capture([inner[0], "-G", *inner[1:]])
-    assert not asked.failed, asked.err
+    output = programs.capture([inner[0], "-G", *inner[1:]])
+    assert not output.failed, output.err
 
     cloud.report("controller", "booting", host_keys=[])
     with sentences.raises("ssh.booting", kind=NotUpError):

@@ -13,10 +13,10 @@ from tests.support.fake_cloud import FakeCloud, Pauses
 
 @pytest.fixture
 def cloud() -> FakeCloud:
-    made = FakeCloud()
-    made.run("controller")
-    made.run("login-0")
-    return made
+    fake_cloud = FakeCloud()
+    fake_cloud.run("controller")
+    fake_cloud.run("login-0")
+    return fake_cloud
 
 
 def terminate(cloud: FakeCloud, clock: Pauses | None = None, **options: Any) -> tuple[int, list[str]]:

@@ -27,7 +27,7 @@ def shared() -> Iterator[Project]:
 
 
 @pytest.fixture
-def there(shared: Project) -> Project:
+def gcp_project(shared: Project) -> Project:
     shared.empty()
     return shared
 
@@ -105,9 +105,9 @@ def test_a_users_calls_are_counted_in_the_clusters_project(
     assert account.of("p-1").credentials.quota_project_id == "said"
 
 
-def test_whose_the_credentials_are_is_asked_or_known(there: Project) -> None:
-    assert there.account.email() == EMAIL
-    assert there.calls == ["GET /oauth2/tokeninfo"]
+def test_whose_the_credentials_are_is_asked_or_known(gcp_project: Project) -> None:
+    assert gcp_project.account.email() == EMAIL
+    assert gcp_project.calls == ["GET /oauth2/tokeninfo"]
 
     class Robot(Anybody):
         service_account_email = "robot@p-1.iam.gserviceaccount.com"
@@ -115,21 +115,21 @@ def test_whose_the_credentials_are_is_asked_or_known(there: Project) -> None:
     assert Account("p-1", Robot()).email() == Robot.service_account_email
 
 
-def test_credentials_that_do_not_say_whose_they_are_are_refused(there: Project) -> None:
-    there.refuse.append(("GET", "/oauth2", 200, b"{}"))
+def test_credentials_that_do_not_say_whose_they_are_are_refused(gcp_project: Project) -> None:
+    gcp_project.refuse.append(("GET", "/oauth2", 200, b"{}"))
     with sentences.raises("gcp.no-account") as caught:
-        there.account.email()
+        gcp_project.account.email()
     assert caught.value.exit_code == EXIT_REFUSED
 
 
-def test_credentials_that_have_expired_are_said_to_have(there: Project) -> None:
+def test_credentials_that_have_expired_are_said_to_have(gcp_project: Project) -> None:
     from google.auth.exceptions import RefreshError
 
     class Old(Anybody):
         def before_request(self, *_: Any) -> None:
             raise RefreshError("invalid_grant: Token has been expired or revoked.")  # type: ignore[no-untyped-call]
 
-    old = Account("p-1", Old(), there.account.services)
+    old = Account("p-1", Old(), gcp_project.account.services)
     with sentences.raises("gcp.credentials-expired", "invalid_grant", "`gcloud auth login") as caught:
         old.call("GET", "storage", "b")
     assert caught.value.exit_code == EXIT_REFUSED
@@ -181,15 +181,15 @@ def test_what_google_refuses_is_one_sentence(status: int, content: bytes, code: 
     assert (refused.status, refused.exit_code) == (status, code)
 
 
-def test_what_passes_is_asked_again_and_what_does_not_is_not(there: Project) -> None:
-    there.gce.faults = [
+def test_what_passes_is_asked_again_and_what_does_not_is_not(gcp_project: Project) -> None:
+    gcp_project.gce.faults = [
         Fault("networks.list", "backendError", 503, times=2),
         Fault("firewalls.list", "rateLimitExceeded", 403, times=1),
         Fault("routers.aggregated_list", "forbidden", 403),
         Fault("snapshots.list", "backendError", 503),
     ]
     pauses: list[float] = []
-    mine = Account("p-1", Anybody(), there.account.services, sleep=pauses.append)
+    mine = Account("p-1", Anybody(), gcp_project.account.services, sleep=pauses.append)
     for path in ("global/networks", "global/firewalls"):
         assert list(mine.pages("compute", f"projects/{{project}}/{path}", "items")) == []
     assert pauses == [1.0, 2.0, 1.0]
@@ -197,7 +197,7 @@ def test_what_passes_is_asked_again_and_what_does_not_is_not(there: Project) -> 
         list(mine.pages("compute", "projects/{project}/aggregated/routers", "items"))
     with sentences.raises("gcp.refused", "backendError", kind=GoogleError):
         list(mine.pages("compute", "projects/{project}/global/snapshots", "items"))
-    assert there.gce.counts() == {
+    assert gcp_project.gce.counts() == {
         "networks.list": 3, "firewalls.list": 2, "routers.aggregated_list": 1,
         "snapshots.list": account.TRIES,
     }  # fmt: skip
@@ -213,28 +213,28 @@ def test_a_service_that_is_not_reached_is_said() -> None:
 # --- lists ------------------------------------------------------------------------------------------------
 
 
-def test_lists_are_read_to_their_end_also_those_of_every_zone(there: Project) -> None:
-    there.gce.page = 2
+def test_lists_are_read_to_their_end_also_those_of_every_zone(gcp_project: Project) -> None:
+    gcp_project.gce.page = 2
     for number in range(5):
-        there.node(f"cpu-{number}", zone=("europe-west4-a", "europe-west4-b")[number % 2])
+        gcp_project.node(f"cpu-{number}", zone=("europe-west4-a", "europe-west4-b")[number % 2])
     path = "projects/{project}/aggregated/instances"
-    names = sorted(str(one["name"]) for one in there.account.pages("compute", path, "items"))
+    names = sorted(str(page["name"]) for page in gcp_project.account.pages("compute", path, "items"))
     assert names == [f"c-cpu-{number}" for number in range(5)]
-    assert there.gce.counts() == {"instances.aggregated_list": 3}
+    assert gcp_project.gce.counts() == {"instances.aggregated_list": 3}
 
 
-def test_a_zone_that_does_not_answer_is_no_zone_without_machines(there: Project) -> None:
-    there.node("cpu-0")
-    there.gce.unreachable = {"europe-west4-a"}
+def test_a_zone_that_does_not_answer_is_no_zone_without_machines(gcp_project: Project) -> None:
+    gcp_project.node("cpu-0")
+    gcp_project.gce.unreachable = {"europe-west4-a"}
     try:
         path = "projects/{project}/aggregated/instances"
         for region in (None, "europe-west4"):
-            there.account.region = region
+            gcp_project.account.region = region
             with sentences.raises("gcp.zone-silent", "zones/europe-west4-a"):
-                list(there.account.pages("compute", path, "items"))
+                list(gcp_project.account.pages("compute", path, "items"))
         # The cluster has nothing in that zone, so its silence does not matter.
-        there.gce.unreachable = {"us-east1-b", "europe-west40-a"}
-        assert [one["name"] for one in there.account.pages("compute", path, "items")] == ["c-cpu-0"]
+        gcp_project.gce.unreachable = {"us-east1-b", "europe-west40-a"}
+        assert [page["name"] for page in gcp_project.account.pages("compute", path, "items")] == ["c-cpu-0"]
     finally:
-        there.account.region = None
-        there.gce.unreachable = set()
+        gcp_project.account.region = None
+        gcp_project.gce.unreachable = set()

@@ -49,7 +49,7 @@ CALLS = {
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def gcp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -59,18 +59,18 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
         yield made
 
 
-def wanted(there: Project, mode: str) -> set[str]:
+def wanted(gcp_project: Project, mode: str) -> set[str]:
     """The permissions that Google Cloud requires for a colleague's `./cluster ssh`."""
-    there.bucket()
-    there.head()
-    there.report("controller", "ready")
-    cloud = GcpCloud(ClusterRef("c", "europe-west4", "europe-west4-a", "p-1"), lambda _: there.account)
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.report("controller", "ready")
+    cloud = GcpCloud(ClusterRef("c", "europe-west4", "europe-west4-a", "p-1"), lambda _: gcp_project.account)
     design = gcp_design() if mode == "iap" else gcp_ssh_design()
     login = ssh_access.find(Stack(ROOT, "test"), design, cloud)
     assert (login.target.proxy_command is not None) is (mode == "iap")
-    assert bring_key(there.account, Path.home() / ".ssh")  # as the ProxyCommand does
+    assert bring_key(gcp_project.account, Path.home() / ".ssh")  # as the ProxyCommand does
     needed = {COUNTED, *LOGIN, *(TUNNEL if mode == "iap" else ())}
-    for call in [*there.calls, *there.gce.names()]:
+    for call in [*gcp_project.calls, *gcp_project.gce.names()]:
         (rule,) = [rule for rule in CALLS if re.fullmatch(rule, call.replace("%40", "@"))]
         needed |= CALLS[rule]
     return needed
@@ -84,13 +84,13 @@ def documented() -> tuple[set[str], str]:
 
 
 @pytest.mark.parametrize("mode", ["iap", "ssh"])
-def test_the_roles_of_the_page_are_what_a_colleague_needs(there: Project, mode: str) -> None:
+def test_the_roles_of_the_page_are_what_a_colleague_needs(gcp_project: Project, mode: str) -> None:
     roles, _ = documented()
     external = {
         "roles/compute.osLoginExternalUser"
     }  # a role of the organisation, which is checked before these
     assert roles - external == set(ROLES)
-    needed = wanted(there, mode)
+    needed = wanted(gcp_project, mode)
     assert needed <= set().union(*ROLES.values())
     idle = {role for role, granted in ROLES.items() if not granted & needed}
     assert idle == ({"roles/iap.tunnelResourceAccessor"} if mode == "ssh" else set())

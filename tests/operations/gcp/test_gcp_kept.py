@@ -18,46 +18,48 @@ STAYS = {CLUSTER: "c", leftovers.KEPT: "home"}
 
 
 @pytest.fixture
-def there() -> Iterator[Project]:
+def gcp_project() -> Iterator[Project]:
     with project() as made:
         yield made
 
 
-def put_disk(there: Project, name: str, labels: dict[str, str]) -> None:
+def put_disk(gcp_project: Project, name: str, labels: dict[str, str]) -> None:
     disk = gce.Disk(name=name, size_gb=50, status="READY", labels=labels)
-    there.gce.cloud.put(f"zones/{ZONE}", "disks", disk)
+    gcp_project.gce.cloud.put(f"zones/{ZONE}", "disks", disk)
 
 
-def put_snapshot(there: Project, name: str, disk: str) -> None:
+def put_snapshot(gcp_project: Project, name: str, disk: str) -> None:
     link = f"https://compute/projects/p/zones/{ZONE}/disks/{disk}"
     # Whether the provider labels it like its disk is not documented.
     made = gce.Snapshot(name=name, source_disk=link, disk_size_gb=60, status="READY", labels={CLUSTER: "c"})
-    there.gce.cloud.put("global", "snapshots", made)
+    gcp_project.gce.cloud.put("global", "snapshots", made)
 
 
-def test_what_stays_is_named_with_its_cost_and_keys_and_is_no_leftover(there: Project) -> None:
-    put_disk(there, "c-home", STAYS)
-    put_disk(there, "other-home", {**STAYS, CLUSTER: "other"})
+def test_what_stays_is_named_with_its_cost_and_keys_and_is_no_leftover(gcp_project: Project) -> None:
+    put_disk(gcp_project, "c-home", STAYS)
+    put_disk(gcp_project, "other-home", {**STAYS, CLUSTER: "other"})
     for place in (ZONE, "europe-west4"):
-        there.filestores.append({
-            "name": f"projects/{there.account.project}/locations/{place}/instances/c-data",
+        gcp_project.filestores.append({
+            "name": f"projects/{gcp_project.account.project}/locations/{place}/instances/c-data",
             "tier": "BASIC_HDD", "labels": {CLUSTER: "c", leftovers.KEPT: "scratch"}, "state": "READY",
             "fileShares": [{"name": "data", "capacityGb": "1024"}],
         })  # fmt: skip
-    disk, zonal, regional = leftovers.kept(there.account, "c", PATHS)
+    disk, zonal, regional = leftovers.kept(gcp_project.account, "c", PATHS)
     assert disk.line() == "persistent disk c-home (home, 50 GiB): 0.0068 USD an hour, 5.00 USD a month"
     assert disk.keys == {"kind": "nfs", "existing": "c-home"}
     assert zonal.keys["existing"] == "c-data"
-    assert regional.keys["existing"] == there.filestores[1]["name"], "one of a region needs its place"
-    assert leftovers.leftovers(there.account, "c") == []
+    assert regional.keys["existing"] == gcp_project.filestores[1]["name"], "one of a region needs its place"
+    assert leftovers.leftovers(gcp_project.account, "c") == []
 
 
-def test_a_snapshot_is_known_by_its_disk_and_its_name(there: Project) -> None:
-    made = f"{snapshot_prefix('c-apps')}-20260102-150405"
-    put_snapshot(there, made, "c-apps")
-    put_snapshot(there, "c-apps-20260102-150406", "c-apps-of-somebody")
-    (only,) = leftovers.kept(there.account, "c", PATHS)
-    assert (only.name, only.keys["restore"], only.keys["size_gib"]) == ("apps", made, 60)
+def test_a_snapshot_is_known_by_its_disk_and_its_name(gcp_project: Project) -> None:
+    text = f"{snapshot_prefix('c-apps')}-20260102-150405"
+    put_snapshot(gcp_project, text, "c-apps")
+    put_snapshot(gcp_project, "c-apps-20260102-150406", "c-apps-of-somebody")
+    (only,) = leftovers.kept(gcp_project.account, "c", PATHS)
+    assert (only.name, only.keys["restore"], only.keys["size_gib"]) == ("apps", text, 60)
     assert only.line().endswith("price unknown")
-    assert leftovers.leftovers(there.account, "c") == []
-    assert list(leftovers.kept(there.account, "c", {})) == [], "without a stack file nobody knows its disks"
+    assert leftovers.leftovers(gcp_project.account, "c") == []
+    assert list(leftovers.kept(gcp_project.account, "c", {})) == [], (
+        "without a stack file nobody knows its disks"
+    )

@@ -28,7 +28,7 @@ PLACE = ["--region", "europe-west4", "--zone", ZONE, "--project", "p-1", "--clus
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def gcp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """A project, and a home with a key."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -44,23 +44,23 @@ def run(arguments: list[str]) -> int:
 
 
 def test_it_says_how_many_machines_it_ended(
-    there: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    gcp_project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
-    there.node("cpu-0")
-    there.node("cpu-0", cluster="other")
+    gcp_project.node("cpu-0")
+    gcp_project.node("cpu-0", cluster="other")
     for ended in (1, 0):
         assert run(["terminate-nodes", "--stack", "test", *PLACE]) == 0
         assert json.loads(capsys.readouterr().out) == {"terminated": ended}
-    assert [str(one.name) for one in there.gce.cloud.instances()] == ["other-cpu-0"]
+    assert [str(instance.name) for instance in gcp_project.gce.cloud.instances()] == ["other-cpu-0"]
 
 
 def test_the_wait_reads_its_wish_and_prints_the_facts(
-    there: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    gcp_project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there.bucket()
-    there.head()
-    there.report("controller", "ready")
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.report("controller", "ready")
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET).text()
     monkeypatch.setattr(sys, "stdin", io.StringIO(wish))
     assert run(["wait", "--stack", "test"]) == 0
@@ -69,7 +69,7 @@ def test_the_wait_reads_its_wish_and_prints_the_facts(
 
 
 def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
-    there: Project, monkeypatch: pytest.MonkeyPatch
+    gcp_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
@@ -77,7 +77,7 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
     __main__.proxy(options)
     assert ran == [cloud.tunnel("p-1", ZONE, "c-login-0", "22")]
     assert ran[0][:6] == ["gcloud", "compute", "start-iap-tunnel", "c-login-0", "22", "--listen-on-stdin"]
-    assert len(there.keys) == 1
+    assert len(gcp_project.keys) == 1
 
     def missing(*_: object) -> None:
         raise FileNotFoundError
@@ -89,23 +89,23 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
 
 
 def test_who_runs_it_is_asked_and_their_key_brought(
-    there: Project, capsys: pytest.CaptureFixture[str]
+    gcp_project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["user", "--project", "p-1"]) == 0
     assert json.loads(capsys.readouterr().out) == {"login_user": USER}
-    assert len(there.keys) == 1
+    assert len(gcp_project.keys) == 1
 
 
 def test_a_refusal_is_one_line_and_its_exit_status(
-    there: Project, capsys: pytest.CaptureFixture[str]
+    gcp_project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there.gce.faults = []
-    there.account.project = "p-2"
+    gcp_project.gce.faults = []
+    gcp_project.account.project = "p-2"
     assert run(["terminate-nodes", "--stack", "test", *PLACE]) == EXIT_REFUSED
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("your account may not do that in project p-2 (forbidden: ")
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("your account may not do that in project p-2 (forbidden: ")
+    assert output.err.count("\n") == 1
 
 
 def test_as_a_process_it_says_that_there_are_no_credentials(tmp_path: Path) -> None:

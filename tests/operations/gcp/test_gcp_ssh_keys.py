@@ -46,25 +46,27 @@ def shared() -> Iterator[Project]:
 
 
 @pytest.fixture
-def there(shared: Project, home: Path) -> Project:
+def gcp_project(shared: Project, home: Path) -> Project:
     shared.empty()
     return shared
 
 
-def cloud(there: Project) -> GcpCloud:
-    return GcpCloud(ClusterRef("c", "europe-west4", ZONE, "p-1"), lambda _: there.account)
+def cloud(gcp_project: Project) -> GcpCloud:
+    return GcpCloud(ClusterRef("c", "europe-west4", ZONE, "p-1"), lambda _: gcp_project.account)
 
 
-def find(there: Project, design: ClusterDesign) -> ssh_access.Login:
-    return ssh_access.find(Stack(ROOT, "test"), design, cloud(there))
+def find(gcp_project: Project, design: ClusterDesign) -> ssh_access.Login:
+    return ssh_access.find(Stack(ROOT, "test"), design, cloud(gcp_project))
 
 
 # --- OS Login ---------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_brought_with_an_expiry_and_the_users_name_comes_back(there: Project, home: Path) -> None:
-    assert bring_key(there.account, home / ".ssh", NOW) == USER
-    (key,) = there.keys.values()
+def test_a_key_is_brought_with_an_expiry_and_the_users_name_comes_back(
+    gcp_project: Project, home: Path
+) -> None:
+    assert bring_key(gcp_project.account, home / ".ssh", NOW) == USER
+    (key,) = gcp_project.keys.values()
     assert key == {"key": f"{KEY} ada@laptop", "expirationTimeUsec": str(round((NOW + KEY_SECONDS) * 1e6))}
 
 
@@ -79,97 +81,97 @@ def test_a_key_is_brought_with_an_expiry_and_the_users_name_comes_back(there: Pr
     ids=["for ever", "long enough", "soon over", "over"],
 )
 def test_a_key_that_is_there_is_left_as_long_as_it_lasts(
-    there: Project, home: Path, expires: str | None, brought: bool
+    gcp_project: Project, home: Path, expires: str | None, brought: bool
 ) -> None:
     """A key that a user has stored without an end must not get one."""
-    there.accounts.append({"username": USER})
-    there.keys["old"] = {"key": KEY, **({"expirationTimeUsec": expires} if expires else {})}
-    assert bring_key(there.account, home / ".ssh", NOW) == USER
-    assert any(call.startswith("PATCH") for call in there.calls) is brought
-    (key,) = there.keys.values()
+    gcp_project.accounts.append({"username": USER})
+    gcp_project.keys["old"] = {"key": KEY, **({"expirationTimeUsec": expires} if expires else {})}
+    assert bring_key(gcp_project.account, home / ".ssh", NOW) == USER
+    assert any(call.startswith("PATCH") for call in gcp_project.calls) is brought
+    (key,) = gcp_project.keys.values()
     wanted = str(round((NOW + KEY_SECONDS) * 1e6)) if brought else expires
     assert key.get("expirationTimeUsec") == wanted, "an import changes no key that is there"
 
 
 def test_a_key_that_went_as_it_was_looked_at_is_brought_anew(
-    there: Project, home: Path, monkeypatch: pytest.MonkeyPatch
+    gcp_project: Project, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there.accounts.append({"username": USER})
-    there.keys["old"] = {"key": KEY, "expirationTimeUsec": str(int((NOW - 60) * 1e6))}
-    profile = there._profile
+    gcp_project.accounts.append({"username": USER})
+    gcp_project.keys["old"] = {"key": KEY, "expirationTimeUsec": str(int((NOW - 60) * 1e6))}
+    profile = gcp_project._profile
 
     def gone() -> dict[str, object]:
-        said = {**profile(), "sshPublicKeys": dict(there.keys)}
-        there.keys.pop("old", None)
+        said = {**profile(), "sshPublicKeys": dict(gcp_project.keys)}
+        gcp_project.keys.pop("old", None)
         return said
 
-    monkeypatch.setattr(there, "_profile", gone)
-    assert bring_key(there.account, home / ".ssh", NOW) == USER
-    (key,) = there.keys.values()
+    monkeypatch.setattr(gcp_project, "_profile", gone)
+    assert bring_key(gcp_project.account, home / ".ssh", NOW) == USER
+    (key,) = gcp_project.keys.values()
     assert key["expirationTimeUsec"] == str(round((NOW + KEY_SECONDS) * 1e6))
 
 
-def test_of_several_names_the_marked_one_is_taken(there: Project, home: Path) -> None:
-    there.accounts += [{"username": "old"}, {"username": "new", "primary": True}, {"uid": "7"}]
-    assert bring_key(there.account, home / ".ssh", NOW) == "new"
+def test_of_several_names_the_marked_one_is_taken(gcp_project: Project, home: Path) -> None:
+    gcp_project.accounts += [{"username": "old"}, {"username": "new", "primary": True}, {"uid": "7"}]
+    assert bring_key(gcp_project.account, home / ".ssh", NOW) == "new"
 
 
-def test_a_user_without_a_name_on_machines_gets_one(there: Project, home: Path) -> None:
-    there.keys["old"] = {"key": KEY}
-    assert bring_key(there.account, home / ".ssh", NOW) == USER
-    assert there.keys == {"old": {"key": KEY}}
+def test_a_user_without_a_name_on_machines_gets_one(gcp_project: Project, home: Path) -> None:
+    gcp_project.keys["old"] = {"key": KEY}
+    assert bring_key(gcp_project.account, home / ".ssh", NOW) == USER
+    assert gcp_project.keys == {"old": {"key": KEY}}
 
 
-def test_an_organisation_that_takes_no_keys_is_said(there: Project, home: Path) -> None:
-    there.managed = False
+def test_an_organisation_that_takes_no_keys_is_said(gcp_project: Project, home: Path) -> None:
+    gcp_project.managed = False
     with sentences.raises("gcp.os-login", "ada@example.com") as caught:
-        bring_key(there.account, home / ".ssh", NOW)
+        bring_key(gcp_project.account, home / ".ssh", NOW)
     assert caught.value.exit_code == EXIT_REFUSED
 
 
-def test_without_a_key_of_ones_own_nothing_is_asked(there: Project, home: Path) -> None:
+def test_without_a_key_of_ones_own_nothing_is_asked(gcp_project: Project, home: Path) -> None:
     (home / ".ssh" / "id_ed25519.pub").unlink()
     with sentences.raises("ssh.no-key"):
-        bring_key(there.account, home / ".ssh", NOW)
-    assert there.calls == []
+        bring_key(gcp_project.account, home / ".ssh", NOW)
+    assert gcp_project.calls == []
 
 
 # --- which machine ----------------------------------------------------------------------------------------
 
 
-def test_the_login_machine_is_reached_through_the_proxy_by_its_name(there: Project) -> None:
-    there.bucket()
-    there.head()
-    there.report("controller", "ready")
-    target = find(there, gcp_design()).target
+def test_the_login_machine_is_reached_through_the_proxy_by_its_name(gcp_project: Project) -> None:
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.report("controller", "ready")
+    target = find(gcp_project, gcp_design()).target
     assert (target.host, target.user, target.host_keys) == ("c-controller", USER, (KEY,))
     assert target.proxy_command is not None
     assert target.proxy_command.endswith(PROXY)
     assert shlex.split(target.proxy_command)[:2] == [f"{ROOT}/.venv/bin/python", f"{ROOT}/operations"]
 
 
-def test_a_machine_with_a_public_address_needs_no_proxy(there: Project) -> None:
-    there.bucket()
-    there.head("login-0")
-    there.report("login-0", "ready")
-    target = find(there, gcp_ssh_design(login=True)).target
+def test_a_machine_with_a_public_address_needs_no_proxy(gcp_project: Project) -> None:
+    gcp_project.bucket()
+    gcp_project.head("login-0")
+    gcp_project.report("login-0", "ready")
+    target = find(gcp_project, gcp_ssh_design(login=True)).target
     assert (target.host, target.proxy_command) == ("10.0.0.2", None)
-    assert len(there.keys) == 1, "the key is there before ssh is"
+    assert len(gcp_project.keys) == 1, "the key is there before ssh is"
 
 
-def test_no_machine_is_not_up_and_a_booting_one_half(there: Project) -> None:
+def test_no_machine_is_not_up_and_a_booting_one_half(gcp_project: Project) -> None:
     with sentences.raises("cluster.not-up", kind=NotUpError):
-        find(there, gcp_design())
-    there.bucket()
-    there.head()
+        find(gcp_project, gcp_design())
+    gcp_project.bucket()
+    gcp_project.head()
     with sentences.raises("ssh.booting", kind=NotUpError):
-        find(there, gcp_design())
+        find(gcp_project, gcp_design())
 
 
-def test_of_a_machine_that_somebody_stopped_it_says_what_starts_it(there: Project) -> None:
-    there.head(status="TERMINATED")
+def test_of_a_machine_that_somebody_stopped_it_says_what_starts_it(gcp_project: Project) -> None:
+    gcp_project.head(status="TERMINATED")
     with sentences.raises("ssh.machine-stopped", "`./cluster up --stack test`"):
-        find(there, gcp_design())
+        find(gcp_project, gcp_design())
 
 
 def test_the_proxy_is_for_iap_alone() -> None:
@@ -181,36 +183,36 @@ def test_the_proxy_is_for_iap_alone() -> None:
 # --- the wait ---------------------------------------------------------------------------------------------
 
 
-def test_the_wait_has_the_users_name_among_its_facts(there: Project) -> None:
-    there.bucket()
-    there.head()
-    there.report("controller", "ready")
+def test_the_wait_has_the_users_name_among_its_facts(gcp_project: Project) -> None:
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.report("controller", "ready")
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    facts = commands.Waiter(wish, cloud(there), print).facts()
+    facts = commands.Waiter(wish, cloud(gcp_project), print).facts()
     assert facts == {"host_keys": [KEY], "login_user": USER, "scheduler_version": "slurm 23.11.4"}
 
 
-def test_a_machine_that_boots_anew_is_asked_for_its_new_report(there: Project) -> None:
+def test_a_machine_that_boots_anew_is_asked_for_its_new_report(gcp_project: Project) -> None:
     """A report from before the machine's last start belongs to another boot."""
-    there.bucket()
-    there.head()
-    there.report("controller", "ready", started=time.time() - 3600)
-    there.objects["current.json"] = (b"{}", time.time() - 7200)
+    gcp_project.bucket()
+    gcp_project.head()
+    gcp_project.report("controller", "ready", started=time.time() - 3600)
+    gcp_project.objects["current.json"] = (b"{}", time.time() - 7200)
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        there.report("controller", "ready")
+        gcp_project.report("controller", "ready")
 
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    commands.Waiter(wish, cloud(there), print, sleep=pause).facts()
+    commands.Waiter(wish, cloud(gcp_project), print, sleep=pause).facts()
     assert len(pauses) == 1
 
 
-def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(there: Project) -> None:
-    there.bucket()
-    there.head()
+def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(gcp_project: Project) -> None:
+    gcp_project.bucket()
+    gcp_project.head()
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
     line = f"gcloud compute instances get-serial-port-output c-controller --project p-1 --zone {ZONE}"
     with sentences.raises("boot.late", line):
-        commands.Waiter(wish, cloud(there), print, seconds=0).facts()
+        commands.Waiter(wish, cloud(gcp_project), print, seconds=0).facts()

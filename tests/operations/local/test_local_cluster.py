@@ -34,9 +34,9 @@ DESIGN = design()
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    made = FakeMachines(tmp_path, monkeypatch)
-    yield made
-    assert made.close() == []
+    machines = FakeMachines(tmp_path, monkeypatch)
+    yield machines
+    assert machines.close() == []
 
 
 @pytest.fixture
@@ -441,9 +441,9 @@ def test_what_goes_wrong_is_one_message(
 
 def test_a_host_without_inotify_objects_is_told_how_to_have_more() -> None:
     """The lines are those of Debian 12's systemd on a host whose limit of 128 was used up."""
-    said = (
+    text = (
         "Failed to create control group inotify object: Too many open files\n"
         "Failed to allocate manager object: Too many open files"
     )
-    assert "As root: sysctl -w fs.inotify.max_user_instances=1024" in cluster.with_cure(said)
+    assert "As root: sysctl -w fs.inotify.max_user_instances=1024" in cluster.with_cure(text)
     assert cluster.with_cure("the loader cannot start") == "the loader cannot start"

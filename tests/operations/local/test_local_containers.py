@@ -168,7 +168,7 @@ def test_the_stack_file_of_the_repository_is_such_a_cluster() -> None:
     from infra.design import design as designed
     from infra.instance_types.catalog import catalog
 
-    made = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
-    assert made.isolation == CONTAINER
-    assert [host.name for host in made.hosts] == ["controller", "login-0"]
-    assert {(mount.path, mount.kind) for mount in made.mounts} == {("/home", "bind"), ("/apps", "bind")}
+    design = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
+    assert design.isolation == CONTAINER
+    assert [host.name for host in design.hosts] == ["controller", "login-0"]
+    assert {(mount.path, mount.kind) for mount in design.mounts} == {("/home", "bind"), ("/apps", "bind")}

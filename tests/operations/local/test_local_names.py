@@ -35,9 +35,9 @@ needs_views = pytest.mark.skipif(
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    made = FakeMachines(tmp_path, monkeypatch)
-    yield made
-    assert made.close() == []
+    machines = FakeMachines(tmp_path, monkeypatch)
+    yield machines
+    assert machines.close() == []
 
 
 def launch(local: FakeMachines, host: str) -> int:
@@ -195,9 +195,9 @@ config:
 
 @pytest.fixture
 def in_tmp() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="local-names-", dir="/tmp"))
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(prefix="local-names-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
 
 
 def test_what_machines_see_in_tmp_besides_their_own_files(

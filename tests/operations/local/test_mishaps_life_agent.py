@@ -44,14 +44,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    made = FakeMachines(tmp_path, monkeypatch)
-    machines = made.project / "localcloud" / "machines.py"
+    fake_machines = FakeMachines(tmp_path, monkeypatch)
+    machines = fake_machines.project / "localcloud" / "machines.py"
     assert "GRACE_SECONDS = 8.0" in machines.read_text()
     machines.write_text(machines.read_text().replace("GRACE_SECONDS = 8.0", "GRACE_SECONDS = 1.5"))
-    made.do("cloud-up")
-    made.publish(design())
-    yield made
-    assert made.close() == []
+    fake_machines.do("cloud-up")
+    fake_machines.publish(design())
+    yield fake_machines
+    assert fake_machines.close() == []
 
 
 def kill(process: ProcessId, number: signal.Signals = signal.SIGKILL) -> None:

@@ -50,9 +50,9 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def busy(made: socket.socket, port: int) -> None:
-    made.bind(("127.0.0.1", port))
-    made.listen()
+def busy(sock: socket.socket, port: int) -> None:
+    sock.bind(("127.0.0.1", port))
+    sock.listen()
 
 
 def nodes(count: int) -> Partition:
