@@ -214,14 +214,14 @@ def _heartbeat(done: threading.Event, target: Path) -> None:
 CANCEL_SECONDS = 15.0
 
 
-def stage(stack: Stack, program: Sequence[str] = ()) -> dict[str, Any]:
+def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
     """Copy the workload to the shared folder, under its digest.
 
     Args:
-        program: The paths of a user's program, its script first. Empty means the built-in training.
+        own: The paths of a user's program, its script first. Empty means the built-in training.
     """
     run = RunDirectory.of(stack)
-    workload = Workload.of(stack.project, program)
+    workload = Workload.of(stack.project, own)
     target = run.shared / "bench" / workload.digest[:16]
     bench = files.folder(run.shared / "bench", 0o1777 if run.containers else 0o755)
     if foreign.is_trusted(foreign.owner(target)) and target.is_dir() and not target.is_symlink():

@@ -107,7 +107,7 @@ def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[...,
 def test_a_node_whose_devices_fail_does_not_register(machine: Callable[..., Context]) -> None:
     """The tools are this machine's, or stand-ins in the run directory where devices are pretended."""
     gpu = Partition("gpu", "tiny", 2, 1000, 0, 1, Accelerator("v100", 2, simulated=True))
-    context = machine(made=design(gpu, health=Health(skip=("xid", "dcgm"))), host="gpu-0")
+    context = machine(design=design(gpu, health=Health(skip=("xid", "dcgm"))), host="gpu-0")
     tool = Path(context.settings.site.root) / PRETENDED / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho '0, 0000:00:1E.0, 0, No, No, No, Not Active'\n")
@@ -117,7 +117,7 @@ def test_a_node_whose_devices_fail_does_not_register(machine: Callable[..., Cont
     (only,) = reported(context)["steps"]
     assert only["note"] == "health: nvidia-smi shows 1 of 2 GPUs"
     one = dataclasses.replace(gpu, accelerator=Accelerator("v100", 1, simulated=True))
-    sound = machine(made=design(one, health=Health()), host="gpu-0")
+    sound = machine(design=design(one, health=Health()), host="gpu-0")
     assert checks.run(sound) == "1 v100: no fault found"
 
 
@@ -312,13 +312,13 @@ def test_a_node_without_its_accelerators_does_not_register(
     with pytest.raises(SkipStep):
         steps.accelerators(machine())
     simulated = Partition("debug", "local.small", 1, 1, 0, 1, Accelerator("v100", 4, simulated=True))
-    assert steps.accelerators(machine(made=design(simulated))) == "4 simulated v100"
+    assert steps.accelerators(machine(design=design(simulated))) == "4 simulated v100"
     devices = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
     for device in devices[: 2 if there else 1]:
         device.touch()
     files = ",".join(map(str, devices))
     monkeypatch.setattr(hardware, "device_files", lambda _accelerator: files)
-    real = machine(made=design(Partition("debug", "p3", 1, 1, 0, 1, Accelerator("v100", 2))))
+    real = machine(design=design(Partition("debug", "p3", 1, 1, 0, 1, Accelerator("v100", 2))))
     if there:
         assert steps.accelerators(real) == "2 v100"
     else:
