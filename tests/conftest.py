@@ -86,9 +86,11 @@ def _own_pytests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     temporary files of their own: each run of pytest removes the folders of all but the last three runs, and
     what a failed test of ours has left is needed to find out why.
     """
+    # Without workers this is the first folder, and where it is decides where all are.
+    folder = tmp_path_factory.mktemp("pytests")
     ours = ("SLIPCOVER_", "PYTEST_DEBUG_TEMPROOT")
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(ours)}
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.mktemp("pytests"))
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     yield
     os.environ.update(hidden)
 
