@@ -47,7 +47,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         plan = design("gcp", "europe-west4", "filestore", kept=True)
         land = GoogleLand(folder / "l", plan)
     with opened(land):
-        yield Cluster(land, plan, folder / "project")
+        running = Cluster(land, plan, folder / "project")
+        running.start_login()  # A host of the stack that is not there is a lost one.
+        yield running
 
 
 def states(cluster: Cluster, *jobs: str) -> list[str]:
