@@ -160,14 +160,21 @@ def link(path: Path, target: str) -> bool:
 def remove(path: Path) -> None:
     """Remove a folder with all that is in it, as far as possible. There may be none.
 
-    Jobs of an ordinary user may leave folders there that nobody may write, as Go's module cache is.
+    Jobs of an ordinary user may leave folders there that nobody may write, as Go's module cache is. What
+    belongs to somebody else stays, and is no error: the caller looks at what is left.
     """
     shutil.rmtree(path, ignore_errors=True)
     if os.geteuid() == 0 or not path.is_dir():
         return
-    path.chmod(0o700)
+    _open(path)
     for above, folders, _ in os.walk(path):
         for inner in folders:
-            if not (folder := Path(above, inner)).is_symlink():
-                folder.chmod(0o700)
+            _open(Path(above, inner))
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _open(folder: Path) -> None:
+    """Let the owner write a folder, if that is this user."""
+    with contextlib.suppress(PermissionError):
+        if not folder.is_symlink():
+            folder.chmod(0o700)

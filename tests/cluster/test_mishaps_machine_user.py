@@ -16,8 +16,10 @@ from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout, until
 from tests.support.ordinary_user import NAME, NewUser, OrdinaryUser
 
-NOTHING_AT_ALL = 'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" <&- >&- 2>&-'
-TOO_MUCH = 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@" >&-'
+NOTHING_AT_ALL = (
+    'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" </dev/null >/dev/null 2>&1'
+)
+TOO_MUCH = 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@"'
 
 
 @pytest.mark.parametrize(
@@ -45,12 +47,16 @@ def test_surroundings(script: str, tmp_path: Path) -> None:
 
 
 def writable(run: Path) -> Iterator[str]:
-    """Return the files that others than their owner may write. Daemons make and remove files meanwhile."""
+    """Return the files that others than their owner may write, without folders such as /tmp.
+
+    Daemons make and remove files meanwhile.
+    """
     for folder, _, files in os.walk(run):
         for path in (folder, *(f"{folder}/{file}" for file in files)):
             with contextlib.suppress(FileNotFoundError):
                 mode = os.lstat(path).st_mode
-                kinds = stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+                shared = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # a node's own /tmp
+                kinds = not shared and (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISFIFO(mode))
                 if kinds and mode & (stat.S_IWGRP | stat.S_IWOTH):
                     yield path
 

@@ -149,5 +149,31 @@ def test_folders_that_a_user_may_not_write_are_removed_and_links_not_followed(vi
         assert (victim / "file").read_text() == "mine"
 
 
+OTHERS = """
+import os, sys
+from pathlib import Path
+from node.bootstrap import files
+root = Path(sys.argv[1])
+for folder in (root / "others", root / "own"):
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+for path in (root, root / "own", root / "own" / "file"):
+    os.chown(path, 65534, 65534)
+os.setgid(65534), os.setuid(65534)
+(root / "own").chmod(0o555)
+files.remove(root)
+print(sorted(str(path.relative_to(root)) for path in root.rglob("*")))
+"""
+
+
+@needs_root
+def test_what_belongs_to_somebody_else_stays_and_all_else_goes() -> None:
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o777)
+        command = [sys.executable, "-c", OTHERS, f"{above}/run"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert (done.stdout, done.stderr) == ("['others', 'others/file']\n", "")
+
+
 def test_a_folder_that_is_not_there_is_removed(tmp_path: Path) -> None:
     files.remove(tmp_path / "none")
