@@ -80,10 +80,8 @@ def _efs(efs: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptSto
             if name := _named(system.get("Tags", []), cluster, KEPT):
                 size = round(system["SizeInBytes"]["Value"] / 1024**3, 2)
                 keys: dict[str, Value] = {"kind": "efs", "existing": system["FileSystemId"]}
-                what, created = (
-                    f"EFS file system {system['FileSystemId']}",
-                    str(system.get("CreationTime", "")),
-                )
+                what = f"EFS file system {system['FileSystemId']}"
+                created = str(system.get("CreationTime", ""))
                 yield KeptStorage(name, what, size, created, keys, rates.get("efs"))
 
 
@@ -96,10 +94,8 @@ def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Ite
             keys: dict[str, Value] = {"kind": "fsx_lustre", "existing": system["FileSystemId"]}
             if group := _group(ec2, system.get("NetworkInterfaceIds", [])):
                 keys["security_group"] = group
-            what, created = (
-                f"Lustre file system {system['FileSystemId']}",
-                str(system.get("CreationTime", "")),
-            )
+            what = f"Lustre file system {system['FileSystemId']}"
+            created = str(system.get("CreationTime", ""))
             yield KeptStorage(
                 name, what, system["StorageCapacity"], created, keys, _lustre_rate(system, rates)
             )

@@ -195,10 +195,8 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         existing = short(str(instance["name"])) if ZONE.fullmatch(place[3]) else str(instance["name"])
         keys = {"kind": "filestore", "existing": existing}
         size = float(instance["fileShares"][0]["capacityGb"])
-        what, created = (
-            f"Filestore instance {short(str(instance['name']))}",
-            str(instance.get("createTime", "")),
-        )
+        what = f"Filestore instance {short(str(instance['name']))}"
+        created = str(instance.get("createTime", ""))
         yield KeptStorage(
             names.get(name, name), what, size, created, keys, rates.get(f"filestore.{instance.get('tier')}")
         )

@@ -145,12 +145,7 @@ def test_a_controller_that_comes_back_behind_its_successor_is_no_second_one(
     lost_head.launch_beside(run, old)
     said = run.cloud / "agent.log"
     until(lambda: "one machine has it at a time" in said.read_text()[begun:], 120, "the refusal", 0.5)
-    until(
-        lambda: [controller["id"] for controller in lost_head.controllers(run)] == [old["id"]],
-        60,
-        "its end",
-        0.5,
-    )
+    until(lambda: [record["id"] for record in lost_head.controllers(run)] == [old["id"]], 60, "its end", 0.5)
 
     lost_head.detach_by_force(run, old)
     lost_head.launch_beside(run, old)
