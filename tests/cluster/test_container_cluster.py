@@ -240,7 +240,7 @@ def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> Non
 # By default test_aws_machines.py shows it of a controller of a cloud, and the next test of one that is lost.
 @pytest.mark.wide
 def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
-    text = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
+    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
     before = machine(cluster, "controller")
     first = machine_access.controller(RunDirectory(cluster.run_directory))
     reboot = machine_access.command(RunDirectory(cluster.run_directory), [TOOL])
@@ -251,11 +251,11 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
         120,
         "a boot",
     )
-    until(lambda: job(cluster, text) == "PENDING", 120, "slurmctld with the job")
+    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job")
     assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
-    cluster.execute("scontrol", "release", text)
-    until(lambda: job(cluster, text) == "COMPLETED", 120, "the job")
-    assert cluster.execute("cat", f"slurm-{text}.out").strip() == "after the boot"
+    cluster.execute("scontrol", "release", held)
+    until(lambda: job(cluster, held) == "COMPLETED", 120, "the job")
+    assert cluster.execute("cat", f"slurm-{held}.out").strip() == "after the boot"
 
 
 def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_queue(
@@ -284,7 +284,7 @@ def test_a_controller_that_is_lost_with_its_root_disk_has_a_successor_with_its_q
 
 
 def test_a_backup_is_taken_while_jobs_go_on(cluster: Checkout, tmp_path: Path) -> None:
-    text = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
+    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
     file = tmp_path / "mine.backup.tar"
     answer = json.loads(cluster.cluster("backup", str(file), "--json", check=True).stdout)
     assert answer["file"] == str(file)
@@ -293,14 +293,14 @@ def test_a_backup_is_taken_while_jobs_go_on(cluster: Checkout, tmp_path: Path) -
     assert (manifest.accounting, manifest.as_json()) == (True, answer["backup"])
     archive.unpack(content, tmp_path / "new")
     assert "CREATE TABLE `" in (tmp_path / "new" / "accounting.sql").read_text()
-    script = tmp_path / "new" / "state" / f"hash.{int(text) % 10}" / f"job.{text}" / "script"
+    script = tmp_path / "new" / "state" / f"hash.{int(held) % 10}" / f"job.{held}" / "script"
     assert "\ntrue\n" in script.read_text()
     assert (tmp_path / "new" / "state" / "clustername").read_text().split() == ["test"]
-    assert job(cluster, text) == "PENDING"
+    assert job(cluster, held) == "PENDING"
     # It is no new cluster, so nothing is restored into it.
     refused = cluster.cluster("restore", str(file))
     assert (refused.returncode, "[restore.not-empty]" in refused.stderr) == (3, True)
-    cluster.execute("scancel", text)
+    cluster.execute("scancel", held)
 
 
 @pytest.mark.wide
@@ -412,11 +412,11 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
 def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout, tmp_path: Path) -> None:
     """It is behind: by its own clock its boot report would be older than its launch."""
     layer = tmp_path / "layer"
-    text = "/usr/lib/off-clock.so"
+    preloaded = "/usr/lib/off-clock.so"
     (layer / "usr/lib").mkdir(parents=True)
-    shutil.copy(library(), f"{layer}{text}")
+    shutil.copy(library(), f"{layer}{preloaded}")
     (layer / "etc/systemd/system.conf.d").mkdir(parents=True)
-    words = " ".join(f"{name}={value}" for name, value in environment(-600.0, text).items())
+    words = " ".join(f"{name}={value}" for name, value in environment(-600.0, preloaded).items())
     (layer / "etc/systemd/system.conf.d/off.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n")
     run = RunDirectory(cluster.run_directory)
     # A node that is up has the clock that it has.

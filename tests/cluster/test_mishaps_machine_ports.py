@@ -42,8 +42,8 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
 
     # The job waits only until another node is up. The log keeps the cause.
     log = cluster.run_directory / "log" / "slurmctld.log"
-    text = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
-    cause = until(lambda: re.search(text, log.read_text()), 120, "the cause")[1]
+    pattern = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
+    cause = until(lambda: re.search(pattern, log.read_text()), 120, "the cause")[1]
     assert f"port {port} of debug-0 is taken by {Path('/proc/self/comm').read_text().strip()}" in cause
     assert f"(pid {os.getpid()})" in cause
     report = json.loads((cluster.run_directory / "bucket" / "boot" / "debug-0.json").read_text())

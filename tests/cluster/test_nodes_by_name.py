@@ -261,13 +261,13 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
             meeting.mkdir(mode=0o777)
             meeting.chmod(0o777)
             assert len(meet(checkout, meeting)) == 3
-            text = f"{folder}-own"
-            script = f"umask; echo $SLURMD_NODENAME >{text}; sleep 1; cat {text}; stat -c %U:%a /tmp"
+            file = f"{folder}-own"
+            script = f"umask; echo $SLURMD_NODENAME >{file}; sleep 1; cat {file}; stat -c %U:%a /tmp"
             ran = checkout.cluster("exec", "--", "srun", "-N2", "sh", "-c", script, check=True).stdout
             nodes = [line for line in ran.splitlines() if line.startswith("debug-")]
             assert len(set(nodes)) == 2, "each reads what it has written to its own /tmp"
             assert ran.count("games:1777") == 2
-            assert not Path(text).exists()
+            assert not Path(file).exists()
             assert checkout.cluster("down", check=True).returncode == 0
         finally:
             assert checkout.close() == []

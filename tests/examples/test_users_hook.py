@@ -138,9 +138,9 @@ def test_a_user_has_a_home_and_keys_from_the_controller_and_is_known_on_every_ma
     assert owner(ssh / users.KEY) == (2001, 2001, 0o600)
     assert owner(ssh / "authorized_keys") == (2001, 2001, 0o600)
     assert owner(home / "ada" / ".profile")[:2] == (2001, 2001)
-    text = (ssh / f"{users.KEY}.pub").read_text().strip()
-    assert text.startswith("ssh-ed25519 ")
-    assert (ssh / "authorized_keys").read_text().splitlines() == [text, *KEYS]
+    public_key = (ssh / f"{users.KEY}.pub").read_text().strip()
+    assert public_key.startswith("ssh-ed25519 ")
+    assert (ssh / "authorized_keys").read_text().splitlines() == [public_key, *KEYS]
     assert (home / "bob" / ".ssh" / "authorized_keys").read_text().count("\n") == 1
 
     before = content(home)

@@ -292,10 +292,10 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
     run.answer("setpriv", as_the_user)
     for _ in range(2):
         users.prepare(context)
-    text = (folder / "id_slurm_stacks.pub").read_text()
-    assert (folder / "authorized_keys").read_text() == f"ssh-ed25519 FROM-EC2\n{text}"
-    assert text.startswith("ssh-ed25519 ")
-    assert text.endswith(f" ubuntu@{context.settings.design.name}\n")
+    public_key = (folder / "id_slurm_stacks.pub").read_text()
+    assert (folder / "authorized_keys").read_text() == f"ssh-ed25519 FROM-EC2\n{public_key}"
+    assert public_key.startswith("ssh-ed25519 ")
+    assert public_key.endswith(f" ubuntu@{context.settings.design.name}\n")
     assert stat.S_IMODE((folder / "id_slurm_stacks").stat().st_mode) == 0o600
     assert not [path for path in (tmp_path / "root").rglob("id_*") if "ubuntu" not in path.parts]
 
@@ -328,8 +328,8 @@ def test_a_users_links_take_nothing_of_roots(
             path.unlink()
         (folder / "id_slurm_stacks.pub").unlink()
         users.prepare(context)
-        text = (folder / "id_slurm_stacks.pub").read_text()
-        assert (folder / "authorized_keys").read_text() == text
+        public_key = (folder / "id_slurm_stacks.pub").read_text()
+        assert (folder / "authorized_keys").read_text() == public_key
         assert (folder / "id_slurm_stacks").stat().st_uid == nobody.pw_uid
         assert not (folder / "id_slurm_stacks").is_symlink()
 

@@ -78,8 +78,8 @@ def test_a_failing_command_fails_with_its_own_words(target: Target) -> None:
 def test_through_a_proxys_command(target: Target, relay: str, machine: LoginMachine) -> None:
     assert openssh.run(replace(target, proxy_command=relay), "echo in", seconds=60) == "in\n"
     nowhere = replace(target, host="i-0123456789", port=1)
-    text = f"{relay.removesuffix(' %h %p')} 127.0.0.1 {machine.sshd.port}"
-    assert openssh.run(replace(nowhere, proxy_command=text), "echo in", seconds=60) == "in\n"
+    command = f"{relay.removesuffix(' %h %p')} 127.0.0.1 {machine.sshd.port}"
+    assert openssh.run(replace(nowhere, proxy_command=command), "echo in", seconds=60) == "in\n"
 
 
 def test_through_another_machine(

@@ -184,15 +184,17 @@ def repositories(plan: Plan) -> Iterator[str]:
 def buckets(plan: Plan) -> Iterator[str]:
     """A bucket cannot be made public, its objects have no other owner, and requests must be encrypted."""
     for name, _ in plan.of("Bucket"):
-        text = f"<{name}.id>"
-        blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == text]
+        bucket_id = f"<{name}.id>"
+        blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == bucket_id]
         words = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
         if not any(all(one.get(word) is True for word in words) for one in blocks):
             yield f"{name}: may be made public"
-        owners = [one["rule"] for _, one in plan.of("BucketOwnershipControls") if one["bucket"] == text]
+        owners = [one["rule"] for _, one in plan.of("BucketOwnershipControls") if one["bucket"] == bucket_id]
         if [one.get("objectOwnership") for one in owners] != ["BucketOwnerEnforced"]:
             yield f"{name}: who writes an object owns it"
-        policies = [json.loads(one["policy"]) for _, one in plan.of("BucketPolicy") if one["bucket"] == text]
+        policies = [
+            json.loads(one["policy"]) for _, one in plan.of("BucketPolicy") if one["bucket"] == bucket_id
+        ]
         clear = {"Bool": {"aws:SecureTransport": "false"}}
         denied = [
             s

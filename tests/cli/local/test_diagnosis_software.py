@@ -169,13 +169,13 @@ def test_releases_that_do_not_fit(tmp_path: Path, complete: None) -> None:
 
 def test_another_slurm_in_front(tmp_path: Path, complete: None) -> None:
     """slurm.conf is written for the slurmctld that PATH finds first, and /usr/sbin's reads it."""
-    text = "/usr/local/sbin/slurmctld"
-    found = {"slurmctld": text}
-    other = {**ANSWERS, text: (0, "slurm 23.11.4")}
+    program = "/usr/local/sbin/slurmctld"
+    found = {"slurmctld": program}
+    other = {**ANSWERS, program: (0, "slurm 23.11.4")}
     assert seen(software.installed(host(tmp_path, answers=other, found=found))) == {
         "packages.releases": "stops"
     }
-    same = {**ANSWERS, text: (0, "slurm 22.05.8")}
+    same = {**ANSWERS, program: (0, "slurm 22.05.8")}
     assert seen(software.installed(host(tmp_path, answers=same, found=found))) == {
         "packages.installed": "fine"
     }

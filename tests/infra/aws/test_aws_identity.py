@@ -370,11 +370,11 @@ def test_session_manager_only_where_it_is_the_way_in_and_on_no_node(role: str) -
 def test_logs_go_into_the_clusters_group_and_streams_of_ones_own_kind_only() -> None:
     names = {"controller": "controller", "login": "login-0", "compute": "gpu-3"}
     for role, name in names.items():
-        text = f"{SCOPE.log_group}:log-stream:{name}/syslog"
+        own_stream = f"{SCOPE.log_group}:log-stream:{name}/syslog"
         for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
-            assert may(action, text, role=role, design=VARIANTS["ssh"])
-            assert not may(action, text.replace("/c:", "/d:"), role=role, design=VARIANTS["ssh"])
-        assert not may("logs:DeleteLogStream", text, role=role, design=VARIANTS["ssh"])
+            assert may(action, own_stream, role=role, design=VARIANTS["ssh"])
+            assert not may(action, own_stream.replace("/c:", "/d:"), role=role, design=VARIANTS["ssh"])
+        assert not may("logs:DeleteLogStream", own_stream, role=role, design=VARIANTS["ssh"])
         for other in names.values():
             stream = f"{SCOPE.log_group}:log-stream:{other}/slurmctld.log"
             assert may("logs:PutLogEvents", stream, role=role, design=VARIANTS["ssh"]) == (other == name)

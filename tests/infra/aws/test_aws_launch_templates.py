@@ -200,12 +200,12 @@ def test_several_reservations_are_a_group_of_the_stacks(preview: bool) -> None:
 
 
 def test_an_image_of_the_partitions_own_wins() -> None:
-    text = "ami-0fedcba9876543210"
-    made = template(image=text)
-    assert made["imageId"] == text
-    assert made["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{text}", "Amazon Linux has another"
-    clusters = templates(aws_design(image=Image(id=text))).inputs("f-cpu")
-    assert clusters["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{text}"
+    image = "ami-0fedcba9876543210"
+    made = template(image=image)
+    assert made["imageId"] == image
+    assert made["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{image}", "Amazon Linux has another"
+    clusters = templates(aws_design(image=Image(id=image))).inputs("f-cpu")
+    assert clusters["blockDeviceMappings"][0]["deviceName"] == f"/dev/of-{image}"
     assert template()["blockDeviceMappings"][0]["deviceName"] == "/dev/sda1"
 
 

@@ -446,9 +446,9 @@ def test_the_exports_disks_are_the_controllers_alone() -> None:
 
 
 def test_a_hosts_own_image_wins() -> None:
-    text = "projects/acme-ml/global/images/head-1"
-    made = head(gcp_design(hosts=(replace(CONTROLLER, image=text),)))
-    assert made.inputs("h-controller-disk")["image"] == text
+    image = "projects/acme-ml/global/images/head-1"
+    made = head(gcp_design(hosts=(replace(CONTROLLER, image=image),)))
+    assert made.inputs("h-controller-disk")["image"] == image
 
 
 def test_a_head_waits_for_what_it_stands_on() -> None:

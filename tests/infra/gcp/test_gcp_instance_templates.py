@@ -198,8 +198,8 @@ def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:
 
 
 def test_an_image_of_the_partitions_own_wins() -> None:
-    text = "projects/acme-ml/global/images/family/slurm"
-    assert template(image=text)["disks"][0]["sourceImage"] == text
+    image = "projects/acme-ml/global/images/family/slurm"
+    assert template(image=image)["disks"][0]["sourceImage"] == image
 
 
 def test_all_nodes_get_the_same_script() -> None:
