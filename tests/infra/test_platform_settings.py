@@ -87,17 +87,19 @@ def maps(value: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
 def test_every_resource_that_takes_tags_has_the_stack_files(name: str) -> None:
     """Which take some, the providers' schemas say: the arguments of their SDKs are made of these."""
     found = 0
-    for cloud in of_clouds(name):
-        key = "labels" if cloud.type.startswith("gcp:") else "tags"
+    for resource in of_clouds(name):
+        key = "labels" if resource.type.startswith("gcp:") else "tags"
         # On Compute Engine an instance's `tags` are network tags.
-        if key not in properties(cloud.type) or WITHOUT.get(cloud.type) == key:
-            assert key not in cloud.inputs or cloud.type.startswith("gcp:compute/instance"), cloud.name
+        if key not in properties(resource.type) or WITHOUT.get(resource.type) == key:
+            assert key not in resource.inputs or resource.type.startswith("gcp:compute/instance"), (
+                resource.name
+            )
             continue
         found += 1
-        tags = cloud.inputs.get(key) or {}
-        wanted = tags_of(cloud.type.partition(":")[0])
-        assert wanted.items() <= tags.items(), cloud.name
-        assert tags.keys() & {"slurm-stacks:cluster", "slurm-stacks-cluster"}, cloud.name
+        tags = resource.inputs.get(key) or {}
+        wanted = tags_of(resource.type.partition(":")[0])
+        assert wanted.items() <= tags.items(), resource.name
+        assert tags.keys() & {"slurm-stacks:cluster", "slurm-stacks-cluster"}, resource.name
         assert len(tags) <= (64 if key == "labels" else 50)
     assert found > 8
 
@@ -106,12 +108,16 @@ def test_every_resource_that_takes_tags_has_the_stack_files(name: str) -> None:
 def test_wherever_the_clusters_tags_are_the_stack_files_are_too(name: str) -> None:
     """Volumes and interfaces of templates, what a state machine makes, backups, images, Batch's machines."""
     seen = set()
-    for cloud in of_clouds(name):
-        for path, tags in maps(cloud.inputs):
-            if ONLY_IDENTIFYING.get(cloud.type) == path or cloud.name.endswith(("-settings", "-images")):
+    for resource in of_clouds(name):
+        for path, tags in maps(resource.inputs):
+            if ONLY_IDENTIFYING.get(resource.type) == path or resource.name.endswith(
+                ("-settings", "-images")
+            ):
                 continue
-            seen.add((cloud.type.rpartition(":")[2], path))
-            assert tags_of(cloud.type.partition(":")[0]).items() <= tags.items(), f"{cloud.name}: {path}"
+            seen.add((resource.type.rpartition(":")[2], path))
+            assert tags_of(resource.type.partition(":")[0]).items() <= tags.items(), (
+                f"{resource.name}: {path}"
+            )
     if name == "everything on AWS":
         assert {
             ("LaunchTemplate", "tagSpecifications.tags"), ("Instance", "rootBlockDevice.tags"),
@@ -256,8 +262,8 @@ def test_every_name_begins_with_the_clusters(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_transforms_of_the_component_reach_every_resource(name: str) -> None:
     """A transform applies to what is below its resource: all are below the cluster's component."""
-    for cloud in of_clouds(name):
-        assert cloud.urn.split("::")[2].split("$")[0] == "slurm-stacks:index:SlurmCluster", cloud.urn
+    for resource in of_clouds(name):
+        assert resource.urn.split("::")[2].split("$")[0] == "slurm-stacks:index:SlurmCluster", resource.urn
 
 
 @pytest.mark.parametrize("name", list(EDITED))
