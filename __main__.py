@@ -2,11 +2,11 @@
 
 import pulumi
 
-from infra import config
+from infra import bundle, config
 from infra.config import placeholders
 from infra.config.load import engine_values
 from infra.errors import UserError
-from infra.program import mode
+from infra.program import launcher, mode
 from infra.slurm_cluster import SlurmCluster
 
 
@@ -15,6 +15,7 @@ def main() -> None:
     stack = config.parse(engine_values(), pulumi.get_stack())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
+        launcher.remember(bundle.ROOT, launcher.CHECKOUT)
     cluster = SlurmCluster(stack.cluster.name, stack, kept=mode.kept_benchmark())
     for name, value in cluster.outputs.items():
         pulumi.export(name, value)

@@ -11,7 +11,11 @@ import site
 import sys
 
 site.main()
-sys.path.insert(0, os.environ["SLURM_STACKS_PROJECT"])
+project = os.environ["SLURM_STACKS_PROJECT"]
+sys.path.insert(0, project)
+# How messages name this command (cli/hints.py): in another folder, `./cluster` would be another program.
+is_here = os.path.samefile(project, ".")  # noqa: PTH121 (pathlib takes a while to import)
+os.environ["SLURM_STACKS_COMMAND"] = "./cluster" if is_here else f"{project}/cluster"
 try:
     from cli.main import main
 except ModuleNotFoundError as error:

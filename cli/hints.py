@@ -4,13 +4,48 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from operations import pages
 
 HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."
+
+COMMAND = "SLURM_STACKS_COMMAND"
+"""The variable in which `cli/__main__.py` says how this command can be run from the working folder."""
+USUAL = "./cluster"
+_USUAL = re.compile(r"(?<![\w./~-])\./cluster(?= [a-z-])")
+
+
+def program() -> str:
+    """Return this command as the shell in front of the user can run it.
+
+    In the checkout that is `./cluster`, and in any other folder its absolute path: a `./cluster` there would
+    be somebody else's.
+    """
+    return shlex.quote(os.environ.get(COMMAND) or USUAL)
+
+
+def from_here(text: str) -> str:
+    """Return a message whose commands can be pasted in the working folder."""
+    return text if (name := program()) == USUAL else _USUAL.sub(lambda _: name, text)
+
+
+class FromHere:
+    """A stream of messages, which are written as `from_here` returns them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(from_here(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def hint(command: str, stack: str, rest: str = "", outputs: str | None = None) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli import provider
+from cli import hints, provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from node import foreign
 from node.logs.text import printable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
-OURS = "SLURM_STACKS_PROJECT"
+OURS = ("SLURM_STACKS_PROJECT", hints.COMMAND)
 
 
 def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> None:
@@ -86,7 +86,7 @@ def environment_of(command: Command) -> dict[str, str]:
     kept = {
         name: value
         for name, value in without_job(os.environ).items()
-        if name != OURS and not name.startswith("PULUMI_")
+        if name not in OURS and not name.startswith("PULUMI_")
     }
     return kept | command.env
 

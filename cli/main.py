@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import chaos, env
+from cli import chaos, env, hints
 from cli import init as new_stack
 from cli.options import (
     UNNAMED,
@@ -177,7 +177,7 @@ def list_clusters(
 
     found, problems = list_clusters.find(project(), clouds=clouds)
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(hints.from_here(problem), file=sys.stderr)
     if json_output:
         print(json.dumps([cluster.as_json() for cluster in found], indent=1))
     else:
@@ -486,7 +486,7 @@ def _run() -> None:
         with interrupt.as_keyboard_interrupt():
             try:
                 # The shell's completion needs the command's name without a folder.
-                commands()(prog_name="cluster" if _completes() else "./cluster")
+                commands()(prog_name="cluster" if _completes() else hints.program())
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
                 sys.stdout.flush()
@@ -522,7 +522,8 @@ def _refuse(error: UserError) -> Any:
     """End with a message, which has the error's code; for a program that reads JSON, with an object, too."""
     if Output.json:
         with contextlib.suppress(OSError):
-            print(json.dumps({"error": error.as_json()}, indent=1), flush=True)
+            message = {**error.as_json(), "message": hints.from_here(str(error))}
+            print(json.dumps({"error": message}, indent=1), flush=True)
     _fail(error.printed, error.exit_code)
 
 
@@ -530,5 +531,5 @@ def _fail(message: str, code: int) -> Any:
     with contextlib.suppress(OSError):  # the terminal may be gone
         if code == EXIT_INTERRUPTED and sys.stderr.isatty():
             print(file=sys.stderr)  # behind the terminal's own ^C
-        print(message, file=sys.stderr)
+        print(hints.from_here(message), file=sys.stderr)
     sys.exit(code)

@@ -13,6 +13,7 @@ from rich.console import Console as RichConsole
 from rich.status import Status
 from rich.text import Text
 
+from cli.hints import from_here
 from cli.runner.events import (
     Event,
     Message,
@@ -39,7 +40,7 @@ class _IgnoringErrors:
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            self._stream.write(text)
+            self._stream.write(from_here(text))
         return len(text)
 
     def flush(self) -> None:

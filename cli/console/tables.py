@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from cli.hints import FromHere
 from node import plurals
 from node.logs.text import printable
 
@@ -17,8 +19,9 @@ PLAIN_WIDTH = 160
 
 def output() -> Console:
     """Return standard output. Without a terminal it is so wide that nothing is cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    file = cast(IO[str], FromHere(sys.stdout))
+    console = Console(file=file, highlight=False)
+    return console if console.is_terminal else Console(file=file, highlight=False, width=PLAIN_WIDTH)
 
 
 def put(what: RenderableType, console: Console | None = None) -> None:

@@ -45,9 +45,20 @@ def target(up: StackUp, run: RunDirectory) -> Target:
         why = "its login machine is not on, or has not reported its host keys"
         raise UserError(NO_SERVER.format(cluster=up.named, why=why), EXIT_REFUSED, code="ssh.no-server")
     key = _key(up.make_folder())
-    words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "cli.local.sshd"]
-    proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
+    proxy = proxy_command(run.path, key)
     return Target(machine[0], user(), tuple(keys), PORT, proxy_command=proxy, identity=str(key))
+
+
+def proxy_command(run: Path, key: Path) -> str:
+    """Return the ProxyCommand of OpenSSH that starts this module, from any folder.
+
+    Args:
+        run: The run directory of the cluster.
+        key: The stack's private key.
+    """
+    # -P: whoever uses the stanza of `ssh-config` may stand in a folder with modules of these names.
+    words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-P", "-m", "cli.local.sshd"]
+    return shlex.join([*words, str(run), f"{key}.pub"]).replace("%", "%%")
 
 
 def _key(folder: Path) -> Path:

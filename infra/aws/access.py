@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from infra.program.launcher import Run, anywhere
+from infra.program.launcher import Run, pasted
 
 OPERATIONS = "operations.aws"
 """The module that the stack's commands run."""
 
 
-def ssh_proxy(region: str, mode: str, key: str | None, run: Run = anywhere) -> str | None:
+def ssh_proxy(region: str, mode: str, key: str | None, run: Run = pasted) -> str | None:
     """Return the ProxyCommand of OpenSSH for an access mode. `None` means that none is needed.
 
     Args:

@@ -43,6 +43,7 @@ from infra.clouds.cluster import (
 from infra.clouds.publishing import Bundle
 from infra.clouds.shell import Endpoint
 from infra.program import stand_ins
+from infra.program.launcher import anywhere
 from infra.program.stand_ins import StandIns
 from node.model import STATE, ClusterDesign, Host
 from node.sites import AwsSite
@@ -140,7 +141,7 @@ class AwsCluster(pulumi.ComponentResource):
     @property
     def proxy_command(self) -> str | None:
         design = self._design
-        return access.ssh_proxy(str(design.region), design.access.mode, design.access.key)
+        return access.ssh_proxy(str(design.region), design.access.mode, design.access.key, run=anywhere)
 
     @property
     def _login(self) -> Host:
@@ -186,11 +187,12 @@ class AwsCluster(pulumi.ComponentResource):
 
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
         """Return the command for a shell on the login machine, which works on every engineer's machine."""
-        if (proxy := self.proxy_command) is None:
-            return address.apply(lambda host: f"ssh {self._design.access.user}@{host}")
+        design = self._design
+        if (proxy := access.ssh_proxy(str(design.region), design.access.mode, design.access.key)) is None:
+            return address.apply(lambda host: f"ssh {design.access.user}@{host}")
         through = shlex.quote(f"ProxyCommand={proxy}")
         identity: pulumi.Output[str] = self._machine(self._login.name).id
-        return identity.apply(lambda host: f"ssh -o {through} {self._design.access.user}@{host}")
+        return identity.apply(lambda host: f"ssh -o {through} {design.access.user}@{host}")
 
 
 class AwsAddresses(pulumi.ComponentResource):

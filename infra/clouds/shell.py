@@ -173,7 +173,7 @@ class CloudCluster(ClusterComponent, Protocol):
 
     @property
     def proxy_command(self) -> pulumi.Input[str] | None:
-        """The ProxyCommand of OpenSSH, relative to the project's folder.
+        """The ProxyCommand of OpenSSH, for commands that the engine runs in the program's folder.
 
         `None` means that the endpoint has a public address.
         """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 
 from infra.clouds.commands import ClusterRef
-from infra.program.launcher import Run, anywhere
+from infra.program.launcher import Run, anywhere, pasted
 
 OPERATIONS = "operations.gcp"
 """The module that the stack's commands run."""
 
 
-def proxy(place: ClusterRef, mode: str, run: Run = anywhere) -> str | None:
+def proxy(place: ClusterRef, mode: str, run: Run = pasted) -> str | None:
     """Return the ProxyCommand of OpenSSH for an access mode, with an instance's name for %h.
 
     `None` means that none is needed.

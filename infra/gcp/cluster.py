@@ -46,6 +46,7 @@ from infra.gcp.names import labels
 from infra.gcp.network import GcpNetwork, check_zones, with_zones
 from infra.gcp.storage import GcpBucket, GcpStorage
 from infra.program import stand_ins
+from infra.program.launcher import anywhere
 from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import instance_of
@@ -145,7 +146,7 @@ class GcpCluster(pulumi.ComponentResource):
 
     @property
     def proxy_command(self) -> str | None:
-        return access.proxy(ClusterRef.of(self._design), self._design.access.mode)
+        return access.proxy(ClusterRef.of(self._design), self._design.access.mode, run=anywhere)
 
     @property
     def _login(self) -> Host:

@@ -182,7 +182,7 @@ def _spawn(project: Path, run: RunDirectory, log: Path) -> subprocess.Popen[byte
         CLUSTER_VARIABLE: str(run.path),
     }
     with log.open("ab") as output:
-        return subprocesses.start([sys.executable, "-m", AGENT, str(run.path)], env, output)
+        return subprocesses.start([sys.executable, "-P", "-m", AGENT, str(run.path)], env, output)
 
 
 def _shut_down(run: RunDirectory, agent: ProcessId) -> None:

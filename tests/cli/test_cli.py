@@ -337,8 +337,9 @@ def test_the_shim_works_from_anywhere_by_link_and_beside_another_cli(tmp_path: P
         arguments, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
-    # More lines are about other clusters, whose checkouts are gone.
-    sentences.printed(done.stderr.splitlines()[0], "cluster.not-up", "`./cluster up --stack test`")
+    # More lines are about other clusters, whose checkouts are gone. `./cluster` is another program there.
+    again = f"`'{checkout.folder}/cluster' up --stack test`"
+    sentences.printed(done.stderr.splitlines()[0], "cluster.not-up", varies=[again])
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

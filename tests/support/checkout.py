@@ -115,7 +115,7 @@ class Checkout:
         result = subprocess.run(
             self._inside(str(self.folder / "cluster"), *command),
             env={**self.env, **(env or {})},
-            cwd=self.folder.parent,
+            cwd=self.folder,
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,

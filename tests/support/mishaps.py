@@ -93,7 +93,7 @@ class Command:
         self.child = subprocess.Popen(
             [str(checkout.folder / "cluster"), verb, "--stack", checkout.stack, *rest],
             env=checkout.env,
-            cwd=checkout.folder.parent,
+            cwd=checkout.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -159,7 +159,7 @@ class Terminal:
     def cluster(cls, checkout: Checkout, *arguments: str) -> Terminal:
         verb, *rest = arguments
         argv = [str(checkout.folder / "cluster"), verb, "--stack", checkout.stack, *rest]
-        return cls(argv, checkout.env, checkout.folder.parent)
+        return cls(argv, checkout.env, checkout.folder)
 
     @property
     def text(self) -> str:

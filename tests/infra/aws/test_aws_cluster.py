@@ -33,7 +33,7 @@ from tests.support.aws_mocks import (
     declare,
     ssh_design,
 )
-from tests.support.operation_lines import operation_words, words_anywhere
+from tests.support.operation_lines import operation_words, words_pasted
 from tests.support.recorder import Recorder, counts, needs
 
 PARTS = {
@@ -204,7 +204,7 @@ def test_behind_session_manager_a_machine_is_its_id() -> None:
     without = inventory(aws_design(hosts=(CONTROLLER, LOGIN)))
     ssh, option, proxy, target = shlex.split(without["login_ssh"])
     assert (ssh, option, target) == ("ssh", "-o", "ubuntu@c-head-login-0-id")
-    module, verb, *_ = words_anywhere(proxy.removeprefix("ProxyCommand="))
+    module, verb, *_ = words_pasted(proxy.removeprefix("ProxyCommand="))
     assert (module, verb) == ("operations.aws", "proxy"), "which brings a key along"
     assert without["host"] == "c-head-login-0-id"
 

@@ -35,7 +35,7 @@ from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import CPU, aws_design, declare, ssh_design
 from tests.support.checkout import CODE, ROOT
-from tests.support.operation_lines import words_anywhere
+from tests.support.operation_lines import words_pasted
 
 __all__ = ["account", "moto", "nobody"]
 
@@ -94,7 +94,7 @@ def test_without_a_key_pair_the_connection_brings_a_key_of_the_users(tmp_path: P
     proxy = access.ssh_proxy("eu-west-1", "ssm", None)
     assert proxy is not None
     line = proxy.replace("%h", "i-1").replace("%p", "22").replace("%r", "u")
-    options = __main__.parse(words_anywhere(line)[1:])
+    options = __main__.parse(words_pasted(line)[1:])
     assert (options.verb, options.region, options.instance, options.user, options.port) == (
         *("proxy", "eu-west-1", "i-1", "u", "22"),
     )

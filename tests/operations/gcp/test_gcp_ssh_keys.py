@@ -12,7 +12,7 @@ import pytest
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED, NotUpError
 from infra.gcp import access
-from infra.program.launcher import anywhere
+from infra.program.launcher import pasted
 from infra.program.stack import Stack
 from node.model import ClusterDesign
 from operations.clouds import commands, ssh_access
@@ -147,7 +147,7 @@ def test_the_login_machine_is_reached_through_the_proxy_by_its_name(gcp_project:
     assert (target.host, target.user, target.host_keys) == ("c-controller", USER, (KEY,))
     assert target.proxy_command is not None
     assert target.proxy_command.endswith(PROXY)
-    assert shlex.split(target.proxy_command)[:2] == [f"{ROOT}/.venv/bin/python", f"{ROOT}/operations"]
+    assert shlex.split(target.proxy_command)[:2] == [f"{ROOT}/.venv/bin/python", "-I"]
 
 
 def test_a_machine_with_a_public_address_needs_no_proxy(gcp_project: Project) -> None:
@@ -176,7 +176,7 @@ def test_of_a_machine_that_somebody_stopped_it_says_what_starts_it(gcp_project: 
 
 def test_the_proxy_is_for_iap_alone() -> None:
     place = ClusterRef("c", "europe-west4", ZONE, "p-1")
-    assert access.proxy(place, "iap") == anywhere(PROXY)
+    assert access.proxy(place, "iap") == pasted(PROXY)
     assert access.proxy(place, "ssh") is None
 
 
