@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from infra import bundle, environments
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
-from infra.program import mode
+from infra.program import mode, project_files
+from infra.program.project_files import ProjectFile, ProjectFileError, Wrong
 from node.model import BenchmarkDesign, ClusterDesign
 from workload.program import FILES, LAUNCHER
 
@@ -119,56 +120,65 @@ def program_files(project: Path, program: Sequence[str]) -> list[StagedFile]:
     found: dict[str, StagedFile] = {}
     total = 0
     for index, name in enumerate(program):
-        for path in _files(project, name, index):
-            relative = path.relative_to(project).as_posix()
+        for relative in _files(project, name, index):
             key = f"{FILES}/{relative}"
             if key in found:
                 continue
-            total += path.stat().st_size
-            if total > MOST_BYTES or len(found) >= MOST_FILES:
-                raise UnusableFileError(
-                    index,
-                    f"files of at most {MOST_BYTES // MIB} MiB together, {MOST_FILES} at most: they are "
-                    "copied to the cluster for each version",
-                    "copy data to the cluster beforehand and give its path in arguments",
-                )
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise UnusableFileError(
-                    index, "files that can be read", f"{relative}: {error.strerror}"
-                ) from None
-            found[key] = StagedFile(key, content, bool(path.stat().st_mode & 0o100))
+            file = _read(project, relative, index, MOST_BYTES - total)
+            total += len(file.content)
+            if len(found) >= MOST_FILES:
+                raise _too_much(index)
+            found[key] = StagedFile(key, file.content, file.executable)
     _check_script(project, program[0], found)
     return list(found.values())
 
 
-def _files(project: Path, name: str, index: int) -> Iterator[Path]:
-    """Yield the files of one path, a folder's without the byte code and caches of Python."""
-    path = project / PurePosixPath(name)
-    inside = project.resolve()
-    if not path.exists():
-        raise UnusableFileError(index, f"a file or folder in {project}")
-    if not path.resolve().is_relative_to(inside) or path.resolve() == inside:
-        raise UnusableFileError(index, f"a file or folder inside {project}, not what a link outside leads to")
-    if path.is_file():
-        yield path
+def _read(project: Path, relative: str, index: int, most: int) -> ProjectFile:
+    try:
+        return project_files.read(project, relative, most)
+    except ProjectFileError as error:
+        if error.wrong is Wrong.LARGE:
+            raise _too_much(index) from None
+        if error.wrong is Wrong.OUTSIDE:
+            allowed = f"files of {project} only"
+            raise UnusableFileError(index, allowed, f"{relative}: {error}: copy the file") from None
+        raise UnusableFileError(index, "files that can be read", f"{relative}: {error}") from None
+
+
+def _too_much(index: int) -> UnusableFileError:
+    return UnusableFileError(
+        index,
+        f"files of at most {MOST_BYTES // MIB} MiB together, {MOST_FILES} at most: they are copied to the "
+        "cluster for each version",
+        "copy data to the cluster beforehand and give its path in arguments",
+    )
+
+
+def _files(project: Path, name: str, index: int) -> Iterator[str]:
+    """Yield the paths of the files of one path, a folder's without the byte code and caches of Python."""
+    try:
+        is_folder = project_files.is_folder(project, name)
+    except ProjectFileError as error:
+        if error.wrong is Wrong.MISSING:
+            raise UnusableFileError(index, f"a file or folder in {project}") from None
+        if error.wrong is Wrong.KIND:
+            raise UnusableFileError(index, "a file or folder, no device or socket") from None
+        allowed = f"a file or folder inside {project}, not what a link outside leads to"
+        if error.wrong is Wrong.OUTSIDE:
+            raise UnusableFileError(index, allowed) from None
+        raise UnusableFileError(index, "a file or folder that can be read", str(error)) from None
+    path = PurePosixPath(name)
+    if not is_folder:
+        yield str(path)
         return
-    if not path.is_dir():
-        raise UnusableFileError(index, "a file or folder, no device or socket")
     count = 0
-    for below in sorted(path.rglob("*")):
-        parts = below.relative_to(path).parts
+    for below in sorted((project / path).rglob("*")):
+        parts = below.relative_to(project / path).parts
+        # What the names lead to is looked at when the files are read.
         if bundle.SKIPPED.intersection(parts) or below.suffix == ".pyc" or not below.is_file():
             continue
-        if not below.resolve().is_relative_to(inside):
-            raise UnusableFileError(
-                index,
-                "files of this folder only",
-                f"{'/'.join(parts)} is a link to a file outside of {project}: copy it",
-            )
         count += 1
-        yield below
+        yield str(path.joinpath(*parts))
     if not count:
         raise UnusableFileError(index, "a folder with files in it", "it is empty")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
-from infra.program import mode
+from infra.program import mode, project_files
 from infra.program.files import write_atomically
 from infra.program.locations import cache_root
+from infra.program.project_files import ProjectFileError
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.codec import to_json
@@ -91,20 +92,21 @@ def node_archive(design: ClusterDesign, project: Path | None = None) -> bytes:
     return _zip(files)
 
 
-def _script(root: Path, key: str, source: str) -> bytes:
+def _script(project: Path, key: str, source: str) -> bytes:
     """Return the content of a user's script.
 
     Raises:
-        UserError: There is none.
+        UserError: There is none in the project.
     """
-    if not (root / source).is_file():
+    try:
+        return project_files.read(project, source).content
+    except ProjectFileError as error:
         raise UserError(
-            f"slurm-stacks:cluster.{key}: {source!r} is no file in the project; "
+            f"slurm-stacks:cluster.{key}: {source!r} is no file in the project: {error}; "
             "give the path of a script, relative to Pulumi.yaml",
             EXIT_USAGE,
             code="bundle.no-file",
-        )
-    return (root / source).read_bytes()
+        ) from None
 
 
 def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:

@@ -11,7 +11,8 @@ import re
 from pathlib import Path, PurePosixPath
 
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
-from infra.program import mode
+from infra.program import mode, project_files
+from infra.program.project_files import ProjectFileError, Wrong
 from node.bootstrap.vm.training import requirements_digest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,16 +79,19 @@ def read_requirements(root: Path, requirements: str) -> bytes:
     Raises:
         UnusableFileError: The file is missing, or names what the cluster cannot install.
     """
-    path = root / PurePosixPath(requirements)
-    if not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
-        raise UnusableFileError(0, f"a requirements file in {root}")
+    path = PurePosixPath(requirements)
+    try:
+        content = project_files.read(root, requirements, MOST_BYTES).content
+    except ProjectFileError as error:
+        if error.wrong is Wrong.LARGE:
+            raise UnusableFileError(0, f"a requirements file of at most {MOST_BYTES} bytes", "") from None
+        if error.wrong is Wrong.MISSING:
+            raise UnusableFileError(0, f"a requirements file in {root}") from None
+        raise UnusableFileError(0, f"a requirements file in {root}", str(error)) from None
     if path.suffix == ".toml" or path.name == "uv.lock":
         raise UnusableFileError(
             0, "a requirements file", f"`uv export --no-hashes` or `pip freeze` makes one from {path.name}"
         )
-    if path.stat().st_size > MOST_BYTES:
-        raise UnusableFileError(0, f"a requirements file of at most {MOST_BYTES} bytes", "")
-    content = path.read_bytes()
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError:

@@ -20,7 +20,7 @@ from infra.program.stack import Stack
 from localcloud.machines import base_python
 from node import foreign
 from node.bootstrap import files
-from node.bootstrap.vm.training import COMPLETE
+from node.bootstrap.vm.training import COMPLETE, requirements_digest
 from node.locks import locked
 from node.slurm.environment import without_slurm
 from operations import programs
@@ -72,13 +72,17 @@ def build_own_environment(project: Path, requirements: str, envs: Path, uv: Path
     Raises:
         UserError: The file cannot be used, or uv failed; uv's output is on standard error.
     """
-    environments.read(project, requirements)
+    content = environments.read(project, requirements)
 
     def make(target: Path, _have: set[str]) -> None:
         print(f"building the environment {target} from {requirements}", file=sys.stderr)
-        _install(project / requirements, target, uv)
+        # What was checked is installed, whatever is at the path by now.
+        with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as folder:
+            copy = Path(folder, Path(requirements).name)
+            copy.write_bytes(content)
+            _install(copy, target, uv, project / requirements)
 
-    return _once(envs / environments.digest("cpu", requirements, project), {""}, OWN_MIB, make)
+    return _once(envs / requirements_digest(content), {""}, OWN_MIB, make)
 
 
 def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path, set[str]], None]) -> Path:
@@ -154,11 +158,16 @@ def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
     _uv(command, target, folder / "uv.lock")
 
 
-def _install(requirements: Path, target: Path, uv: Path) -> None:
-    """Make a virtual environment, and install what a requirements file names."""
-    _uv([str(uv), "venv", "--quiet", "--allow-existing", str(target)], target, requirements)
+def _install(requirements: Path, target: Path, uv: Path, source: Path) -> None:
+    """Make a virtual environment, and install what a requirements file names.
+
+    Args:
+        requirements: A copy of the file.
+        source: The user's file, for messages.
+    """
+    _uv([str(uv), "venv", "--quiet", "--allow-existing", str(target)], target, source)
     command = [str(uv), "pip", "install", "--quiet", "--python", str(target / "bin" / "python")]
-    _uv([*command, "--requirement", str(requirements)], target, requirements)
+    _uv([*command, "--requirement", str(requirements)], target, source)
 
 
 def _uv(command: list[str], target: Path, source: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from infra import slurm_releases
 from infra.config import distributions
@@ -20,6 +21,8 @@ from infra.config.cluster import (
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location, path_of
 from infra.config.rules.context import CLUSTER, MISSING, Context
+from infra.program import project_files
+from infra.program.project_files import ProjectFileError, Wrong
 
 ORIGINS = ("source", "packages", "repository")
 """The keys of the stack file that name a Slurm other than the distribution's."""
@@ -233,10 +236,23 @@ def script_in_project(c: Context, source: str, where: Location) -> None:
     """Check that a script that is not fetched is a file of the project."""
     if source.startswith("/") or ".." in source.split("/"):
         c.add("source.outside-project", where, source, "a path inside this project, like hooks/containers.sh")
-    elif c.project is not None and not (c.project / source).is_file():
-        c.add(
-            "source.missing", where, source, "a file of this project", "the path is relative to Pulumi.yaml"
-        )
+    elif c.project is not None:
+        _readable(c, c.project, source, where)
+
+
+def _readable(c: Context, project: Path, source: str, where: Location) -> None:
+    """Check that a file of the project can be read, as it is when it is published."""
+    try:
+        project_files.read(project, source)
+    except ProjectFileError as error:
+        if error.wrong is Wrong.OUTSIDE:
+            allowed = "a path inside this project, like hooks/containers.sh"
+            c.add("source.outside-project", where, source, allowed, f"{error}: copy the file")
+        elif error.wrong is Wrong.MISSING:
+            advice = "the path is relative to Pulumi.yaml"
+            c.add("source.missing", where, source, "a file of this project", advice)
+        else:
+            c.add("source.unusable", where, source, "a file of this project that can be read", str(error))
 
 
 def _object(c: Context, source: str, where: Location) -> None:

@@ -258,7 +258,9 @@ def test_what_stands_at_the_wrong_place_or_is_read_otherwise(
 def test_the_sentences(file: Path, pytestconfig: pytest.Config) -> None:
     contents = [content for content, _ in [*MESSAGES.values(), *MISTAKES.values()]]
     errors = [refused(file, content) for content in contents]
-    file.write_text(f"{GOOD}    hooks: [{{role: all, source: hooks/a.sh}}]\n")
+    hooks = "[{role: all, source: hooks/a.sh}, {role: all, source: hooks.d}]"
+    file.write_text(f"{GOOD}    hooks: {hooks}\n")
+    file.with_name("hooks.d").mkdir()
     for scripts, name in ((True, file.name), (False, "Pulumi.none.yaml")):
         with pytest.raises(ConfigError) as caught:
             load_file(file.with_name(name), scripts=scripts)
@@ -391,7 +393,7 @@ def test_scripts_are_looked_for_to_deploy_and_not_to_end(file: Path) -> None:
     assert len(load_file(file).cluster.hooks) == 3
     with pytest.raises(ConfigError) as caught:
         load_file(file, scripts=True)
-    assert [(m.path, m.given) for m in caught.value.mistakes] == [
-        (f"{CLUSTER}.hooks[0].source", '"hooks/a.sh"'),
-        (f"{CLUSTER}.hooks[1].source", '"hooks"'),
+    assert [(m.path, m.given, m.code) for m in caught.value.mistakes] == [
+        (f"{CLUSTER}.hooks[0].source", '"hooks/a.sh"', "source.missing"),
+        (f"{CLUSTER}.hooks[1].source", '"hooks"', "source.unusable"),
     ]
