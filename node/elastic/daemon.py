@@ -34,6 +34,7 @@ from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
+from node.elastic.shared import Shared
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
@@ -95,6 +96,7 @@ class Elastic:
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
+        self._shared_status = Shared(self.status)
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -112,7 +114,7 @@ class Elastic:
             over = self._observer.wait(params["job"], nodes, params["asked"], WAIT_ROUND_SECONDS)
             return {"over": over}
         if method == "status":
-            return self.status()
+            return self._shared_status()
         if method == "cost":
             return cost(self._design, self._ledger, time.time())
         if method == "renew":
