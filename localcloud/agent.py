@@ -61,6 +61,8 @@ class Agent:
         socket_file.parent.mkdir(exist_ok=True)
         server = rpc.Server(str(socket_file), self._handle)
         if containers.read_isolation(self._run) == CONTAINER:
+            # The users of machines read what is made for them here, whatever the caller's umask is.
+            os.umask(0o022)
             # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
             os.chown(socket_file, IDS["slurm"], IDS["slurm"])
         threading.Thread(target=server.serve, daemon=True).start()

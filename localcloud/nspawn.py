@@ -173,9 +173,9 @@ def write_boot_files(machine: Machine) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         target.chmod(mode)
-    for path, names, _ in os.walk(seed):
-        for name in names:
-            _as_in_image(Path(path) / name, machine, seed)
+    # The folder itself is the machine's root, which its services must be able to enter.
+    for path, _, _ in os.walk(seed):
+        _as_in_image(Path(path), machine, seed)
 
 
 def is_one_process(layers: Sequence[Path]) -> bool:

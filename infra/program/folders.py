@@ -168,3 +168,19 @@ def _check_private(folder: Path) -> None:
         EXIT_REFUSED,
         code="folder.unsafe",
     )
+
+
+@contextlib.contextmanager
+def umask() -> Iterator[None]:
+    """Set the umask for what a local cluster's machines run and read.
+
+    Others may write nothing there, whatever the user's umask is. What root makes is also for the users of
+    machines that boot, who must be able to read it; those of this host cannot enter the run directory.
+    """
+    mask = os.umask(0o022)
+    if os.geteuid() != 0:
+        os.umask(mask | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(mask)

@@ -18,6 +18,7 @@ from typing import Any
 
 from infra import os_errors
 from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.program import folders
 from infra.program.stack import Stack
 from node import rpc
 from node.processes import CALLER_VARIABLE, end_with_parent
@@ -57,8 +58,12 @@ def main() -> int:
     parser.add_argument("--requirements", help="environment: the user's requirements file")
     options, rest = parser.parse_known_args()
     stack = Stack(Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve(), options.stack)
-    # Others may write nothing there, whatever the umask is: files below the run directory are executed.
-    os.umask(os.umask(0o022) | 0o022)
+    with folders.umask():
+        return _execute(stack, options, rest)
+
+
+def _execute(stack: Stack, options: argparse.Namespace, rest: list[str]) -> int:
+    """Run a verb, and return the exit status."""
     try:
         if options.verb in PASSING:
             return PASSING[options.verb](stack, [r for r in rest if r != "--"])

@@ -16,6 +16,7 @@ from infra import environments, os_errors
 from infra.benchmark import Workload
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
+from infra.program import folders
 from infra.program.stack import Stack
 from localcloud.machines import base_python
 from node import foreign
@@ -111,7 +112,8 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
         if wanted <= have and (target / "bin" / "python").exists():
             return target
         _check_folder(target, needed_mib)
-        make(target, have)
+        with folders.umask():
+            make(target, have)
         complete.write_text("\n".join(sorted(wanted | have)))
     return target
 

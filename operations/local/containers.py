@@ -14,7 +14,7 @@ from pathlib import Path
 from infra import bundle, os_errors
 from infra.clouds import userdata
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations
+from infra.program import folders, locations
 from localcloud import cgroups, images, nspawn, volumes
 from localcloud.containers import BootPlan
 from localcloud.images import Say
@@ -82,12 +82,14 @@ def ensure_image(design: ClusterDesign, say: Say) -> list[Path]:
         UserError: Exit 3; they cannot be made.
     """
     try:
-        recipe = images.recipe(design.image.source)
-        base = images.ensure(recipe, image_folder(), say)
-        name = f"{recipe.name}-{_digest(design)}"
-        upper = (
-            images.cached(image_folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
-        )
+        with folders.umask():
+            recipe = images.recipe(design.image.source)
+            base = images.ensure(recipe, image_folder(), say)
+            name = f"{recipe.name}-{_digest(design)}"
+            upper = (
+                images.cached(image_folder(), name, lambda draft: _bake(design, base, draft, say), say)
+                / "disk"
+            )
     except images.ImageError as error:
         raise UserError(str(error), EXIT_REFUSED, code="image.not-made") from error
     if gone := images.prune(image_folder(), (recipe.name, name), _image_plans()):

@@ -297,7 +297,7 @@ def test_session_manager_takes_the_instance_with_a_key_pair_or_without(file: Cal
     found = target(file(aws(mode="ssm", key=None)))
     assert found.host == INSTANCE
     assert shlex.split(str(found.proxy_command))[1:] == [
-        f"{ROOT}/operations", "operations.aws", "proxy", "--region", region, "--instance", "%h",
+        "-I", f"{ROOT}/operations", "operations.aws", "proxy", "--region", region, "--instance", "%h",
         "--user", "%r", "--port", "%p",
     ]  # fmt: skip
     found = target(file(aws(mode="ssm", key="pair")))

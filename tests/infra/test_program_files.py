@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.program import folders
 from infra.program.files import write_atomically
 
 
@@ -50,3 +51,20 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, "two", durable=True)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize(("mask", "user", "made"), [(0, 1, 0o755), (0o077, 1, 0o700), (0o077, 0, 0o755)])
+def test_the_umask_of_what_machines_read(
+    mask: int, user: int, made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else may write it, and what root makes is for the users of machines that boot, too."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    before = os.umask(mask)
+    try:
+        with folders.umask():
+            (tmp_path / "made").mkdir()
+        (tmp_path / "after").mkdir()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == made
+    assert (tmp_path / "after").stat().st_mode & 0o777 == 0o777 & ~mask

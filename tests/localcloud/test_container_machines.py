@@ -44,6 +44,27 @@ def test_the_stage_that_looks_for_a_network_runs_where_something_needs_it(
     assert (unit.exists() and unit.read_text() == "") == without
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_a_machines_folders_have_the_modes_of_its_image(tmp_path: Path, mask: int) -> None:
+    """Services that are not root's must be able to enter the machine's root."""
+    layer = tmp_path / "layer"
+    for folder in ("etc/cloud/cloud.cfg.d", "etc/systemd/system", "var/lib/cloud"):
+        (layer / folder).mkdir(parents=True)
+    (layer / "var/lib/cloud").chmod(0o700)
+    layer.chmod(0o755)
+    (tmp_path / "machine").mkdir()
+    machine = Machine("m", "debug-0", tmp_path / "machine", [layer], None, datasources=("NoCloud",))
+    before = os.umask(mask)
+    try:
+        nspawn.write_boot_files(machine)
+    finally:
+        os.umask(before)
+    seed = machine.folder / "seed"
+    assert seed.stat().st_mode & 0o777 == 0o755
+    assert (seed / "etc/systemd").stat().st_mode == (layer / "etc/systemd").stat().st_mode
+    assert (seed / "var/lib/cloud").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "file").write_text("of this host\n")

@@ -198,7 +198,8 @@ def add_repository(
         source: The URL, the suite and the components, as in a `deb` line.
         attempts: The number of attempts to fetch the key. `None` means the default of all calls.
         fingerprint: The fingerprint of the only key that the file may have. `None` means that any is taken,
-            for publishers who announce none (FSx) or change keys without notice (Google).
+            for publishers who announce none (FSx) or change keys without notice (Google): SECURITY.md
+            names these repositories, and a test holds them to the list.
 
     Raises:
         ServiceError: The key cannot be fetched, or is another one.

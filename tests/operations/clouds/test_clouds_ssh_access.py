@@ -45,7 +45,7 @@ def test_one_behind_a_proxy_is_reached_from_any_folder(cloud: FakeCloud) -> None
     target = find(cloud, BEHIND, Path("/a 100% path")).target
     assert target.host == "id-controller"
     assert target.proxy_command == (
-        "'/a 100%% path/.venv/bin/python' '/a 100%% path/operations' tunnel %h %p"
+        "'/a 100%% path/.venv/bin/python' -I '/a 100%% path/operations' tunnel %h %p"
     )
 
 
