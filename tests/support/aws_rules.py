@@ -13,13 +13,16 @@ SSH = 22
 WIDEST = {4: 8, 6: 19}
 """Shorter prefixes count as the whole internet, which 0.0.0.0/1 and 128.0.0.0/1 together are."""
 NO_NARROWER = re.compile(
-    r"ecr:GetAuthorizationToken|ecs:DiscoverPollEndpoint|batch:(Describe|List)\w+|ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
+    r"ecr:GetAuthorizationToken|ecs:DiscoverPollEndpoint|batch:(Describe|List)\w+|fsx:Describe\w+|ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
     r"ec2messages:\w+|ssm:(DescribeAssociation|DescribeDocument|GetDeployablePatchSnapshotForInstance|GetDocument|"
     r"GetManifest|ListAssociations|ListInstanceAssociations|PutComplianceItems|PutConfigurePackageResult|"
     r"PutInventory|UpdateAssociationStatus|UpdateInstanceAssociationStatus)"
 )
 """Actions for which the service authorization reference has no resource, or only the caller, and the actions
 that Image Builder documents for its machines without a narrower one (AmazonSSMManagedInstanceCore)."""
+LINKED_BUCKET = "-job-steps-policy/LinkedBucket"
+OF_FSX = {"s3:Get*", "s3:List*"}
+"""What FSx asks of whoever links a file system to a bucket: its refusal names no single actions."""
 BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
 """Actions without a resource -> the condition key that must limit them."""
 SHARED = re.compile(r"arn:[^:*]+:ec2:[^:*]+:\*:capacity-reservation/(cr-\w+|\*)")
@@ -208,20 +211,20 @@ def buckets(plan: Plan) -> Iterator[str]:
 
 def actions(plan: Plan) -> Iterator[str]:
     """Allowed actions have no wildcard, and `NotAction` and the like do not occur."""
-    for name, statement in _allowed(plan):
+    for name, statement in allowed_statements(plan):
         if odd := {"NotAction", "NotResource", "NotPrincipal"} & set(statement):
             yield f"{name}: {', '.join(sorted(odd))}"
-        for action in _several(statement.get("Action", [])):
-            if "*" in action or "?" in action:
+        for action in several(statement.get("Action", [])):
+            if re.search(r"[*?]", action) and not (name.endswith(LINKED_BUCKET) and action in OF_FSX):
                 yield f"{name}: Action {action}"
 
 
 def resources(plan: Plan) -> Iterator[str]:
     """`Resource: "*"` occurs only if AWS takes no other, and a whole kind only with a condition."""
-    for name, statement in _allowed(plan):
-        allowed, conditions = _several(statement.get("Action", [])), statement.get("Condition", {})
+    for name, statement in allowed_statements(plan):
+        allowed, conditions = several(statement.get("Action", [])), statement.get("Condition", {})
         keys = {key for condition in conditions.values() for key in condition}
-        for resource in _several(statement.get("Resource", [])):
+        for resource in several(statement.get("Resource", [])):
             if resource == "*":
                 free = [a for a in allowed if not NO_NARROWER.fullmatch(a) and BOUND.get(a) not in keys]
                 if free:
@@ -248,8 +251,8 @@ def trust(plan: Plan) -> Iterator[str]:
 
 def keys(plan: Plan) -> Iterator[str]:
     """Only the controller reads the munge key: any process of a machine can act with the machine's role."""
-    for name, statement in _allowed(plan):
-        secret = [a for a in _several(statement.get("Action", [])) if a.startswith("secretsmanager:")]
+    for name, statement in allowed_statements(plan):
+        secret = [a for a in several(statement.get("Action", [])) if a.startswith("secretsmanager:")]
         if secret and "-controller" not in name:
             yield f"{name}: {', '.join(secret)}"
 
@@ -306,12 +309,12 @@ def weaknesses(planned: Sequence[Mapping[str, Any]]) -> list[str]:
     return [finding for rule in RULES.values() for finding in rule(plan)]
 
 
-def _allowed(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def allowed_statements(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, found in plan.of("RolePolicy", "BucketPolicy", "Policy"):
         for statement in json.loads(found["policy"])["Statement"]:
             if statement["Effect"] == "Allow":
                 yield f"{name}/{statement.get('Sid')}", statement
 
 
-def _several(value: str | list[str]) -> list[str]:
+def several(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value

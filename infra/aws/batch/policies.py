@@ -1,7 +1,8 @@
 """What the machines, the jobs and the services of a Batch stack may do, as IAM policy documents.
 
-As in `infra.aws.policies` no action has a wildcard, and `Resource: "*"` is there only where AWS takes no
-other: ECR's token, the agent's question for its endpoint, and the actions that describe.
+As in `infra.aws.policies` no action has a wildcard, but for what FSx asks of a bucket (`LINKED_BUCKET`).
+`Resource: "*"` is there only where AWS takes no other: ECR's token, the agent's question for its endpoint,
+and the actions that describe.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownload
 OF_CLUSTER = (
     "ecs:DeregisterContainerInstance",
     "ecs:RegisterContainerInstance",
-    "ecs:SubmitAttachmentStateChange",
+    "ecs:SubmitAttachmentStateChanges",
     "ecs:SubmitContainerStateChange",
     "ecs:SubmitTaskStateChange",
 )
+LINKED_BUCKET = ("s3:Get*", "s3:List*", "s3:PutObject")
+"""What FSx asks of whoever makes a file system that is linked to a bucket. These are the words of its own
+refusal, which names no single actions, and so does aws-parallelcluster's policy."""
 OF_MACHINE = ("ecs:Poll", "ecs:StartTelemetrySession", "ecs:UpdateContainerInstancesState")
 """The ECS agent's actions on a cluster and on a machine (service authorization reference). Together with
 `PULL` and the logs they are what AmazonEC2ContainerServiceforEC2Role allows on everything."""
@@ -150,7 +154,9 @@ def file_systems(scope: Scope, design: ClusterDesign) -> Document:
     events = scope.arn("events", "rule/StepFunctionsGetEventsForBatchJobsRule")
     return document(
         allow("Make", ["fsx:CreateFileSystem", "fsx:TagResource"], systems, **given),
-        allow("Look", ["fsx:DescribeDataRepositoryTasks", "fsx:DescribeFileSystems"], [systems, tasks]),
+        # These two have no resource in the service authorization reference, so no ARN would allow them.
+        allow("Look", ["fsx:DescribeDataRepositoryTasks", "fsx:DescribeFileSystems"], "*"),
+        allow("LinkedBucket", list(LINKED_BUCKET), _linked(scope, design)),
         allow("Delete", ["fsx:CreateDataRepositoryTask", "fsx:DeleteFileSystem"], systems, **tagged(design)),
         allow("Export", ["fsx:CreateDataRepositoryTask"], tasks),
         # FSx reads and writes S3 with a service-linked role for each file system.
@@ -166,6 +172,15 @@ def file_systems(scope: Scope, design: ClusterDesign) -> Document:
         # Step Functions waits for a job by a rule of its own (its developer guide, "AWS Batch").
         allow("Events", ["events:DescribeRule", "events:PutRule", "events:PutTargets"], events),
     )
+
+
+def _linked(scope: Scope, design: ClusterDesign) -> list[str]:
+    """Return the ARNs of the buckets that a job's file system is linked to, and of their objects."""
+    addresses = [
+        address for mount in design.mounts for address in (mount.s3_import, mount.s3_export) if address
+    ]
+    names = dict.fromkeys(address.removeprefix("s3://").partition("/")[0] for address in addresses)
+    return [f"arn:{scope.partition}:s3:::{name}{part}" for name in names for part in ("", "/*")]
 
 
 def tagged(design: ClusterDesign) -> dict[str, Any]:

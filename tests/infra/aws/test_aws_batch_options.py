@@ -238,6 +238,7 @@ ARNS = {
 BESIDES = {
     # The further permissions that submitJob.sync and CreateFileSystem need.
     "job": {
+        *policies.LINKED_BUCKET,
         "batch:DescribeJobs", "batch:TerminateJob", "events:DescribeRule", "events:PutRule",
         "events:PutTargets", "fsx:TagResource", "iam:AttachRolePolicy", "iam:CreateServiceLinkedRole",
         "iam:PutRolePolicy",
@@ -260,6 +261,14 @@ def test_a_state_machine_may_what_it_calls_and_nothing_else(name: str) -> None:
         assert allowed(document, action, arn, OURS), action
     granted = {action for statement in document["Statement"] for action in statement["Action"]}
     assert granted - called == BESIDES.get(name, set())
+
+
+def test_whoever_makes_a_linked_file_system_may_read_and_write_its_bucket_and_no_other() -> None:
+    for action in ("s3:GetBucketAcl", "s3:GetObject", "s3:ListBucket", "s3:PutObject"):
+        assert allowed(DOCUMENTS["job"], action, "arn:aws:s3:::imagenet-2012/train/1")
+        assert not allowed(DOCUMENTS["job"], action, "arn:aws:s3:::others/train/1")
+    assert allowed(DOCUMENTS["job"], "s3:ListBucket", "arn:aws:s3:::imagenet-2012")
+    assert not allowed(DOCUMENTS["job"], "s3:DeleteObject", "arn:aws:s3:::imagenet-2012/train/1")
 
 
 def test_a_state_machine_deletes_no_other_clusters_file_system() -> None:
