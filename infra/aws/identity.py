@@ -17,6 +17,7 @@ import pulumi_aws as aws
 from infra.aws import policies
 from infra.aws.tags import tags
 from infra.clouds.firewall import identities
+from infra.errors import EXIT_USAGE, UserError
 from node.model import ClusterDesign
 
 DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document]] = {
@@ -46,6 +47,55 @@ class AccessTargets:
     groups: Sequence[pulumi.Input[str]]
 
 
+LONGEST_POLICIES = 10_240
+"""The characters of all inline policies of a role, without white space (IAM's quotas)."""
+
+
+def check_sizes(design: ClusterDesign, subnets: int, groups: int) -> None:
+    """Refuse a design whose policies IAM would refuse in the middle of `up`.
+
+    Args:
+        subnets: The number of subnets where nodes may start.
+        groups: The number of security groups that nodes may have.
+
+    Raises:
+        UserError: A role's policy is longer than IAM allows; the message names it.
+    """
+    for kind in identities(design):
+        size = policy_size(kind, design, subnets, groups)
+        if size > LONGEST_POLICIES:
+            raise UserError(
+                f"slurm-stacks:cluster.partitions: the policy of the {kind}'s role would have {size:,} "
+                f"characters, and IAM takes {LONGEST_POLICIES:,}. It names each partition's reservations, "
+                "boot reports and logs: have fewer partitions or reservations in this cluster, and a second "
+                "cluster for the others.",
+                EXIT_USAGE,
+                code="aws.policy-too-long",
+            )
+
+
+def policy_size(kind: str, design: ClusterDesign, subnets: int, groups: int) -> int:
+    """Return the greatest number of characters that the policy of a role can have.
+
+    The ids and ARNs of a stack are known at its deployment only, so the longest ones stand for them.
+    """
+    region, account = str(design.region), "1" * 12
+    partition = "aws-cn" if region.startswith("cn-") else "aws-us-gov" if "-gov-" in region else "aws"
+    start = f"arn:{partition}"
+    scope = policies.Scope(
+        partition=partition,
+        region=region,
+        account=account,
+        bucket=f"{start}:s3:::{'b' * 63}",
+        secret=f"{start}:secretsmanager:{region}:{account}:secret:{design.name}-munge-key-1234567-123456",
+        log_group=f"{start}:logs:{region}:{account}:log-group:/slurm-stacks/{design.name}-1234567",
+        compute_role=f"{start}:iam::{account}:role{design.role_path or '/'}{'r' * 64}",
+        subnets=[f"subnet-{number:017x}" for number in range(subnets)],
+        groups=[f"sg-{number:017x}" for number in range(groups)],
+    )
+    return len(json.dumps(DOCUMENTS[kind](scope, design), separators=(",", ":")))
+
+
 class AwsIdentity(pulumi.ComponentResource):
     """An IAM role for each kind of machine, with the fewest permissions that work.
 
@@ -66,6 +116,7 @@ class AwsIdentity(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:AwsIdentity", name, None, opts)
         self._name = name
         self._design = design
+        check_sizes(design, len(targets.subnets), len(targets.groups))
         roles = {kind: self._role(kind) for kind in identities(design)}
         self.roles = {kind: role.arn for kind, role in roles.items()}
         scope = self._scope(targets)
@@ -90,7 +141,7 @@ class AwsIdentity(pulumi.ComponentResource):
             f"{self._name}-{kind}",
             name=physical_name(design, kind),
             description=f"{kind} of the cluster {design.name} in {design.region}",
-            assume_role_policy=json.dumps(policies.trust()),
+            assume_role_policy=json.dumps(policies.trust(str(design.region))),
             path=design.role_path,
             permissions_boundary=design.permissions_boundary,
             tags=tags(design, f"{design.name}-{kind}"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.aws.tags import reservation_group
+from node.aws.services import domain
 from node.bootstrap.vm.clouds.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
 from node.model import ClusterDesign
@@ -100,13 +101,16 @@ class Scope:
         return f"arn:{self.partition}:ec2:{self.region}:{self.account if owner else ''}:{kind}/{name}"
 
 
-def trust() -> Document:
-    """Return the trust policy: only EC2 machines may take this role."""
+def trust(region: str) -> Document:
+    """Return the trust policy: only EC2 machines may take this role.
+
+    In China IAM knows EC2 by a name of its own; aws-parallelcluster writes it in the same way.
+    """
     return _document(
         {
             "Effect": "Allow",
             "Action": "sts:AssumeRole",
-            "Principal": {"Service": "ec2.amazonaws.com"},
+            "Principal": {"Service": f"ec2.{domain(region)}"},
         }
     )
 
@@ -241,7 +245,10 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
             "PassRole",
             ["iam:PassRole"],
             scope.compute_role,
-            StringEquals={"iam:PassedToService": "ec2.amazonaws.com"},
+            # In China a launch may name either service; Karpenter's policy allows both.
+            StringEquals={
+                "iam:PassedToService": sorted({"ec2.amazonaws.com", f"ec2.{domain(scope.region)}"})
+            },
         ),
     ]
     if spot:
@@ -298,8 +305,7 @@ def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
     if not keys:
         return []
     named: str | list[str] = keys[0] if len(keys) == 1 else keys
-    suffix = ".cn" if scope.partition == "aws-cn" else ""
-    by_ec2 = {"kms:ViaService": f"ec2.{scope.region}.amazonaws.com{suffix}"}
+    by_ec2 = {"kms:ViaService": f"ec2.{scope.region}.{domain(scope.region)}"}
     return [
         _allow("DisksKey", list(KEY), named, StringEquals=by_ec2),
         _allow(

@@ -225,6 +225,11 @@ class ConfidentialInstanceConfig(Overrides):
     )
     enable_confidential_compute: bool | None = Field(None, description="Whether memory is encrypted.")
 
+    @property
+    def is_on(self) -> bool:
+        """Whether nodes are Confidential VMs."""
+        return self.confidential_instance_type is not None or self.enable_confidential_compute is True
+
 
 class NetworkInterfaceOverrides(Overrides):
     """The network interface of a node."""

@@ -249,6 +249,9 @@ def scheduling(partition: Partition) -> dict[str, Any]:
     placed = partition.placement == "cluster" or partition.placement_policy is not None
     stays = partition.spot or partition.accelerator is not None or placed
     stays = stays or not migrates(partition.instance_type)
+    # Of Confidential VMs only N2D on Milan with SEV can move, and nobody knows which processors a node gets
+    # (docs.cloud.google.com/confidential-computing/confidential-vm/docs/supported-configurations).
+    stays = stays or "confidential_instance_config" in partition.overrides()
     found: dict[str, Any] = {
         "automatic_restart": False,
         "on_host_maintenance": "TERMINATE" if stays else "MIGRATE",

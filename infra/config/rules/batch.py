@@ -46,6 +46,14 @@ def check_batch(c: Context) -> None:
             "batch is AWS Batch",
         )
         return
+    if (c.region or "").startswith("cn-"):
+        c.add(
+            "batch.china",
+            ("aws:region",),
+            c.region,
+            "scheduler batch in regions outside of China",
+            "AWS's services have other names there: take Slurm, or another region",
+        )
     if cluster.partitions:
         c.add(
             "batch.no-partitions",

@@ -16,6 +16,9 @@ from node.model import SUBNET_MANAGED
 IMAGE_PREFIX = "image-"
 """Prefix of the names of machines that become images."""
 
+S3_PREFIXES = ("xn--", "sthree-", "amzn-s3-demo-")
+"""Beginnings of bucket names that S3 keeps for itself (its user guide, "Bucket naming rules")."""
+
 
 def check_amazon(c: Context) -> None:
     if c.provider != "aws":
@@ -28,6 +31,9 @@ def check_amazon(c: Context) -> None:
                 "remove aws:",
             )
         return
+    if c.cluster.name.startswith(S3_PREFIXES):
+        allowed = f"a name that does not begin with {', '.join(S3_PREFIXES)}"
+        c.add("name.s3", (*CLUSTER, "name"), c.cluster.name, allowed, "S3 refuses such names of buckets")
     _kms_key(c)
     _nat(c)
     for index, partition in enumerate(c.cluster.partitions):

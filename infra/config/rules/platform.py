@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import Location
-from infra.config.overrides import BlockDeviceMapping
+from infra.config.overrides import BlockDeviceMapping, Ebs
 from infra.config.rules.context import CLUSTER, Context
 from node.elastic.drivers.ec2.names import NODES_TAGS
 
@@ -34,6 +35,44 @@ GOOGLE_OURS = 6
 MOST_LABELS = 64 - GOOGLE_OURS
 ONE_THREAD = ("t2d",)
 """Google's series whose cores have one thread each."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeType:
+    """The ranges of a type of EBS's volumes (botocore, EC2: LaunchTemplateEbsBlockDeviceRequest).
+
+    Attributes:
+        gib: The least and the greatest size.
+        iops: The least and the greatest number of IOPS; `None` if it takes none.
+        throughput: Whether it takes a throughput.
+        needs_iops: Whether it has no IOPS of its own.
+    """
+
+    gib: tuple[int, int]
+    iops: tuple[int, int] | None = None
+    throughput: bool = False
+    needs_iops: bool = False
+
+
+VOLUME_TYPES = {
+    "gp2": VolumeType((1, 16_384)),
+    "gp3": VolumeType((1, 65_536), (3_000, 80_000), throughput=True),
+    "io1": VolumeType((4, 16_384), (100, 64_000), needs_iops=True),
+    "io2": VolumeType((4, 65_536), (100, 256_000), needs_iops=True),
+    "st1": VolumeType((125, 16_384)),
+    "sc1": VolumeType((125, 16_384)),
+    "standard": VolumeType((1, 1_024)),
+}
+MOST_THROUGHPUT = 2_000
+"""The greatest throughput of a gp3 volume, in MiB/s."""
+OF_FAMILIES = {
+    "amd_sev_snp": ("m6a", "r6a", "c6a"),
+    "nested_virtualization": ("c8i", "m8i", "r8i", "c8i-flex", "m8i-flex", "r8i-flex"),
+}
+"""CPU option -> the families that have it (botocore, EC2: LaunchTemplateCpuOptionsRequest)."""
+AMD_SERIES = ("n2d", "c2d", "t2d", "c3d", "c4d", "n4d", "h4d", "g4")
+BEFORE_TDX = ("n1", "n2", "e2", "c2", "m1", "m2", "a2", "g2")
+"""Google's series with processors of Intel's that are older than Sapphire Rapids, the first with TDX."""
 SCRIPTS = (
     "startup-script", "startup-script-url", "shutdown-script", "shutdown-script-url", "user-data",
     "enable-oslogin", "block-project-ssh-keys", "serial-port-enable", "ssh-keys",
@@ -211,6 +250,16 @@ def _launch_template(c: Context, partition: PartitionConfig, at: Location) -> No
     if cpus is not None and machine is not None and cpus > machine.vcpus:
         allowed = f"at most {machine.vcpus} CPUs on {partition.instance_type}"
         c.add("override.cpus", (*where, "cpu_options"), cpus, allowed, "lower core_count")
+    family = partition.instance_type.partition(".")[0]
+    for key, families in OF_FAMILIES.items():
+        if options is not None and getattr(options, key) == "enabled" and family not in families:
+            c.add(
+                "override.cpu-family",
+                (*where, "cpu_options", key),
+                "enabled",
+                f"a machine of the families {', '.join(families)}",
+                f"{partition.instance_type} does not have it: remove it",
+            )
     if overrides.instance_market_options is not None and not partition.spot:
         c.add(
             "override.not-spot",
@@ -225,8 +274,38 @@ def _volume(c: Context, mapping: BlockDeviceMapping, at: Location) -> None:
     kinds = [mapping.ebs, mapping.no_device, mapping.virtual_name]
     if sum(kind is not None for kind in kinds) != 1:
         c.add("override.device", at, mapping.device_name, "one of ebs, no_device and virtual_name")
-    if mapping.ebs is not None and mapping.ebs.volume_size is None and mapping.ebs.snapshot_id is None:
-        c.add("override.volume-size", (*at, "ebs"), "nothing", "a volume_size in GiB, or a snapshot_id")
+    if mapping.ebs is not None:
+        _ebs(c, mapping.ebs, (*at, "ebs"))
+
+
+def _ebs(c: Context, volume: Ebs, at: Location) -> None:
+    """Refuse what EC2 refuses of a volume at the launch only: the template is made, and no node starts."""
+    if volume.volume_size is None and volume.snapshot_id is None:
+        c.add("override.volume-size", at, "nothing", "a volume_size in GiB, or a snapshot_id")
+    kind, limits = volume.volume_type, VOLUME_TYPES[volume.volume_type]
+    if limits.needs_iops and volume.iops is None:
+        c.add(
+            "override.volume-iops", (*at, "volume_type"), kind, f"{kind} with iops", "give iops, or take gp3"
+        )
+    for key, value, allowed in (
+        ("volume_size", volume.volume_size, limits.gib),
+        ("iops", volume.iops, limits.iops),
+        ("throughput", volume.throughput, (125, MOST_THROUGHPUT) if limits.throughput else None),
+    ):
+        if value is None or (allowed is not None and allowed[0] <= value <= allowed[1]):
+            continue
+        words = (
+            f"{allowed[0]} to {allowed[1]} with volume_type {kind}" if allowed else f"no {key} with {kind}"
+        )
+        c.add("override.volume-range", (*at, key), value, words, "change it, or take another volume_type")
+    if volume.volume_initialization_rate is not None and volume.snapshot_id is None:
+        c.add(
+            "override.volume-rate",
+            (*at, "volume_initialization_rate"),
+            volume.volume_initialization_rate,
+            "a rate only for a volume that is made from a snapshot",
+            "give snapshot_id, or remove it",
+        )
 
 
 def _instance_template(c: Context, partition: PartitionConfig, at: Location) -> None:
@@ -247,10 +326,23 @@ def _instance_template(c: Context, partition: PartitionConfig, at: Location) -> 
         if not re.fullmatch(r"tagKeys/[0-9]+", key):
             allowed = "the id of a tag's key in Resource Manager, tagKeys/…"
             c.add("override.resource-tag", (*where, "resource_manager_tags", key), key, allowed)
+    series = partition.instance_type.partition("-")[0]
+    confidential = overrides.confidential_instance_config
+    if confidential is not None and confidential.is_on:
+        # Without a type Compute Engine takes SEV.
+        kind = confidential.confidential_instance_type or "SEV"
+        without = series in (*AMD_SERIES, *BEFORE_TDX) if kind == "TDX" else series not in AMD_SERIES
+        if without:
+            c.add(
+                "override.confidential",
+                (*where, "confidential_instance_config", "confidential_instance_type"),
+                kind,
+                "TDX on newer processors of Intel's (c3, a3); SEV and SEV_SNP on AMD's (n2d, c2d, c3d)",
+                f"{partition.instance_type} does not have it: take another machine type",
+            )
     features = overrides.advanced_machine_features
     if features is None or machine is None:
         return
-    series = partition.instance_type.partition("-")[0]
     if series in ONE_THREAD and features.threads_per_core is not None:
         c.add(
             "override.one-thread",

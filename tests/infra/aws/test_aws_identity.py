@@ -10,9 +10,17 @@ import pytest
 from botocore.session import Session
 
 from infra.aws import policies
-from infra.aws.identity import AccessTargets, AwsIdentity, AwsSecrets, physical_name
+from infra.aws.identity import (
+    AccessTargets,
+    AwsIdentity,
+    AwsSecrets,
+    check_sizes,
+    physical_name,
+    policy_size,
+)
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
 from node.model import ClusterDesign, Containers, Hook, Package
+from tests.support import sentences
 from tests.support.aws_mocks import (
     ACCOUNT,
     CONTROLLER,
@@ -102,7 +110,7 @@ def test_the_roles_have_the_policies_of_their_kind() -> None:
         policy = made.inputs(f"i-{kind}-policy")
         assert policy["role"] == f"i-{kind}-id"
         assert json.loads(policy["policy"]) == json.loads(json.dumps(getattr(policies, kind)(known, design)))
-        assert json.loads(made.inputs(f"i-{kind}")["assumeRolePolicy"]) == policies.trust()
+        assert json.loads(made.inputs(f"i-{kind}")["assumeRolePolicy"]) == policies.trust(str(design.region))
         assert made.inputs(f"i-{kind}-profile")["role"] == physical_name(design, kind)
     assert set(seen[0].profiles) == set(seen[0].roles) == {"controller", "login", "compute"}
     assert len(seen[0].grants) == 6, "a profile and a policy each"
@@ -123,11 +131,30 @@ def test_names_fit_and_tell_regions_apart() -> None:
     assert physical_name(elsewhere, "compute") != physical_name(aws_design(), "compute")
 
 
-def test_only_machines_take_the_roles() -> None:
-    (statement,) = policies.trust()["Statement"]
-    assert (statement["Principal"], statement["Action"]) == (
-        {"Service": "ec2.amazonaws.com"},
-        "sts:AssumeRole",
+@pytest.mark.parametrize(
+    ("region", "service"),
+    [
+        ("eu-west-1", "ec2.amazonaws.com"),
+        ("us-gov-west-1", "ec2.amazonaws.com"),
+        ("cn-north-1", "ec2.amazonaws.com.cn"),
+        ("cn-northwest-1", "ec2.amazonaws.com.cn"),
+    ],
+)
+def test_only_machines_take_the_roles(region: str, service: str) -> None:
+    (statement,) = policies.trust(region)["Statement"]
+    assert (statement["Principal"], statement["Action"]) == ({"Service": service}, "sts:AssumeRole")
+
+
+def test_the_controller_passes_the_role_by_either_name_of_ec2_in_china() -> None:
+    scope = dataclasses.replace(SCOPE, partition="aws-cn", region="cn-north-1")
+    document = policies.controller(scope, VARIANTS["ssm"])
+    for service in ("ec2.amazonaws.com", "ec2.amazonaws.com.cn"):
+        assert allowed(document, "iam:PassRole", scope.compute_role, {"iam:PassedToService": service})
+    assert not allowed(
+        policies.controller(SCOPE, VARIANTS["ssm"]),
+        "iam:PassRole",
+        SCOPE.compute_role,
+        {"iam:PassedToService": "ec2.amazonaws.com.cn"},
     )
 
 
@@ -157,6 +184,33 @@ def test_a_policy_fits_into_its_role(document: policies.Document) -> None:
     assert len(set(sids)) == len(sids)
     assert all(sid.isalnum() for sid in sids)
     assert len(json.dumps(document, separators=(",", ":"))) < 10_240, "IAM's limit of a role's own policies"
+
+
+def reserving(partitions: int) -> ClusterDesign:
+    """Return a design whose partitions have two reservations each."""
+    design = aws_design()
+    (first, *_) = design.partitions
+    return dataclasses.replace(
+        design,
+        partitions=tuple(
+            dataclasses.replace(
+                first, name=f"p{number}", reservations=(f"cr-{2 * number:017x}", f"cr-{2 * number + 1:017x}")
+            )
+            for number in range(partitions)
+        ),
+    )
+
+
+def test_a_policy_that_iam_would_refuse_is_refused_before_anything_is_made() -> None:
+    check_sizes(reserving(10), 3, 2)
+    with sentences.raises("aws.policy-too-long", "slurm-stacks:cluster.partitions", "controller", "10,240"):
+        check_sizes(reserving(40), 3, 2)
+
+
+def test_the_size_that_is_checked_is_at_least_that_of_the_policy() -> None:
+    for design in VARIANTS.values():
+        known = json.dumps(policies.controller(SCOPE, design), separators=(",", ":"))
+        assert len(known) <= policy_size("controller", design, len(SCOPE.subnets), len(SCOPE.groups))
 
 
 # --- the head ---------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ REFUSED: list[Refused] = [
     ("batch", {"@enabled": False, "slurm.prolog": {"source": "a.sh"}}, "slurm", "batch.no-slurm"),
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", "batch.needs-scheduler"),
     ("batch", {"batch": REMOVE}, "batch", "batch.section-missing"),
+    ("batch", {"aws:region": "cn-north-1"}, "aws:region", "batch.china"),
     ("gcp", {"scheduler": "batch", "@enabled": False}, "scheduler", "batch.needs-aws"),
     (
         "batch",

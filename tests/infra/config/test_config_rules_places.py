@@ -163,6 +163,9 @@ REFUSED: list[Refused] = [
         "access.ipv6",
     ),
     ("gcp", {"name": "my-google-lab"}, "name", "name.google"),
+    ("aws", {"name": "xn--a"}, "name", "name.s3"),
+    ("aws", {"name": "sthree-lab"}, "name", "name.s3"),
+    ("aws", {"name": "amzn-s3-demo-lab"}, "name", "name.s3"),
     ("gcp", {"name": "goog-lab"}, "name", "name.google"),
     (
         "gcp",

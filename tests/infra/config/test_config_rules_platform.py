@@ -13,6 +13,7 @@ from tests.support.stack_values import CLUSTER, mistakes, values
 
 LAUNCH = "partitions[0].aws.launch_template_overrides"
 INSTANCE = "partitions[0].gcp.instance_template_overrides"
+EBS = f"{LAUNCH}.block_device_mappings[0].ebs"
 BOUNDARY = "arn:aws:iam::123456789012:policy/platform/boundary"
 GROUP = "sg-0123456789abcdef0"
 T2D = {"name": "t", "instance_type": "t2d-standard-4"}
@@ -137,7 +138,69 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         f"{LAUNCH}.block_device_mappings[0].ebs",
         "override.volume-size",
     ),
+    *(
+        (
+            "aws",
+            {LAUNCH: {"block_device_mappings": [{"device_name": "/dev/sdb", "ebs": ebs}]}},
+            f"{EBS}.{key}",
+            f"override.{code}",
+        )
+        for ebs, key, code in (
+            ({"volume_size": 100, "volume_type": "io1"}, "volume_type", "volume-iops"),
+            ({"volume_size": 100, "volume_type": "io2"}, "volume_type", "volume-iops"),
+            ({"volume_size": 3, "volume_type": "io1", "iops": 100}, "volume_size", "volume-range"),
+            ({"volume_size": 124, "volume_type": "st1"}, "volume_size", "volume-range"),
+            ({"volume_size": 2000, "volume_type": "standard"}, "volume_size", "volume-range"),
+            ({"volume_size": 17000, "volume_type": "gp2"}, "volume_size", "volume-range"),
+            ({"volume_size": 100, "volume_type": "gp2", "iops": 3000}, "iops", "volume-range"),
+            ({"volume_size": 200, "volume_type": "sc1", "iops": 3000}, "iops", "volume-range"),
+            ({"volume_size": 100, "iops": 2999}, "iops", "volume-range"),
+            ({"volume_size": 100, "volume_type": "io1", "iops": 64001}, "iops", "volume-range"),
+            ({"volume_size": 100, "volume_type": "gp2", "throughput": 125}, "throughput", "volume-range"),
+            ({"volume_size": 100, "throughput": 2001}, "throughput", "volume-range"),
+            (
+                {"volume_size": 100, "volume_initialization_rate": 100},
+                "volume_initialization_rate",
+                "volume-rate",
+            ),
+        )
+    ),
+    (
+        "aws",
+        {LAUNCH: {"cpu_options": {"amd_sev_snp": "enabled"}}},
+        f"{LAUNCH}.cpu_options.amd_sev_snp",
+        "override.cpu-family",
+    ),
+    (
+        "aws",
+        {LAUNCH: {"cpu_options": {"nested_virtualization": "enabled"}}},
+        f"{LAUNCH}.cpu_options.nested_virtualization",
+        "override.cpu-family",
+    ),
     # instance templates
+    *(
+        (
+            "gcp",
+            {
+                "partitions[0]": {"name": "t", "instance_type": machine},
+                INSTANCE: {"confidential_instance_config": {"confidential_instance_type": kind}},
+            },
+            f"{INSTANCE}.confidential_instance_config.confidential_instance_type",
+            "override.confidential",
+        )
+        for machine, kind in (
+            ("n2d-standard-4", "TDX"),
+            ("n2-standard-4", "TDX"),
+            ("c3-standard-4", "SEV"),
+            ("n2-standard-4", "SEV_SNP"),
+        )
+    ),
+    (
+        "gcp",
+        {INSTANCE: {"confidential_instance_config": {"enable_confidential_compute": True}}},
+        f"{INSTANCE}.confidential_instance_config.confidential_instance_type",
+        "override.confidential",
+    ),
     (
         "gcp",
         {INSTANCE: {"metadata": {"startup-script": "x"}}},
@@ -172,6 +235,38 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ),
 ]  # fmt: skip
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (
+            "gcp",
+            {
+                "partitions[0]": {"name": "t", "instance_type": machine},
+                INSTANCE: {"confidential_instance_config": {"confidential_instance_type": kind}},
+            },
+        )
+        for machine, kind in (
+            ("n2d-standard-4", "SEV"),
+            ("n2d-standard-4", "SEV_SNP"),
+            ("c2d-standard-4", "SEV"),
+            ("c3-standard-4", "TDX"),
+        )
+    ),
+    *(
+        ("aws", {LAUNCH: {"block_device_mappings": [{"device_name": "/dev/sdb", "ebs": ebs}]}})
+        for ebs in (
+            {"volume_size": 4, "volume_type": "io1", "iops": 100},
+            {"volume_size": 65536, "volume_type": "io2", "iops": 256000},
+            {"volume_size": 100, "iops": 80000, "throughput": 2000},
+            {"snapshot_id": "snap-0123456789abcdef0", "volume_initialization_rate": 100},
+            {"volume_size": 125, "volume_type": "st1"},
+        )
+    ),
+    (
+        "aws",
+        {
+            "partitions[0]": {"name": "t", "instance_type": "m6a.large"},
+            LAUNCH: {"cpu_options": {"amd_sev_snp": "enabled"}},
+        },
+    ),
     ("aws", {"tags": {"cost-center": 7, "acme:owner": "ML team", "env": ""}}),
     ("aws", {"tags": tags(MOST_TAGS)}),
     ("aws", {"tags": {"CreatedBy": "me"}}),

@@ -3,6 +3,7 @@ file."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +126,14 @@ def test_a_machine_that_always_has_its_gpus_names_none() -> None:
     made = template(instance_type="a2-highgpu-1g", accelerator=Accelerator("a100", 1))
     assert "guestAccelerators" not in made
     assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+@pytest.mark.parametrize("kind", ["SEV", "SEV_SNP", "TDX"])
+def test_a_confidential_node_is_stopped_for_maintenance(kind: str) -> None:
+    overrides = json.dumps({"confidential_instance_config": {"confidential_instance_type": kind}})
+    made = template(template_overrides=overrides)
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE", "the template is made, and no node starts"
+    assert made["confidentialInstanceConfig"] == {"confidentialInstanceType": kind}
 
 
 def test_a_node_that_cannot_move_is_stopped_for_maintenance() -> None:
