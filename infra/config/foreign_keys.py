@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -23,21 +23,31 @@ class Word:
             (`gcp:zone`); empty if there is none.
         note: What else there is to know; without a key: what does it instead, or why nothing does.
         same: Whether our key takes the other's value as it is.
+        whole: Whether this answers the keys in it, too, if it is a section. Otherwise each key in it gets an
+            answer of its own, and one without any is named.
+        exact: Whether the case of its letters counts.
     """
 
     key: str = ""
     note: str = ""
     same: bool = True
+    whole: bool = False
+    exact: bool = False
 
 
 def _to(key: str, note: str = "") -> Word:
     """Return our key, which takes other values."""
+    return Word(key, note, same=False, whole=True)
+
+
+def _parts(key: str, note: str) -> Word:
+    """Return our section, whose keys have answers of their own."""
     return Word(key, note, same=False)
 
 
 def _not(note: str) -> Word:
     """Return the answer for a word that no key stands for."""
-    return Word("", note)
+    return Word("", note, whole=True)
 
 
 _USERS = _not(
@@ -52,15 +62,17 @@ _HYPERTHREADING = _to(
     "{core_count: …, threads_per_core: 1}; without it a job asks for --hint=nomultithread",
 )
 _HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login or all (docs/hooks.md)")
-_HOME = _to("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
+_HOME = _parts("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
 _IDLE = _to("slurm.suspend_time", "in seconds; ScaledownIdletime has minutes")
 _RESERVED = Word("partitions.reservation")
 _VERSION = _not("no key chooses it: machines have the distribution's Slurm; leave it out")
 _SPOT = _to("partitions.spot", "true or false")
 _CLOSE = _to("partitions.placement", "cluster, or none")
 _LUSTRE = "storage.scratch"
-_QUEUE = _to("partitions", "a list; each item has name, instance_type and nodes: {min, max}")
-SECTION = _not("its keys have other places here, each in a line of its own in this message")
+_QUEUE = _parts("partitions", "a list; each item has name, instance_type and nodes: {min, max}")
+SECTION = Word("", "its keys have other places here, each in a line of its own in this message")
+UNKNOWN = _not("nothing here takes its place, so it would be lost: leave it out, and look for it in docs/")
+"""The answer for a key inside another tool's section that no table has."""
 _NO_DISK_TYPE = _not("disks are gp3; gp3: {iops, throughput_mibs} beside disk_gib makes them faster")
 _BALANCED = _not(
     "disks of controller and login machines are pd-balanced; nodes' are partitions: [{gcp: {disk_type: …}}]"
@@ -74,6 +86,7 @@ _SLURM_GCP = {
     "cluster_name": Word("name"),
     "zone": Word("gcp:zone"),
     "region": Word("gcp:region", "on AWS aws:region"),
+    "partitions.name": Word("partitions.name"),
     "partitions.zone": _to("partitions.zones", "a list"),
     "network.zone": _to("network.zones", "a list"),
     "machine_type": Word("partitions.instance_type"),
@@ -205,7 +218,7 @@ _PARALLELCLUSTER_2 = {
     "vpc_id": Word("network.aws.vpc"),
     "master_subnet_id": Word("network.aws.public_subnet"),
     "compute_subnet_id": _to("network.aws.private_subnets", "a list"),
-    "vpc_settings": _to("network.aws", "vpc, public_subnet, private_subnets"),
+    "vpc_settings": _parts("network.aws", "vpc, public_subnet, private_subnets"),
     "ebs_settings": _HOME,
     "efs_settings": _HOME,
     "fsx_settings": _HOME,
@@ -259,7 +272,7 @@ _PARALLELCLUSTER_3 = {
     "EphemeralVolume.MountDir": Word("storage.local_scratch.path", "and kind: nvme"),
     "CapacityReservationId": _RESERVED,
     "CapacityReservationResourceGroupArn": _RESERVED,
-    "ComputeResources": _to("partitions", "each is a partition of its own, with name, instance_type, nodes"),
+    "ComputeResources": _parts("partitions", "each is a partition: name, instance_type, nodes"),
     "ComputeResources.Name": Word("partitions.name"),
     "ComputeResources.Instances": _to("partitions.instance_type", "one type"),
     "InstanceType": Word("partitions.instance_type"),
@@ -271,6 +284,18 @@ _PARALLELCLUSTER_3 = {
     "SlurmQueues.AdditionalSecurityGroups": Word("partitions.aws.security_groups"),
     "HeadNode.AdditionalSecurityGroups": Word("controller.security_groups"),
     "LoginNodes.AdditionalSecurityGroups": Word("login.security_groups"),
+    "S3Access": _to("storage.buckets", "[{bucket: s3://…, path: /data}] shows it as a folder"),
+    "JobExclusiveAllocation": Word("partitions.exclusive"),
+    "SpotPrice": _not("spot machines cost at most the price on demand: partitions: [{spot: true}]"),
+    "EnableMemoryBasedScheduling": _not("jobs get the memory that they ask for, always: leave it out"),
+    "MungeKeySecretArn": _not("the controller makes the key and keeps it in the secret store: leave it out"),
+    "Dns": _not("machines find each other by their names without a hosted zone: leave it out"),
+    "Proxy": _not("machines reach the internet by the stack's NAT gateway, or your network's: leave it out"),
+    "Networking": SECTION,
+    "Networking.PlacementGroup": SECTION,
+    "FsxOpenZfsSettings": _to("storage.home.existing", "server:/path, as it exports NFS"),
+    "FsxOntapSettings": _to("storage.home.existing", "server:/path, as it exports NFS"),
+    "SharedStorage.Name": _not("home, apps and scratch are its names: leave it out"),
     "Iam.PermissionsBoundary": Word("aws.permissions_boundary"),
     "Iam.ResourcePrefix": _to("aws.role_path", "a path; the names begin with the cluster's name"),
     "SharedStorage": _HOME,
@@ -306,7 +331,7 @@ _BATCH = {
     "mainNode": _not("it is node 0: leave it out"),
     "nodeRangeProperties": SECTION,
     "targetNodes": _not("all nodes have the one container: leave it out"),
-    "nodeRangeProperties.container": _to("batch.container"),
+    "nodeRangeProperties.container": _parts("batch.container", ""),
     "nodeRangeProperties.container.image": Word("batch.container.image"),
     "nodeRangeProperties.container.vcpus": Word("batch.container.vcpus"),
     "nodeRangeProperties.container.command": Word("batch.container.command"),
@@ -338,7 +363,7 @@ _BATCH = {
 }  # fmt: skip
 """AWS Batch's API and console."""
 _WHOLE_FILES = {
-    "imports": SECTION,
+    "imports": _not("it names the file's program; a stack file has one: leave it out"),
     "resources": SECTION,
     "resources.properties": SECTION,
     "resources.name": _not("it names the deployment; the stack's name is the file's: leave it out"),
@@ -347,7 +372,11 @@ _WHOLE_FILES = {
     "vars": SECTION,
     "deployment_groups": SECTION,
     "modules": SECTION,
-    "settings": SECTION,
+    "modules.settings": SECTION,
+    "modules.id": _not("the modules of a cluster are chosen by its keys: leave it out"),
+    "modules.source": _not("the modules of a cluster are chosen by its keys: leave it out"),
+    "modules.use": _not("the parts of a cluster know each other: leave it out"),
+    "deployment_groups.group": _not("a stack file is one cluster: leave it out"),
 }
 """The sections of such files that hold the rest."""
 WORDS: Mapping[str, Word] = {
@@ -356,7 +385,7 @@ WORDS: Mapping[str, Word] = {
     **_CLUSTER_TOOLKIT,
     **_PARALLELCLUSTER_2,
     **_PARALLELCLUSTER_3,
-    **_BATCH,
+    **{name: replace(word, exact=True) for name, word in _BATCH.items()},
 }
 """The word, with the sections around it that it needs -> what it is here. Their case does not count."""
 TOOLS: Mapping[str, Mapping[str, Word]] = {
@@ -379,21 +408,30 @@ for _path, _word in WORDS.items():
 def find(location: Location, *, exact: bool = False) -> Word | None:
     """Return what a key is here, by its name and the sections around it; `None` if no tool has the word.
 
+    The word that needs the nearest section wins, then the one that needs most sections.
+
     Args:
         exact: Whether the case of the key's letters counts. Without it, it decides between two words.
     """
     texts = [part for part in location if isinstance(part, str)]
     around = [part.lower() for part in texts[:-1]]
-    found = [
-        ((len(inside), name == texts[-1]), word)
+    matches = [
+        ((_nearest(inside, around), len(inside), name == texts[-1]), word)
         for name, inside, word in _BY_NAME.get(texts[-1].lower(), ())
-        if _within(inside, around) and (name == texts[-1] or not exact)
+        if _within(inside, around) and (name == texts[-1] or not (exact or word.exact))
     ]
-    return max(found, key=lambda match: match[0])[1] if found else None
+    return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
-def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield the keys in another tool's section that have an answer of their own, with their values."""
+def inner(location: Location, value: Any, word: Word) -> Iterator[tuple[Location, Any, Word]]:
+    """Yield the keys in another tool's section with their values and answers.
+
+    What neither has an answer nor holds a key that has one would be lost without a word. So it is yielded
+    too, unless the answer for the section around it stands for all that is in it.
+
+    Args:
+        word: The answer for the section.
+    """
     if len(location) > MOST_DEEP:
         return
     items: Any = ()
@@ -403,9 +441,16 @@ def inner(location: Location, value: Any) -> Iterator[tuple[Location, Any]]:
         items = enumerate(value)
     for key, below in items:
         child = (*location, key)
-        if isinstance(key, str) and find(child) is not None:
-            yield child, below
-        yield from inner(child, below)
+        answer = find(child) if isinstance(key, str) else None
+        if answer is not None:
+            yield child, below, answer
+            yield from inner(child, below, answer)
+            continue
+        answers = list(inner(child, below, word))
+        if isinstance(key, str) and not word.whole and all(inside is UNKNOWN for *_, inside in answers):
+            yield child, below, UNKNOWN
+        else:
+            yield from answers
 
 
 def advice(location: Location, word: Word, value: Any) -> str:
@@ -444,6 +489,11 @@ def _nested(parts: list[str], value: str) -> str:
     for part in reversed(parts[:-1]):
         text = f"{part}: {{{text}}}"
     return text
+
+
+def _nearest(inside: tuple[str, ...], around: list[str]) -> int:
+    """Return how deep the innermost of the sections is that a word needs; 0 if it needs none."""
+    return len(around) - around[::-1].index(inside[-1]) if inside else 0
 
 
 def _within(inside: tuple[str, ...], around: list[str]) -> bool:

@@ -180,20 +180,13 @@ def unknown_key(
     key = str(location[-1])
     word = foreign_keys.find(location, exact=key.lower() in map(str.lower, allowed))
     known = f"the keys {', '.join(allowed)}" if allowed else "no keys"
-    given = "a key that is not known"
     if word is not None:
-        found = [(location, value), *foreign_keys.inner(location, value)]
-        answers = [(at, given_value, foreign_keys.find(at)) for at, given_value in found]
         return [
-            Mistake(
-                "key.of-another-tool",
-                path_of(at),
-                given,
-                known if at == location else "keys of a stack file",
-                foreign_keys.advice(at, answer, given_value),
+            _of_another_tool(at, answer, given_value, known if at == location else "keys of a stack file")
+            for at, given_value, answer in (
+                (location, value, word),
+                *foreign_keys.inner(location, value, word),
             )
-            for at, given_value, answer in answers
-            if answer is not None
         ]
     others = {other: meant for other, meant in OTHER_WORDS.items() if meant in allowed}
     meant = near(key, [*allowed, *others])
@@ -201,9 +194,17 @@ def unknown_key(
     places = [] if model is None else _places(model).get(key, [])
     if places and len(places) <= MOST_PLACES:
         advice.append(f"its place is {' or '.join(places)}")
-    return [Mistake("key.unknown", path_of(location), given, known, " ".join(advice) or _NOWHERE)]
+    return [Mistake("key.unknown", path_of(location), _UNKNOWN_KEY, known, " ".join(advice) or _NOWHERE)]
 
 
+def _of_another_tool(at: Location, word: foreign_keys.Word, value: Any, allowed: str) -> Mistake:
+    advice = foreign_keys.advice(at, word, value)
+    if word is foreign_keys.UNKNOWN:
+        return Mistake("key.not-carried", path_of(at), _UNKNOWN_KEY, allowed, advice)
+    return Mistake("key.of-another-tool", path_of(at), _UNKNOWN_KEY, allowed, advice)
+
+
+_UNKNOWN_KEY = "a key that is not known"
 _NOWHERE = (
     "no key is called so: infra/schema/stack.json describes all, look there for what it does, or leave it out"
 )

@@ -174,6 +174,62 @@ def test_a_pasted_job_definition_gets_an_answer_for_every_word(tmp_path: Path) -
     assert "write batch: {attempts: 1}" in said["attempts"]
 
 
+SILENT = """\
+Region: us-east-1
+HeadNode:
+  Networking: {Proxy: {HttpProxyAddress: "http://proxy:3128"}}
+  Iam: {S3Access: [{BucketName: data}]}
+  Wibble: {Wobble: 1}
+Scheduling:
+  Scheduler: slurm
+  SlurmSettings: {MungeKeySecretArn: arn, Dns: {DisableManagedDns: true}, EnableMemoryBasedScheduling: true}
+  SlurmQueues:
+  - Name: gpu
+    JobExclusiveAllocation: true
+    HealthChecks: {Gpu: {Enabled: true}}
+    Networking: {SubnetIds: [subnet-12345678], PlacementGroup: {Enabled: true}, AssignPublicIp: true}
+    ComputeResources: [{Name: ml, InstanceType: p4de.24xlarge, SpotPrice: 3.5, SchedulableMemory: 900000}]
+SharedStorage:
+- {Name: home, StorageType: FsxOpenZfs, MountDir: /home, FsxOpenZfsSettings: {VolumeId: fsvol-1}}
+"""
+"""Keys of ParallelCluster 3, some of which no table has."""
+
+
+def test_a_key_of_a_pasted_section_that_no_table_has_is_named_and_not_lost(tmp_path: Path) -> None:
+    error = refused(tmp_path, SILENT)
+    lost = {
+        re.split(r"[.\]:]+", mistake.path)[-1]
+        for mistake in error.mistakes
+        if mistake.code == "key.not-carried"
+    }
+    assert lost == {"Wibble", "HealthChecks", "AssignPublicIp", "SchedulableMemory"}
+    said = advice_of(error)
+    assert "partitions.exclusive" in said["JobExclusiveAllocation"]
+    assert "storage.buckets" in said["S3Access"]
+    assert said["PlacementGroup"] == foreign_keys.SECTION.note
+    assert "partitions.placement" in said["Enabled"]
+    assert {"Proxy", "MungeKeySecretArn", "Dns", "EnableMemoryBasedScheduling", "SpotPrice"} <= said.keys()
+    assert "storage.home.existing" in said["FsxOpenZfsSettings"]
+    assert "VolumeId" not in said, "the answer for its section stands for it"
+
+
+def test_a_partitions_name_in_a_pasted_file_is_ours_and_the_deployments_is_not(tmp_path: Path) -> None:
+    names = {m.path: m.advice for m in refused(tmp_path, SLURM_GCP).mistakes if m.path.endswith("name")}
+    assert "partitions.name: write name: debug" in names["resources[0].properties.partitions[0].name"]
+    assert "it names the deployment" in names["resources[0].name"]
+
+
+@pytest.mark.parametrize("place", ["slurm.", "partitions[0].", ""])
+def test_a_section_of_the_cluster_toolkit_outside_of_a_module_is_just_unknown(place: str) -> None:
+    (mistake,) = mistakes(values("aws", {f"{place}settings": {"PreemptMode": "REQUEUE"}}))
+    assert (mistake.path, mistake.code) == (f"{CLUSTER}.{place}settings", "key.unknown")
+
+
+def test_only_batchs_own_spelling_is_batchs() -> None:
+    (mistake,) = mistakes(values("aws", {"partitions[0].PlacementGroup": {"Enabled": True}}))[:1]
+    assert "batch" not in mistake.advice
+
+
 @pytest.mark.parametrize("word", [*PARALLELCLUSTER_2, *BATCH])
 def test_words_that_have_no_file_of_yaml(word: str) -> None:
     if word in ClusterConfig.model_fields:
@@ -270,6 +326,7 @@ def test_a_key_of_ours_at_another_place(changes: dict[str, Any]) -> None:
 def test_the_sentences(pytestconfig: pytest.Config) -> None:
     configs = [values("gcp", {f"{where}{word}": value}) for where, word, value in WORDS_AT]
     configs += [values("aws", changes) for changes in MISPLACED]
+    configs.append(values("aws", {"HeadNode": {"Wibble": 1}}))
     sentences.check(pytestconfig, __file__, (str(m) for config in configs for m in mistakes(config)))
 
 
