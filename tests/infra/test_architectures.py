@@ -208,6 +208,18 @@ def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> N
     assert load_file(file).placeholders == ()
 
 
+@pytest.mark.parametrize("stack", ["aws-p4de", "aws-p4de-inference"])
+def test_without_the_id_an_image_is_baked_from_ubuntus_own(stack: str, tmp_path: Path) -> None:
+    """The page says so of the published base template."""
+    text = (ROOT / f"Pulumi.{stack}.yaml").read_text()
+    without, times = re.subn(r"id: PLACEHOLDER_CUSTOM_AMI_ID, ", "", text)
+    assert times == 1
+    file = tmp_path / f"Pulumi.{stack}.yaml"
+    file.write_text(filled_in(without))
+    image = load_file(file).cluster.image
+    assert (image.id, image.bake) == (None, True)
+
+
 def test_a_mistake_beside_placeholders_is_counted_alone(tmp_path: Path) -> None:
     """A plan accepts the placeholders."""
     file = tmp_path / "Pulumi.aws-batch.yaml"
