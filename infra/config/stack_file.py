@@ -144,7 +144,7 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
             code="file.character",
         ) from None
     except yaml.MarkedYAMLError as error:
-        raise _not_yaml(path.name, error) from None
+        raise _not_yaml(path.name, error, text) from None
     except RecursionError:
         raise _too_deep(path.name) from None
     finally:
@@ -201,7 +201,17 @@ def _stacks_of(folder: Path) -> str:
     return f" Stacks here: {', '.join(stacks)}." if stacks else " There are no stacks here."
 
 
-def _not_yaml(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
+_INI = re.compile(r"\s*((#|;)[^\n]*\n\s*)*\[[\w ./-]+\]\s*\n\s*[\w.-]+ *=")
+"""The beginning of a file in INI's form: a section in brackets, and a first `key = value`."""
+
+
+def _not_yaml(name: str, error: yaml.MarkedYAMLError, text: str) -> ConfigError:
+    if _INI.match(text):
+        return ConfigError(
+            f"{name}: not YAML: this is an INI file, as ParallelCluster 2 has. A stack file is YAML: "
+            "docs/words.md has the key here for each of its words.",
+            code="yaml.ini",
+        )
     problem = error.problem or error.context or "it cannot be read"
     code, words, at_context = next(
         ((code, words, begins) for code, pattern, words, begins in _PROBLEMS if re.search(pattern, problem)),

@@ -119,7 +119,8 @@ def _family(c: Context, name: str) -> str:
     """Return what to take where the name is a family's (`p3 family`, `n1`), or AWS Batch's `optimal`."""
     family = name.lower().removesuffix(" family").removesuffix(".*").rstrip("*.")
     if c.provider == "aws" and family == "optimal":
-        return "take one type: nodes of one job are equal, and Slurm counts their CPUs before they start"
+        slurm = ", and Slurm counts their CPUs before they start" if c.cluster.scheduler == "slurm" else ""
+        return f"take one type: nodes of one job are equal{slurm}"
     start = family + {"aws": ".", "gcp": "-"}[c.provider]
     types = [known for known in c.facts.names(c.provider) if known.startswith(start)]
     gone = [retired for retired in c.facts.retired if retired.startswith(start)]

@@ -64,6 +64,7 @@ MESSAGES: dict[str, tuple[str | bytes, str]] = {
     "an odd value": ("config:\n  a: @b\n", "yaml.needs-quotes"),
     "no value": ("config: {a: ]}", "yaml.no-value"),
     "an escape": ('config: "\\q"', "yaml.other"),
+    "an INI file": ("# pcluster\n[global]\ncluster_template = default\n\n[aws]\n", "yaml.ini"),
     "two documents": (GOOD + "---\na: 1\n", "yaml.two-documents"),
     "a lost alias": ("config: *x\n", "yaml.unknown-alias"),
     "an anchor twice": ("a: &x 1\nb: &x 2\n", "yaml.anchor-twice"),
