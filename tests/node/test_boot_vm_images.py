@@ -89,16 +89,20 @@ FREE: dict[str, Callable[[ClusterDesign], ClusterDesign]] = {
     "names": lambda d: every(d, lambda p: dataclasses.replace(p, name=f"{p.name}x")),
     "budget": lambda d: dataclasses.replace(d, budget=Budget(max_usd=3.0)),
     "slurm": lambda d: dataclasses.replace(d, slurm=SlurmSettings(suspend_time=9)),
-    "head": lambda d: dataclasses.replace(d, hosts=(dataclasses.replace(HEAD, instance_type="m5.xlarge"),)),
+    "training": lambda d: dataclasses.replace(d, trains=not d.trains, requirements="r.txt"),
+    "head": lambda d: dataclasses.replace(
+        d, hosts=tuple(dataclasses.replace(host, instance_type="m5.xlarge") for host in d.hosts)
+    ),
     "sizes": lambda d: dataclasses.replace(
         d, mounts=tuple(dataclasses.replace(m, size_gib=999) for m in d.mounts)
     ),
 }
 
 
+@pytest.mark.parametrize("hosts", [(HEAD,), (HEAD, *LOGIN)], ids=["without-login-machines", "with"])
 @pytest.mark.parametrize("change", FREE)
-def test_what_an_image_does_not_hold_makes_no_new_one(change: str) -> None:
-    before = made(COMPUTE, T4)
+def test_what_an_image_does_not_hold_makes_no_new_one(change: str, hosts: tuple[Host, ...]) -> None:
+    before = made(COMPUTE, T4, hosts=hosts)
     after = FREE[change](before)
     assert after != before
     assert digests(after) == digests(before)
@@ -110,7 +114,6 @@ def test_what_an_image_does_not_hold_makes_no_new_one(change: str) -> None:
         ({"mounts": (*NFS, LUSTRE)}, {"compute", "compute-nvidia-open"}),
         ({"mounts": (*NFS, Mount("/local", "nvme", roles=("compute",)))}, {"compute", "compute-nvidia-open"}),
         ({"slurm": SlurmSettings(accounting=True)}, {"controller"}),
-        ({"trains": False}, {"controller"}),
         (
             {"image": Image("ubuntu-24.04", bake=True, revision="2026-11-26")},
             {"controller", "compute", "compute-nvidia-open"},

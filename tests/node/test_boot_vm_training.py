@@ -20,8 +20,8 @@ from infra.instance_types.catalog import catalog
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import packages, training
-from node.model import ClusterDesign, Host, Partition
+from node.bootstrap.vm import training
+from node.model import ClusterDesign, Partition
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, T4, Recorder, machine
@@ -137,9 +137,6 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     with pytest.raises(SkipStep, match="no benchmark"):
         training.prepare(context)
     assert run.calls == []
-    login = Host("login-0", "login", ("login",), "m5.large", 50)
-    apart = dataclasses.replace(plain, hosts=(*plain.hosts, login))
-    assert "python3-venv" not in packages.of_role(apart, "controller")
     with zipfile.ZipFile(io.BytesIO(bundle.node_archive(plain))) as archive:
         assert not [name for name in archive.namelist() if name.startswith("environment/")]
 

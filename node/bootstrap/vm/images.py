@@ -67,7 +67,8 @@ def named(design: ClusterDesign, host: str) -> ImageKind:
 def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     """Return the content of an image.
 
-    It does not depend on the number of machines that boot from it, on their price, or on their jobs.
+    It does not depend on the number of machines that boot from it, on their price, on their jobs, or on the
+    order in which packages are asked for.
     """
     packaged = design.containers.packages if design.containers else ()
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
@@ -77,7 +78,7 @@ def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
         **slurm_packages.content(design.slurm),
         **({"revision": design.image.revision} if design.image.revision is not None else {}),
         "role": kind.role,
-        "packages": packages.of_role(design, kind.role),
+        "packages": sorted(packages.of_role(design, kind.role)),
         "lustre": any(mount.kind == "fsx_lustre" and kind.role in mount.roles for mount in design.mounts),
         "drivers": [] if kind.partition is None else _drivers(kind.partition),
     }

@@ -50,8 +50,9 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names.append(machine_names.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ["mariadb-server"] if design.slurm.accounting else []
-        # This is for the training environment. The local stack makes it on the host.
-        names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
+        # This is for the training environment, which the local stack makes on the host. It is there without a
+        # training, too: otherwise an image would change when the benchmark is turned on or off.
+        names += ["python3-venv"] if design.isolation == "vm" and design.batch is None else []
     if firewall.needs_nfs_guard(mounts):
         names.append(firewall.PACKAGE)
     logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
