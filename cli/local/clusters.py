@@ -133,8 +133,8 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
         return
     console.say("nothing else is left")
     console.say(
-        f"Pulumi's backend {backend} still has the stack: `pulumi stack rm --force {cluster.stack}` "
-        "forgets it",
+        f"Pulumi's backend {backend} still has the stack: `pulumi stack rm --force --preserve-config "
+        f"{cluster.stack}` forgets it",
         "yellow",
     )
 
