@@ -21,12 +21,12 @@ from infra.program.stack import Stack
 from localcloud.machines import base_python
 from node import foreign
 from node.bootstrap import files
-from node.bootstrap.vm.training import COMPLETE, requirements_digest
+from node.bootstrap.vm.training import COMPLETE, choose_legacy_keras, requirements_digest
 from node.locks import locked
 from node.slurm.environment import without_slurm
 from operations import programs
 from operations.access import TOOL
-from operations.local import machine_access
+from operations.local import environment_paths, machine_access
 from operations.local.run_directory import RunDirectory
 
 # The training environment on this machine: built once for each lock file, and kept between clusters.
@@ -61,7 +61,9 @@ def build_environment(project: Path, kind: str, envs: Path, uv: Path, groups: tu
             sorted((wanted | have) - {""}),
         )
 
-    return _once(envs / lock_digest(project, kind), wanted, NEEDED_MIB, make)
+    environment = _once(envs / lock_digest(project, kind), wanted, NEEDED_MIB, make)
+    choose_legacy_keras(environment)
+    return environment
 
 
 def build_own_environment(project: Path, requirements: str, envs: Path, uv: Path) -> Path:
@@ -110,10 +112,12 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
         have = set(complete.read_text().split("\n")) if complete.exists() else set()
         # The environment links to the machine's interpreter, which an upgrade may have removed.
         if wanted <= have and (target / "bin" / "python").exists():
+            environment_paths.adapt(target)  # an earlier release has not
             return target
         _check_folder(target, needed_mib)
         with folders.umask():
             make(target, have)
+            environment_paths.adapt(target)
         complete.write_text("\n".join(sorted(wanted | have)))
     return target
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -48,6 +50,7 @@ def makes(run: Recorder, context: Context) -> None:
         target = Path(run.options[-1]["env"]["UV_PROJECT_ENVIRONMENT"])
         (target / "bin").mkdir(parents=True)
         (target / "bin" / "python").touch()
+        (target / "lib" / "python3.12" / "site-packages").mkdir(parents=True)
         return ""
 
     run.answer("/usr/bin/python3 -m venv", lambda *_argv: tools.mkdir(parents=True) or "")  # type: ignore[func-returns-value]
@@ -70,9 +73,27 @@ def test_it_is_made_where_the_benchmark_looks_for_it(tmp_path: Path, partition: 
     assert uv.endswith("opt/slurm-stacks/current/environment")
     assert run.options[-1]["env"]["UV_PYTHON_DOWNLOADS"] == "never"
 
+    keras = target / "lib" / "python3.12" / "site-packages" / training.LEGACY_KERAS
+    assert "TF_USE_LEGACY_KERAS" in keras.read_text()
+
     run.calls.clear()
+    keras.unlink()
     assert training.prepare(context) == f"{target} is there"
     assert run.calls == []
+    assert keras.exists(), "an environment that an earlier release has made gets it, too"
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "1"), ("0", "0"), ("1", "1")])
+def test_python_chooses_keras_2_however_it_is_started(tmp_path: Path, given: str | None, kept: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "e")], check=True)
+    training.choose_legacy_keras(tmp_path / "e")
+    line = "import os; print(os.environ['TF_USE_LEGACY_KERAS'])"
+    variables = {} if given is None else {"TF_USE_LEGACY_KERAS": given}
+    python = [str(tmp_path / "e" / "bin" / "python"), "-c", line]
+    assert (
+        subprocess.run(python, env=variables, capture_output=True, text=True, check=True).stdout
+        == f"{kept}\n"
+    )
 
 
 def test_uv_is_the_projects_own_by_its_hashes(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from infra import environments
@@ -146,6 +148,8 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
     paths = [((*BENCHMARK, "script"), benchmark.script)]
     paths += [((*BENCHMARK, "files", index), name) for index, name in enumerate(benchmark.files)]
     wrong = [where for where, name in paths if not _inside(c, where, name)]
+    if not wrong:
+        _shadowing(c, paths)
     if benchmark.requirements is not None and _inside(
         c, (*BENCHMARK, "requirements"), benchmark.requirements
     ):
@@ -159,6 +163,39 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
         typed = error.index == 0 and not (c.project / name).exists()
         advice = f"{error.advice}; {KERAS_MNIST} is the built-in training" if typed else error.advice
         c.add("benchmark.file", where, name, error.allowed, advice)
+
+
+OF_TRAINING = (
+    "absl", "accelerate", "datasets", "deepspeed", "flax", "google", "grpc", "h5py", "jax", "keras",
+    "lightning", "numpy", "scipy", "sklearn", "tensorboard", "tensorflow", "tf_keras", "torch", "torchvision",
+    "transformers",
+)  # fmt: skip
+"""Packages that trainings import, or that these import themselves."""
+
+
+def _shadowing(c: Context, paths: Sequence[tuple[Location, str]]) -> None:
+    """Refuse files that Python would import in the place of a package, because they lie beside the script.
+
+    TensorFlow, for example, imports `keras`, and a script of that name runs itself without end.
+    """
+    script = PurePosixPath(paths[0][1])
+    if script.suffix != ".py":
+        return
+    for where, name in paths:
+        path = PurePosixPath(name)
+        # A folder without __init__.py comes after all packages.
+        is_package = c.project is not None and (c.project / path / "__init__.py").is_file()
+        if path.parent != script.parent or not (path.suffix == ".py" or is_package):
+            continue
+        module = path.name.removesuffix(".py")
+        if module in OF_TRAINING or module in sys.stdlib_module_names:
+            c.add(
+                "benchmark.shadows-package",
+                where,
+                name,
+                f"a name that no package has: Python would import this in the place of `{module}`",
+                f"rename it, for example to my_{path.name}",
+            )
 
 
 def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:

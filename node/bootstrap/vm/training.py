@@ -26,6 +26,8 @@ PROJECT = "environment"
 the hashes of uv itself."""
 REQUIREMENTS = "requirements.txt"
 PYTHON = "/usr/bin/python3"
+LEGACY_KERAS = "slurm-stacks-legacy-keras.pth"
+"""The file by which Python sets a variable whenever it starts in our environment, however it is started."""
 NEEDED_MIB = {"cpu": 3000, "gpu": 9000, "own": 500}
 """Kind of environment -> the space that it needs; the least space for a user's own, whose size is unknown."""
 SYNC_SECONDS = 1500.0
@@ -63,6 +65,8 @@ def prepare(context: Context) -> str:
     with locked(lock_file):
         # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
         if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
+            if not requirements.exists():
+                choose_legacy_keras(target)  # an earlier release has not
             return f"{target} is there"
         _check_space(project, envs, target)
         print(f"making the training environment {target}", file=sys.stderr, flush=True)
@@ -128,6 +132,18 @@ def _install(context: Context, project: Path, target: Path) -> None:
     context.run(
         *command, "--python", PYTHON, "--project", str(project), timeout=SYNC_SECONDS, env=env, attempts=2
     )
+    choose_legacy_keras(target)
+
+
+def choose_legacy_keras(environment: Path) -> None:
+    """Have `tf.keras` be Keras 2 in our environment, unless the user sets TF_USE_LEGACY_KERAS.
+
+    Keras 3 cannot `fit` under MultiWorkerMirroredStrategy, so the programs of the published articles, and
+    most that were written for several workers, would fail with it. The environment has tf_keras.
+    """
+    for packages in environment.glob("lib/python3*/site-packages"):
+        line = b'import os; os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n'
+        files.write(packages / LEGACY_KERAS, line)
 
 
 # Lists the Python environments in the folder of shared software.

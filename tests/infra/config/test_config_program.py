@@ -95,6 +95,21 @@ def test_a_program_and_all_that_it_may_have(project: Path) -> None:
     assert (found.own, found.staged, found.script) == (False, (), "keras-mnist")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        # A folder that is no package, and what lies elsewhere than beside the script, takes no place.
+        {"script": "train.py", "files": ["code"]},
+        {"script": "code/talk.py", "files": ["numpy.py"]},
+        {"script": "run.sh", "files": ["numpy.py"]},
+    ],
+)
+def test_a_name_of_a_package_that_python_does_not_import(said: dict[str, Any], project: Path) -> None:
+    write(project, "numpy.py", "x = 1\n")
+    write(project, "code/talk.py", "x = 1\n")
+    assert read(said, project).benchmark.script == said["script"]
+
+
 # benchmark, path of the one mistake and its code
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"script": "none.py"}, "script", "benchmark.file"),
@@ -105,6 +120,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"script": "."}, "script", "benchmark.path-outside"),
     ({"script": "code"}, "script", "benchmark.file"),
     ({"script": "notes.txt"}, "script", "benchmark.file"),
+    ({"script": "keras.py"}, "script", "benchmark.shadows-package"),
+    ({"script": "train.py", "files": ["random.py"]}, "files[0]", "benchmark.shadows-package"),
+    ({"script": "train.py", "files": ["code", "torch"]}, "files[1]", "benchmark.shadows-package"),
     ({"script": "latin.py"}, "script", "benchmark.file"),
     ({"script": "out.py"}, "script", "benchmark.file"),
     ({"script": "train.py", "files": ["linked"]}, "files[0]", "benchmark.file"),
@@ -137,6 +155,8 @@ def odd_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the project with files that cannot be staged."""
     monkeypatch.setattr("infra.benchmark.MOST_BYTES", 1 << 20)
     write(project, "notes.txt", "no program\n")
+    for name in ("keras.py", "random.py", "torch/__init__.py"):
+        write(project, name, "x = 1\n")
     write(project, "latin.py", b"# \xe9\n")
     write(project, "big/data.bin", b"x" * (1 << 20))
     (project / "empty" / "__pycache__").mkdir(parents=True)
