@@ -335,6 +335,9 @@ def restore(
             "--replace", help="Also into a cluster that has had jobs: it forgets them, and they end."
         ),
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Give up the restore that is under way and not in its place yet.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Restore a backup into a new cluster of the same name, which is up and has had no job.
@@ -344,7 +347,8 @@ def restore(
     """
     from cli import backup as backups
 
-    found = backups.restore(load_up(stack), source, bucket=bucket, replace=replace)
+    act = backups.cancel if cancel else backups.restore
+    found = act(load_up(stack), source, bucket=bucket, replace=replace)
     backups.show(found, as_json=json_output)
 
 

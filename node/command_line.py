@@ -104,6 +104,7 @@ def main(settings_file: str, arguments: list[str]) -> int:
     restore = verbs.add_parser("restore", help="reads it from standard input; the controller's root only")
     restore.add_argument("--bucket", nargs="?", const="", metavar="NAME", help="take it from the bucket")
     restore.add_argument("--replace", action="store_true", help="also if the cluster has had jobs")
+    restore.add_argument("--cancel", action="store_true", help="give up one that is not in its place yet")
     logs = verbs.add_parser("logs")
     logs.add_argument("what", help="controller, a node's name, or a job's number")
     logs.add_argument("--lines", type=int, default=40)

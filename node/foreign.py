@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pwd
 import stat
@@ -97,14 +98,17 @@ def end(path: Path, most: int, folder: int | None = None) -> bytes:
         return os.pread(file, most, max(0, os.fstat(file).st_size - most))
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, **hooks: Any) -> Any:
     """Read JSON that anybody may have written.
+
+    Args:
+        hooks: Further arguments of `json.loads`.
 
     Raises:
         ValueError: It is no JSON, or has more than DEEPEST levels.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, **hooks)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     level = [value]
@@ -118,6 +122,33 @@ def parse(text: str | bytes) -> Any:
         if not level:
             return value
     raise ValueError(_TOO_DEEP)
+
+
+def parse_strictly(text: str | bytes) -> Any:
+    """Read JSON as `parse`, and refuse what has more than one meaning, or none, as a number or an object.
+
+    Raises:
+        ValueError: As for `parse`; or a number is not finite, or an object has a key twice.
+    """
+    return parse(text, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number that can be used")
+    return number
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 @contextmanager

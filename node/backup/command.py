@@ -33,6 +33,9 @@ def main(settings: Settings, settings_file: Path, control: Slurm, options: argpa
         _check_place(settings)
         if options.verb == "backup":
             _backup(settings, settings_file, control, options)
+        elif options.cancel:
+            with take.alone(Folders(settings)):
+                print(json.dumps(restore.cancel(settings, run, say=_say)))
         else:
             _restore(settings, control, options)
     except BackupError as error:
@@ -88,10 +91,26 @@ def _restore(settings: Settings, control: Slurm, options: argparse.Namespace) ->
         if options.bucket is not None:
             schedule.fetch(settings, options.bucket, file)
         else:
-            with file.open("xb") as target:
-                shutil.copyfileobj(sys.stdin.buffer, target, archive.BLOCK)
+            _take_in(file)
         found = restore.stage(settings, file, control, run, replace=options.replace, say=_say)
     print(json.dumps(found))
+
+
+def _take_in(file: Path) -> None:
+    """Write standard input to a file, as long as slurmctld, which saves on the same disk, has space there.
+
+    Raises:
+        BackupError: It would fill the disk.
+    """
+    with file.open("xb") as target:
+        while block := sys.stdin.buffer.read(archive.BLOCK):
+            if shutil.disk_usage(file.parent).free < take.SPARE_MIB * 2**20 + len(block):
+                raise BackupError(
+                    "restore.no-space",
+                    f"{file.parent.parent}: the backup would fill the disk on which Slurm saves its state: "
+                    "make room there, or give the controller a larger disk",
+                )
+            target.write(block)
 
 
 def _say(text: str) -> None:

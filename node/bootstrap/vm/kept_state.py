@@ -173,11 +173,15 @@ def adopt_host_keys(context: Context, folder: Path, name: str) -> None:
     context.report.content["host_keys"] = users.host_keys(context)
 
 
-def restore_host_keys(context: Context, folder: Path) -> None:
-    """Give this machine, and the disk that outlives it, the host keys of a backup."""
+def restore_host_keys(context: Context, folder: Path, name: str) -> None:
+    """Give this machine, and the disk that outlives it, other host keys, such as those of a backup.
+
+    Args:
+        name: Where they come from, for the boot report.
+    """
     if (mount := context.settings.design.state()) is not None and list(folder.glob(KEYS)):
         _replace_keys(folder, context.at(mount.path.lstrip("/")) / "ssh")
-    adopt_host_keys(context, folder, "the backup")
+    adopt_host_keys(context, folder, name)
 
 
 def _replace_keys(source: Path, target: Path) -> None:
