@@ -23,6 +23,7 @@ from node.elastic import drivers
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import WAIT_ROUND_SECONDS
+from node.elastic.disks import Disks
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
 from node.elastic.launcher import Launcher
@@ -95,6 +96,7 @@ class Elastic:
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
+        self._disks = Disks(Folders(settings))
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -211,7 +213,8 @@ class Elastic:
 
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
-        return status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+        found = status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+        return {**found, **self._disks.status()}
 
 
 def _changed(settings_file: Path) -> float:

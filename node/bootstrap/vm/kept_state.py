@@ -127,8 +127,8 @@ def _mount(context: Context, mount: Mount, device: str) -> None:
 def _close(context: Context, mount: Mount) -> None:
     """Let nobody but root make anything on the disk, below which each daemon has a folder of its own.
 
-    Users could write to disks of earlier releases. What they have left there stays, for root alone, so that it
-    does not grow. What stands where a daemon's folder belongs is given another name.
+    Users could write to disks of earlier releases. What they have left there stays, for root alone, so that
+    it does not grow. What stands where a daemon's folder belongs is given another name.
     """
     disk = files.folder(context.at(mount.path.lstrip("/")), MODE)
     if os.geteuid() != 0:
