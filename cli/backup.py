@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from cli import login_machine, provider
 from cli.console.progress import Console
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program.files import named
 from node import foreign, plurals
 from node.backup import archive
 from node.backup.archive import BackupError
@@ -59,7 +60,7 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     handle, name = tempfile.mkstemp(prefix=".slurm-stacks-", suffix=archive.SUFFIX, dir=folder)
     draft = Path(name)
     try:
-        with os.fdopen(handle, "wb") as target:
+        with named(file or folder), os.fdopen(handle, "wb") as target:
             _run(up, ["backup"], output=target)
             target.flush()
             os.fsync(target.fileno())

@@ -38,6 +38,7 @@ from cli.options import (
 )
 from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from infra.program.files import named
 
 COMPLETION = "_CLUSTER_COMPLETE"
 """The environment variable with which a shell asks for completions."""
@@ -493,7 +494,8 @@ def _run() -> None:
                 commands()(prog_name="cluster" if _completes() else "./cluster")
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
-                sys.stdout.flush()
+                with named(_output()):
+                    sys.stdout.flush()
     except UserError as error:
         _refuse(error)
     except KeyboardInterrupt:
@@ -516,6 +518,14 @@ def _run() -> None:
         from infra.os_errors import explain
 
         _refuse(explain(error))
+
+
+def _output() -> Path:
+    """Return the file to which standard output goes, for the message that its disk is full."""
+    try:
+        return Path("/proc/self/fd/1").readlink()
+    except OSError:
+        return Path("standard output")
 
 
 def _completes() -> bool:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from node import rpc
+from node import foreign, rpc
 from node.backup import record
 from node.benchmark import Run, Sweep
 from node.bootstrap.report import failure
@@ -58,7 +58,7 @@ def _boot(folders: Folders) -> str | None:
     if why := failure(path):
         return f"the controller's boot failed at {why}"
     try:
-        report = json.loads(path.read_text())
+        report = foreign.record(path)
         step = report["steps"][-1]["name"] if report["steps"] else "first"
         return f"the controller still boots: step {step}" if report["state"] == "booting" else None
     except (OSError, ValueError, KeyError, TypeError):

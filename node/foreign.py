@@ -16,8 +16,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
+MOST_RECORD = 16 * 1024 * 1024
+"""The most bytes of a record that a program of ours has written."""
+LONGEST_NUMBER = 40
+"""The most digits of a whole number."""
+LAST_TIME = 253402300799.0
+"""The end of the year 9999, in seconds since the epoch. A time behind it cannot be written."""
 DEEPEST = 20
 """The most levels of JSON that are read."""
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
@@ -128,9 +134,36 @@ def parse_strictly(text: str | bytes) -> Any:
     """Read JSON as `parse`, and refuse what has more than one meaning, or none, as a number or an object.
 
     Raises:
-        ValueError: As for `parse`; or a number is not finite, or an object has a key twice.
+        ValueError: As for `parse`; or a number is not finite or has no end, or an object has a key twice.
     """
-    return parse(text, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
+    return parse(
+        text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
+    )
+
+
+def record(path: Path, most: int = MOST_RECORD) -> Any:
+    """Read a record that a program of ours has written as JSON, and that may have been damaged since.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        OSError: It cannot be read.
+        ValueError: It is no JSON that `parse_strictly` reads, is larger, or is no regular file.
+    """
+    try:
+        return parse_strictly(read(path, most).data)
+    except UnusableError as error:
+        raise ValueError(str(error)) from None
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Return whether a value is a time of the years 1970 to 9999, in seconds since the epoch."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LAST_TIME
+
+
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"{text[:20]}… has too many digits")
+    return int(text)
 
 
 def _finite(text: str) -> float:

@@ -47,8 +47,6 @@ MOST_BYTES = 2**50
 MOST_JOBS = 2**32
 LONGEST_NAME, DEEPEST_NAME = 1024, 16
 """The most characters of a member's name, and the most folders in it."""
-FIRST_TIME, LAST_TIME = 0.0, 253402300799.0
-"""1970 and the end of 9999, which every function for times takes."""
 UNREADABLE = (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 """What Python's readers raise for a file that is no archive, or a damaged one."""
 
@@ -129,13 +127,13 @@ def check_time(field: str, seconds: float) -> None:
     Raises:
         ValueError: It is none of the years 1970 to 9999; the message has the field.
     """
-    if not FIRST_TIME <= seconds <= LAST_TIME:
+    if not foreign.is_time(seconds):
         raise ValueError(f"{field}: a time from 1970 to 9999 is expected, not {shown(seconds)}")
 
 
 def when(seconds: object) -> str:
     """Return a time in seconds since the epoch, for a person; one that is none is shown as it is."""
-    if isinstance(seconds, int | float) and FIRST_TIME <= seconds <= LAST_TIME:
+    if foreign.is_time(seconds):
         return time.strftime(TIME, time.gmtime(seconds))
     return shown(seconds)
 

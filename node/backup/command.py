@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -41,10 +42,23 @@ def main(settings: Settings, settings_file: Path, control: Slurm, options: argpa
     except BackupError as error:
         print(json.dumps({"code": error.code, "message": str(error)}), file=sys.stderr)
         return 1
-    except (CommandError, SlurmError, OSError) as error:
+    except (CommandError, SlurmError) as error:
         print(json.dumps({"code": f"{options.verb}.failed", "message": str(error)}), file=sys.stderr)
         return 1
+    except OSError as error:
+        failure = {"code": f"{options.verb}.failed", "message": _explained(error, settings)}
+        print(json.dumps(failure), file=sys.stderr)
+        return 1
     return 0
+
+
+def _explained(error: OSError, settings: Settings) -> str:
+    """Return an error of the system with its path, which a write to a full disk does not name."""
+    path = Path(str(error.filename or Folders(settings).state))
+    text = f"{path} on the controller: {error.strerror or error}"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return text
+    return f"{text}: {shutil.disk_usage(Folders(settings).state).free // 2**20} MiB are free; make room there"
 
 
 def _check_place(settings: Settings) -> None:

@@ -7,7 +7,6 @@ slurmctld waits for calls the cloud.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -18,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from node import plurals, rpc
+from node import foreign, plurals, rpc
 from node.elastic import drivers
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
@@ -127,7 +126,7 @@ class Elastic:
         """Process the requests that were left while the daemon was down, then serve and reconcile forever."""
         for file in sorted((self._lib / "requests").glob("*.json")):
             try:
-                self._queue.put({**json.loads(file.read_text()), "spooled": True})
+                self._queue.put({**foreign.record(file), "spooled": True})
             except (OSError, ValueError, TypeError) as error:
                 # A power failure leaves such files. Without this the daemon could never start again.
                 log(f"{file} cannot be read and is left out: {error!r}")

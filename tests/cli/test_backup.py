@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import stat
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from cli import backup, provider
 from cli.local.provider import LocalProvider
+from infra import os_errors
 from infra.config import parse
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, NotUpError
 from infra.program.stack import Stack
@@ -252,3 +254,19 @@ def test_a_controller_whose_boot_has_failed_can_be_asked(
     monkeypatch.setattr(machine_access, "controller", lambda _run: None)
     with pytest.raises(NotUpError):
         LocalProvider().on_controller(up, ["slurm-stacks"], booting=True)
+
+
+def test_a_full_disk_here_is_named_and_the_program_is_ended(
+    up: StackUp, controller: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tmp_path / "draft"
+    draft.touch()
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), str(draft)))
+    # It would write for ever.
+    controller("exec cat /dev/zero")
+    target = tmp_path / "mine.tar"
+    with pytest.raises(OSError, match="No space left") as error:
+        backup.make(up, target, bucket=False)
+    told = os_errors.explain(error.value)
+    assert (told.code, f"no space left for {target}" in str(told)) == ("system.no-space", True)
+    assert not draft.exists()
