@@ -78,7 +78,7 @@ def _finite(value: float, path: str) -> float:
     # A whole number may have hundreds of digits.
     if (isinstance(value, float) and math.isfinite(value)) or (isinstance(value, int) and abs(value) <= MOST):
         return float(value)
-    raise ValueError(f"{path}: a number that can be used is expected, not {shown(value)}")
+    raise ValueError(f"{path}: {shown(value)} is no number that can be used")
 
 
 def shown(value: object) -> str:
