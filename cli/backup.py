@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -14,9 +13,11 @@ from typing import IO, TYPE_CHECKING, Any
 from cli import login_machine, provider
 from cli.console.progress import Console
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
-from node import plurals
+from infra.program.files import named
+from node import foreign, plurals
 from node.backup import archive
 from node.backup.archive import BackupError
+from node.logs.text import printable
 from operations import programs
 from operations.access import TOOL
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 REFUSED = (
     "backup.not-root", "backup.no-bucket", "restore.other-cluster", "restore.release", "restore.accounting",
     "restore.not-empty", "restore.no-space", "restore.not-there", "restore.other-under-way",
+    "restore.none", "restore.in-place", "restore.journal",
 )  # fmt: skip
 """The codes of what the controller refuses before anything is changed."""
 
@@ -58,7 +60,7 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     handle, name = tempfile.mkstemp(prefix=".slurm-stacks-", suffix=archive.SUFFIX, dir=folder)
     draft = Path(name)
     try:
-        with os.fdopen(handle, "wb") as target:
+        with named(file or folder), os.fdopen(handle, "wb") as target:
             _run(up, ["backup"], output=target)
             target.flush()
             os.fsync(target.fileno())
@@ -120,6 +122,22 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
         return _answer(up, ["restore", *options], stream)
 
 
+def cancel(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
+    """Give up a restore, also on a controller whose boot fails, and return what `--json` shows.
+
+    Raises:
+        UserError: A backup is named, too; there is no restore, or it is in its place.
+    """
+    _refuse_batch(up, "restore")
+    if source is not None or bucket or replace:
+        raise UserError(
+            "--cancel gives up the restore that is under way: it takes no backup and no other option",
+            EXIT_USAGE,
+            code="restore.cancel-alone",
+        )
+    return _answer(up, ["restore", "--cancel"], booting=True)
+
+
 def _refuse_batch(up: StackUp, verb: str) -> None:
     if provider.scheduler(up.stack, up.config) is not None:
         raise UserError(
@@ -129,30 +147,52 @@ def _refuse_batch(up: StackUp, verb: str) -> None:
         )
 
 
-def _answer(up: StackUp, words: Sequence[str], text: IO[bytes] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_run(up, words, text=text))
+def _answer(
+    up: StackUp, words: Sequence[str], text: IO[bytes] | None = None, *, booting: bool = False
+) -> dict[str, Any]:
+    """Return the command's answer.
+
+    Raises:
+        UserError: It failed, or answers in a form that this version does not know.
+    """
+    answer = _run(up, words, text=text, booting=booting)
+    try:
+        found = foreign.parse_strictly(answer)
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        raise UserError(
+            f"the controller did {words[0]}, and its answer cannot be read: {printable(str(error))}",
+            code="backup.answer",
+        ) from None
     return found
 
 
 def _run(
-    up: StackUp, words: Sequence[str], *, text: IO[bytes] | None = None, output: IO[bytes] | None = None
+    up: StackUp,
+    words: Sequence[str],
+    *,
+    text: IO[bytes] | None = None,
+    output: IO[bytes] | None = None,
+    booting: bool = False,
 ) -> str:
     """Run the cluster's own command on its controller, show its progress, and return what it printed.
 
     Args:
         text: Its standard input.
         output: Where its standard output goes instead.
+        booting: Whether a controller is asked whose boot has failed, too.
 
     Raises:
         UserError: It failed; the message and the code are its own.
     """
-    command = provider.load(up.provider).on_controller(up, [TOOL, *words])
+    command = provider.load(up.provider).on_controller(up, [TOOL, *words], booting=booting)
     console = Console()
     failure: dict[str, str] = {}
 
     def tell(line: str) -> None:
         with contextlib.suppress(ValueError):
-            found = json.loads(line)
+            found = foreign.parse_strictly(line)
             if isinstance(found, dict) and {"code", "message"} <= found.keys():
                 failure.update(code=str(found["code"]), message=str(found["message"]))
                 return
@@ -179,8 +219,12 @@ def show(found: dict[str, Any], *, as_json: bool) -> None:
     if "names" in found:
         print("\n".join(found["names"]) or f"{found['bucket']} has no backup of this cluster")
         return
+    if "cancelled" in found:
+        before = "; the state of before is in force again" if found["moved_back"] else "; nothing was changed"
+        print(f"the restore is given up{before}")
+        return
     manifest = found["backup"]
-    when = time.strftime("%F %T UTC", time.gmtime(manifest["created"]))
+    when = archive.when(manifest["created"])
     size = f"{manifest['size'] / 2**20:.1f} MiB"
     jobs = plurals.count(manifest["jobs"], "job")
     accounting = "with" if manifest["accounting"] else "without"

@@ -38,6 +38,7 @@ from cli.options import (
 )
 from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from infra.program.files import named
 
 COMPLETION = "_CLUSTER_COMPLETE"
 """The environment variable with which a shell asks for completions."""
@@ -335,6 +336,9 @@ def restore(
             "--replace", help="Also into a cluster that has had jobs: it forgets them, and they end."
         ),
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Give up the restore that is under way and not in its place yet.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Restore a backup into a new cluster of the same name, which is up and has had no job.
@@ -344,7 +348,8 @@ def restore(
     """
     from cli import backup as backups
 
-    found = backups.restore(load_up(stack), source, bucket=bucket, replace=replace)
+    act = backups.cancel if cancel else backups.restore
+    found = act(load_up(stack), source, bucket=bucket, replace=replace)
     backups.show(found, as_json=json_output)
 
 
@@ -489,7 +494,8 @@ def _run() -> None:
                 commands()(prog_name="cluster" if _completes() else hints.program())
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
-                sys.stdout.flush()
+                with named(_output()):
+                    sys.stdout.flush()
     except UserError as error:
         _refuse(error)
     except KeyboardInterrupt:
@@ -512,6 +518,14 @@ def _run() -> None:
         from infra.os_errors import explain
 
         _refuse(explain(error))
+
+
+def _output() -> Path:
+    """Return the file to which standard output goes, for the message that its disk is full."""
+    try:
+        return Path("/proc/self/fd/1").readlink()
+    except OSError:
+        return Path("standard output")
 
 
 def _completes() -> bool:

@@ -95,13 +95,14 @@ class Provider(Protocol):
         """
         ...
 
-    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+    def on_controller(self, up: StackUp, argv: Sequence[str], *, booting: bool = False) -> Command:
         """Return the local command that runs the cluster's own command on the controller, as root.
 
         Its standard input and output are those of the command there, byte by byte.
 
         Args:
             argv: The command, which begins with `TOOL`.
+            booting: Whether a controller whose boot is not complete, or has failed, is one, too.
 
         Raises:
             NotUpError: The cluster is not up.

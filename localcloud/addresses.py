@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
 
 BLOCK = 1 << 14
@@ -62,7 +63,7 @@ def public_note(run: Path) -> Path:
 def saved_block(run: Path) -> str | None:
     """Return the first address of the cluster's saved block; `None` if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        first = str(json.loads((run / _NOTE).read_text())["first"])
+        first = str(foreign.record(run / _NOTE)["first"])
         if first in _blocks(0):
             return first
     return None

@@ -26,7 +26,7 @@ from localcloud.init import become_subreaper
 from localcloud.limits import Limits, changed, refusal
 from localcloud.machines import COMPUTE, CloudError
 from localcloud.network import read_hosts
-from node import rpc
+from node import foreign, rpc
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
 from node.codec import to_json
@@ -199,7 +199,7 @@ class AgentLock:
 def _limits(file: Path) -> Limits:
     """Return the limits that were set last, or the defaults if the file is missing or damaged."""
     try:
-        return changed(Limits(), json.loads(file.read_text()))
+        return changed(Limits(), foreign.record(file))
     except (FileNotFoundError, ValueError, TypeError, AttributeError, CloudError):
         return Limits()
 

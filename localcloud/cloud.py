@@ -17,6 +17,7 @@ from localcloud import cores
 from localcloud import limits as rules
 from localcloud.limits import LaunchAllowance, Limits, RunningMachine
 from localcloud.machines import COMPUTE, Boot, CloudError, MachineRuntime
+from node import foreign
 from node.bootstrap import files
 from node.processes import ProcessId
 
@@ -146,11 +147,11 @@ class MachineStore:
         if not self._file.exists():
             return True
         try:
-            content = json.loads(self._file.read_text())
+            content = foreign.record(self._file)
             records = [_record(item) for item in content["machines"]]
             launches = {token: LaunchRecord(**launch) for token, launch in content["launches"].items()}
             self.count = int(content.get("count", len(records)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"{self._file} is damaged ({error!r}): all machines are ended; new ones start on request")
             return False
         self.machines = {record.id: record for record in records}

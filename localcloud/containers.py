@@ -25,7 +25,7 @@ from localcloud.machines import (
 )
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from localcloud.nspawn import Bind, Machine, NetworkInterface, remove_folder
-from node import subprocesses
+from node import foreign, subprocesses
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
 from node.bootstrap.vm.clouds import local
@@ -147,7 +147,7 @@ class BootPlan:
             OSError: It is missing or damaged.
         """
         try:
-            content = json.loads((run / "cloud" / "plan.json").read_text())
+            content = foreign.record(run / "cloud" / "plan.json")
             return cls(
                 tuple(content["layers"]),
                 dict(content["user_data"]),
@@ -397,7 +397,7 @@ def write_isolation(run: Path, kind: str) -> None:
 def read_isolation(run: Path) -> str:
     """Return the isolation that was saved; `process` if there is none."""
     try:
-        return str(json.loads(_isolation_file(run).read_text())["machines"])
+        return str(foreign.record(_isolation_file(run))["machines"])
     except (OSError, ValueError, KeyError, TypeError):
         return PROCESS
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from localcloud.cores import move, running_on
 from localcloud.hosts_namespace import SLURM, TMP_OPTION
-from node import subprocesses
+from node import foreign, subprocesses
 from node.bootstrap import files
 from node.processes import (
     ProcessId,
@@ -296,7 +296,7 @@ def has_hosts_namespace(run: Path) -> bool:
 def hosts_namespace_possible(run: Path) -> bool:
     """Return whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
-        return bool(json.loads((run / "cloud" / "hosts_namespace.json").read_text())["possible"])
+        return bool(foreign.record(run / "cloud" / "hosts_namespace.json")["possible"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from localcloud.machines import CloudError
-from node import subprocesses
+from node import foreign, subprocesses
 from node.bootstrap import files
 from node.model import ClusterDesign
 from node.processes import ProcessId
@@ -83,7 +83,7 @@ class Network:
             OSError: The network cannot be made.
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
-            process = ProcessId(**json.loads(self._file.read_text()))
+            process = ProcessId(**foreign.record(self._file))
             if process.alive():
                 return process.pid
         return self._make()

@@ -8,6 +8,7 @@ Literal type, which says what an object is.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -15,6 +16,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 TAG = "provider"
 """The field that says which class of a union an object is."""
+MOST = 2**1023
+"""The greatest whole number that is read where a number with a point is expected."""
+LINE = 100
+"""The most characters of a value in a message."""
 
 
 def to_json(value: Any) -> Any:
@@ -41,20 +46,20 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return _read(kinds[0] if len(kinds) == 1 else _tagged(kinds, value, path), value, path)
     if origin is typing.Literal:
         if value not in typing.get_args(kind):
-            raise ValueError(f"{path}: {' or '.join(typing.get_args(kind))} is expected, not {value!r}")
+            raise ValueError(f"{path}: {' or '.join(typing.get_args(kind))} is expected, not {shown(value)}")
         return value
     if origin is tuple:
         inner = typing.get_args(kind)[0]
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{path}: a list is expected, not {value!r}")
+            raise ValueError(f"{path}: a list is expected, not {shown(value)}")
         return tuple(_read(inner, item, f"{path}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
-            raise ValueError(f"{path}: an object is expected, not {value!r}")
+            raise ValueError(f"{path}: an object is expected, not {shown(value)}")
         return {str(k): _read(typing.get_args(kind)[1], v, f"{path}.{k}") for k, v in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
-            raise ValueError(f"{path}: an object is expected, not {value!r}")
+            raise ValueError(f"{path}: an object is expected, not {shown(value)}")
         hints = typing.get_type_hints(kind)
         if unknown := sorted(value.keys() - hints.keys()):
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}")
@@ -62,18 +67,31 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             return kind(**{k: _read(hints[k], v, f"{path}.{k}") for k, v in value.items()})
         except TypeError as error:
             raise ValueError(f"{path}: {error}") from error
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if kind is float and isinstance(value, float | int) and not isinstance(value, bool):
+        return _finite(value, path)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{path}: {kind.__name__} is expected, not {value!r}")
+        raise ValueError(f"{path}: {kind.__name__} is expected, not {shown(value)}")
     return value
+
+
+def _finite(value: float, path: str) -> float:
+    # A whole number may have hundreds of digits.
+    if (isinstance(value, float) and math.isfinite(value)) or (isinstance(value, int) and abs(value) <= MOST):
+        return float(value)
+    raise ValueError(f"{path}: {shown(value)} is no number that can be used")
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, without control characters and not longer than a line."""
+    text = repr(value)
+    return text if len(text) <= LINE else f"{text[: LINE - 1]}…"
 
 
 def _tagged(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
     """Return the class of a union whose tag is the value's."""
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: an object is expected, not {value!r}")
+        raise ValueError(f"{path}: an object is expected, not {shown(value)}")
     by_tag = {tag: kind for kind in kinds for tag in typing.get_args(typing.get_type_hints(kind)[TAG])}
     if value.get(TAG) not in by_tag:
-        raise ValueError(f"{path}.{TAG}: {' or '.join(by_tag)} is expected, not {value.get(TAG)!r}")
+        raise ValueError(f"{path}.{TAG}: {' or '.join(by_tag)} is expected, not {shown(value.get(TAG))}")
     return by_tag[value[TAG]]

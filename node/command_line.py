@@ -8,15 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from node import rpc
+from node import foreign, rpc
 from node.backup import record
 from node.benchmark import Run, Sweep
 from node.bootstrap.report import failure
 from node.bootstrap.vm import training
+from node.elastic.disks import Disks
 from node.folders import Folders
 from node.logs import show
 from node.logs.find import Cluster
@@ -43,9 +45,10 @@ def status(folders: Folders) -> dict[str, Any]:
     try:
         found: dict[str, Any] = rpc.call(str(folders.daemon_socket), "status", STATUS_SECONDS)
     except rpc.RpcUnavailableError as error:
-        raise SilentError(_boot(folders) or _slurmctld(folders) or _daemon(folders, error)) from error
+        why = _boot(folders) or _slurmctld(folders) or _daemon(folders, error)
+        raise SilentError(_unsaved(folders) + why) from error
     except rpc.RpcError as error:
-        raise SilentError(_behind(error)) from error
+        raise SilentError(_unsaved(folders) + _behind(error)) from error
     return {**found, "slurm": packaged.status(), "backup": record.status(folders.settings)}
 
 
@@ -55,11 +58,19 @@ def _boot(folders: Folders) -> str | None:
     if why := failure(path):
         return f"the controller's boot failed at {why}"
     try:
-        report = json.loads(path.read_text())
+        report = foreign.record(path)
         step = report["steps"][-1]["name"] if report["steps"] else "first"
         return f"the controller still boots: step {step}" if report["state"] == "booting" else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _unsaved(folders: Folders) -> str:
+    """Return a clause if Slurm cannot save its state, which may be why nothing answers; empty if it can."""
+    if not folders.process and socket.gethostname() != folders.settings.design.controller().name:
+        return ""
+    why = Disks(folders).status()["unsaved"]
+    return "" if why is None else f"Slurm cannot save its state: {why}; "
 
 
 def _slurmctld(folders: Folders) -> str | None:
@@ -104,6 +115,7 @@ def main(settings_file: str, arguments: list[str]) -> int:
     restore = verbs.add_parser("restore", help="reads it from standard input; the controller's root only")
     restore.add_argument("--bucket", nargs="?", const="", metavar="NAME", help="take it from the bucket")
     restore.add_argument("--replace", action="store_true", help="also if the cluster has had jobs")
+    restore.add_argument("--cancel", action="store_true", help="give up one that is not in its place yet")
     logs = verbs.add_parser("logs")
     logs.add_argument("what", help="controller, a node's name, or a job's number")
     logs.add_argument("--lines", type=int, default=40)

@@ -75,6 +75,11 @@ class Folders:
         return self.lib / "elastic"
 
     @property
+    def database(self) -> PurePosixPath:
+        """MariaDB's files, if there is accounting."""
+        return self._of("lib/database", "var/lib/mysql")
+
+    @property
     def code(self) -> PurePosixPath:
         """The unpacked node archive."""
         return self._of("code/current", "opt/slurm-stacks/current")

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
+MOST_RECORD = 16 * 1024 * 1024
+"""The most bytes of a record that a program of ours has written."""
+LONGEST_NUMBER = 40
+"""The most digits of a whole number."""
+LAST_TIME = 253402300799.0
+"""The end of the year 9999, in seconds since the epoch. A time behind it cannot be written."""
 DEEPEST = 20
 """The most levels of JSON that are read."""
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
@@ -97,14 +104,17 @@ def end(path: Path, most: int, folder: int | None = None) -> bytes:
         return os.pread(file, most, max(0, os.fstat(file).st_size - most))
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, **hooks: Any) -> Any:
     """Read JSON that anybody may have written.
+
+    Args:
+        hooks: Further arguments of `json.loads`.
 
     Raises:
         ValueError: It is no JSON, or has more than DEEPEST levels.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, **hooks)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     level = [value]
@@ -118,6 +128,60 @@ def parse(text: str | bytes) -> Any:
         if not level:
             return value
     raise ValueError(_TOO_DEEP)
+
+
+def parse_strictly(text: str | bytes) -> Any:
+    """Read JSON as `parse`, and refuse what has more than one meaning, or none, as a number or an object.
+
+    Raises:
+        ValueError: As for `parse`; or a number is not finite or has no end, or an object has a key twice.
+    """
+    return parse(
+        text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
+    )
+
+
+def record(path: Path, most: int = MOST_RECORD) -> Any:
+    """Read a record that a program of ours has written as JSON, and that may have been damaged since.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        OSError: It cannot be read.
+        ValueError: It is no JSON that `parse_strictly` reads, is larger, or is no regular file.
+    """
+    try:
+        return parse_strictly(read(path, most).data)
+    except UnusableError as error:
+        raise ValueError(str(error)) from None
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Return whether a value is a time of the years 1970 to 9999, in seconds since the epoch."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LAST_TIME
+
+
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"{text[:20]}… has too many digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number that can be used")
+    return number
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 @contextmanager

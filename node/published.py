@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from node import foreign
 from node.codec import from_json
 from node.model import SETTINGS_VERSION, Settings
 
@@ -25,7 +26,7 @@ def parse_settings(text: str | bytes) -> Settings:
     Raises:
         ValueError: It holds no settings of this version; the message says where.
     """
-    content = json.loads(text)
+    content = foreign.parse_strictly(text)
     version = content.get("api_version") if isinstance(content, dict) else None
     if version != SETTINGS_VERSION:
         raise ValueError(

@@ -76,10 +76,14 @@ def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any
             raise RpcUnavailableError(f"{path}: {error}") from error
     if not line.endswith(b"\n"):
         raise RpcUnavailableError(f"{path}: closed before the answer was whole")
-    answer = json.loads(line)
-    if "error" in answer:
-        raise RpcError(answer["error"]["code"], answer["error"]["message"])
-    return answer["result"]
+    try:
+        answer = json.loads(line)
+        if "error" not in answer:
+            return answer["result"]
+        code, message = answer["error"]["code"], answer["error"]["message"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise RpcUnavailableError(f"{path}: what answers there is no server of ours") from error
+    raise RpcError(code, message)
 
 
 def _connect(connection: socket.socket, path: str, timeout: float) -> None:

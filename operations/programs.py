@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from typing import IO
 
 CANNOT_RUN, TIMED_OUT = 127, 124
 """Statuses as of a shell and of timeout(1)."""
+BLOCK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,16 @@ def transfer(
         source: Its standard input; none by default.
         target: The file for its standard output, which is captured otherwise.
         on_line: Called with each line of its standard error, as it comes.
+
+    Raises:
+        OSError: The file cannot be written; the program is ended.
     """
     try:
         process = subprocess.Popen(
             argv,
             env=env,
             stdin=subprocess.DEVNULL if source is None else source,
-            stdout=subprocess.PIPE if target is None else target,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
     except OSError as error:
@@ -164,7 +169,12 @@ def transfer(
         reader = threading.Thread(target=read, args=(process.stderr,), daemon=True)
         reader.start()
         try:
-            printed = b"" if process.stdout is None else process.stdout.read()
+            printed = b""
+            if process.stdout is not None and target is None:
+                printed = process.stdout.read()
+            elif process.stdout is not None and target is not None:
+                # Not by the program itself, which on a full disk could not say whose disk that is.
+                shutil.copyfileobj(process.stdout, target, BLOCK)
             status = process.wait()
         except BaseException:
             process.terminate()

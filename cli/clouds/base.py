@@ -136,7 +136,7 @@ class CloudProvider(abc.ABC):
             return cloud, published
         return self.cloud(ClusterRef.of(design)), design
 
-    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
+    def on_controller(self, up: StackUp, argv: Sequence[str], *, booting: bool = False) -> Command:
         from operations.clouds import ssh_access
 
         cloud, _ = self._found(up.stack)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cli.changes.decision import ClusterControl
 from cli.clouds import heads, known_clusters
-from cli.doctor.condition import backups, budget, health, service
+from cli.doctor.condition import backups, budget, disks, health, service
 from cli.doctor.finding import Finding, Severity, fine, from_message, warns
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from node import plurals
+from node import foreign, plurals
 from node.model import ClusterDesign
 from node.published import parse_settings
 from operations import openssh
@@ -40,7 +39,7 @@ def condition(
         return
     try:
         target = replace(login().target, patience=0)
-        status = json.loads(openssh.run(target, f"{TOOL} status", seconds=CONDITION_SECONDS))
+        status = foreign.parse(openssh.run(target, f"{TOOL} status", seconds=CONDITION_SECONDS))
     except NotUpError:
         return
     except (UserError, ValueError) as error:
@@ -53,6 +52,7 @@ def condition(
             reason = str(error).splitlines()[0].rstrip(".")
             yield warns("cluster.state", f"it could not be asked for its nodes: {reason}", cure)
         return
+    yield from disks(status, stack.name)
     yield from budget(status["cost"], stack.name)
     yield from health(status["nodes"], stack.name)
     yield from service(status, stack.name)
@@ -79,7 +79,7 @@ def published(cloud: Cloud) -> ClusterDesign | None:
     if bucket is None or current is None:
         return None
     try:
-        named = json.loads(current)
+        named = foreign.parse_strictly(current)
         if "settings" not in named:
             return None
         settings = cloud.read(bucket, named["settings"]["key"])

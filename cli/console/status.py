@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.console.tables import cell, new_table, put
+from cli.disks import troubles
 from cli.hints import hint
 from node import plurals
+from node.backup import archive
 from node.elastic.view import REASON_PREFIX, is_admin_disabled
 from node.slurm.hostlist import expand, fold
 from node.slurm.reasons import in_words
@@ -29,6 +31,8 @@ def show_status(
         outputs: The value of `--outputs`, where that takes the stack's place.
         on_this_machine: Whether the cloud is a process of this machine, which the user can start again.
     """
+    for found, cure in troubles(status, stack):
+        put(f"[yellow]warning:[/yellow] {cell(f'{found}. {cure}'.rstrip())}")
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
@@ -65,12 +69,12 @@ def _show_backup(backup: Mapping[str, Any] | None) -> None:
     if backup is None:
         return
     last = backup["last"]
-    when = "none yet" if last is None else time.strftime("%F %T UTC", time.gmtime(last["at"]))
+    when = "none yet" if last is None else archive.when(last["at"])
     place = "" if last is None else f", {last['bytes'] / 2**20:.1f} MiB to {cell(last['place'])}"
     late = ", which is late" if backup["late"] else ""
     put(f"Last backup: {when}{place}{late}")
     if (failure := backup["failure"]) is not None:
-        at = time.strftime("%F %T UTC", time.gmtime(failure["at"]))
+        at = archive.when(failure["at"])
         put(f"[yellow]warning:[/yellow] the backup at {at} failed: {cell(failure['message'])}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cli.disks import troubles
 from cli.doctor.finding import Finding, warns
 from node import plurals
 from node.backup import record
@@ -72,6 +73,16 @@ def backups(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     elif found["late"]:
         hours = plurals.count(record.LATE * found["every_hours"], "hour")
         yield warns("cluster.backup", f"no backup for more than {hours}", cure)
+
+
+def disks(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    """Warn of disks of the controller that are nearly full, and of a state that Slurm cannot save.
+
+    Args:
+        status: The cluster's.
+    """
+    for found, cure in troubles(status, stack):
+        yield warns("cluster.disk", found, cure)
 
 
 def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:

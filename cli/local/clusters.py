@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from infra.program import clusters, locations, owner
 from infra.program.clusters import Cluster
 from infra.program.stack import Stack
 from localcloud import containers
-from node import rpc
+from node import foreign, rpc
 from operations.local import agent, machine_access
 from operations.local.agent import end_cluster
 from operations.local.run_directory import RunDirectory
@@ -53,7 +52,7 @@ def listed(cluster: Cluster) -> Listed:
 def _nodes(run: RunDirectory) -> int:
     """Return the number of nodes that are up, from the local cloud's file: its agent need not answer."""
     try:
-        machines = json.loads((run.cloud / "machines.json").read_text())["machines"]
+        machines = foreign.record(run.cloud / "machines.json")["machines"]
         return sum(
             machine["tags"]["role"] == "compute" and machine["state"] == "running" for machine in machines
         )

@@ -61,8 +61,10 @@ class LocalProvider:
     def access(self, up: StackUp, argv: Sequence[str], *, tty: bool) -> Command:
         return machine_access.command(_standing(up), argv)
 
-    def on_controller(self, up: StackUp, argv: Sequence[str]) -> Command:
-        run = _standing(up)
+    def on_controller(self, up: StackUp, argv: Sequence[str], *, booting: bool = False) -> Command:
+        run = machine_access.run_directory(up)
+        if not (booting and machine_access.controller(run)):
+            run = _standing(up)
         if not run.containers:
             raise UserError(
                 f"the machines of stack {up.stack.name} are processes of this machine, as Slurm's daemons "

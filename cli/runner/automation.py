@@ -34,6 +34,7 @@ from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
+from node import foreign
 from node.processes import children
 from operations import programs
 from operations.signals import handled
@@ -337,7 +338,7 @@ def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str])
 def _holder(file: Path) -> int | None:
     """Return the pid of the running CLI that made a lock of the file backend; `None` if it has ended."""
     try:
-        pid = int(json.loads(file.read_text(encoding="utf-8"))["pid"])
+        pid = int(foreign.record(file)["pid"])
         program = Path(f"/proc/{pid}/exe").readlink().name
     except (OSError, ValueError, KeyError, TypeError):
         return None

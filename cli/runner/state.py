@@ -112,6 +112,8 @@ class State:
             return state
         except OSError as error:
             raise os_errors.explain(error, path) from error
+        except UnicodeDecodeError as error:
+            raise DamagedStateError(path, stack, repr(error)) from error
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
@@ -125,7 +127,7 @@ class State:
             state.records = {r["urn"]: _record(r) for r in data["resources"]}
             state.to_delete = [_record(r) for r in data["to_delete"]]
             state.outputs = data["outputs"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedStateError(path, stack, repr(error)) from error
         return state
 

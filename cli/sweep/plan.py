@@ -17,7 +17,7 @@ from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders, locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
-from node import plurals
+from node import foreign, plurals
 from node.codec import from_json, to_json
 
 DEFAULT_NODES = (1, 2, 4)
@@ -284,13 +284,10 @@ class Store:
             UserError: The file is not a plan, or was written by another version (exit 3).
         """
         try:
-            text = self.file.read_text()
+            plan = from_json(Plan, foreign.record(self.file))
         except FileNotFoundError:
             return None
-        try:
-            value = json.loads(text)
-            plan = from_json(Plan, value)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(
                 self._unreadable(str(error)), EXIT_REFUSED, code="sweep.plan-unreadable"
             ) from None

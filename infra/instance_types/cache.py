@@ -15,6 +15,7 @@ from typing import Any
 
 from infra.program import locations
 from infra.program.files import write_atomically
+from node import foreign
 
 FORMAT = 1
 PARTS = ("machines", "unusable")
@@ -40,8 +41,8 @@ def read() -> dict[str, dict[str, Any]]:
     The parts are empty if the file is missing or cannot be read: a cloud is then asked again.
     """
     try:
-        content = json.loads(path().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = foreign.record(path())
+    except (OSError, ValueError):
         content = None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         content = {}

@@ -21,6 +21,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
+from node import foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +188,8 @@ def _file(cluster: str) -> Path:
 
 def _read(file: Path) -> Cluster | None:
     try:
-        found = Cluster(id=file.stem, **json.loads(file.read_text(encoding="utf-8")))
-        complete = isinstance(found.since, int | float) and isinstance(found.places, list)
+        found = Cluster(id=file.stem, **foreign.record(file))
+        complete = isinstance(found.places, list) and foreign.is_time(found.since)
         texts = (found.stack, found.checkout, found.provider)
     except (OSError, ValueError, TypeError, RecursionError):
         return None

@@ -5,7 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name a file in the system's errors of the body that name none: a write to a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 def write_atomically(
@@ -29,7 +41,7 @@ def write_atomically(
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with named(path), os.fdopen(handle, "wb") as file:
             file.write(data)
             if durable:
                 file.flush()

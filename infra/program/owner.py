@@ -7,7 +7,6 @@ that destroys it.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders, locations, mode
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
+from node import foreign
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""
@@ -148,7 +148,7 @@ def logged_in(project_dir: Path) -> str | None:
     home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
     folder = Path(os.environ.get("PULUMI_CREDENTIALS_PATH") or home)
     try:
-        credentials = _mapping(json.loads(_text(folder / "credentials.json") or "{}"))
+        credentials = _mapping(foreign.parse(_text(folder / "credentials.json") or "{}"))
     except ValueError:
         credentials = {}
     if url := credentials.get("current"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -33,15 +34,31 @@ def main(settings: Settings, settings_file: Path, control: Slurm, options: argpa
         _check_place(settings)
         if options.verb == "backup":
             _backup(settings, settings_file, control, options)
+        elif options.cancel:
+            with take.alone(Folders(settings)):
+                print(json.dumps(restore.cancel(settings, run, say=_say)))
         else:
             _restore(settings, control, options)
     except BackupError as error:
         print(json.dumps({"code": error.code, "message": str(error)}), file=sys.stderr)
         return 1
-    except (CommandError, SlurmError, OSError) as error:
+    except (CommandError, SlurmError) as error:
         print(json.dumps({"code": f"{options.verb}.failed", "message": str(error)}), file=sys.stderr)
         return 1
+    except OSError as error:
+        failure = {"code": f"{options.verb}.failed", "message": _explained(error, settings)}
+        print(json.dumps(failure), file=sys.stderr)
+        return 1
     return 0
+
+
+def _explained(error: OSError, settings: Settings) -> str:
+    """Return an error of the system with its path, which a write to a full disk does not name."""
+    path = Path(str(error.filename or Folders(settings).state))
+    text = f"{path} on the controller: {error.strerror or error}"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return text
+    return f"{text}: {shutil.disk_usage(Folders(settings).state).free // 2**20} MiB are free; make room there"
 
 
 def _check_place(settings: Settings) -> None:
@@ -88,10 +105,26 @@ def _restore(settings: Settings, control: Slurm, options: argparse.Namespace) ->
         if options.bucket is not None:
             schedule.fetch(settings, options.bucket, file)
         else:
-            with file.open("xb") as target:
-                shutil.copyfileobj(sys.stdin.buffer, target, archive.BLOCK)
+            _take_in(file)
         found = restore.stage(settings, file, control, run, replace=options.replace, say=_say)
     print(json.dumps(found))
+
+
+def _take_in(file: Path) -> None:
+    """Write standard input to a file, as long as slurmctld, which saves on the same disk, has space there.
+
+    Raises:
+        BackupError: It would fill the disk.
+    """
+    with file.open("xb") as target:
+        while block := sys.stdin.buffer.read(archive.BLOCK):
+            if shutil.disk_usage(file.parent).free < take.SPARE_MIB * 2**20 + len(block):
+                raise BackupError(
+                    "restore.no-space",
+                    f"{file.parent.parent}: the backup would fill the disk on which Slurm saves its state: "
+                    "make room there, or give the controller a larger disk",
+                )
+            target.write(block)
 
 
 def _say(text: str) -> None:

@@ -135,6 +135,20 @@ def take_place(run: Runner) -> None:
     _sql(run, f"RENAME TABLE {', '.join(moves)}; DROP DATABASE {LOADED};")
 
 
+def put_back(run: Runner) -> None:
+    """Put the tables whose place a dump has taken back, and remove the dump. It can be repeated.
+
+    Nothing may use either.
+    """
+    if former := _tables(run, FORMER):
+        # One statement renames all tables or none.
+        moves = [f"{DATABASE}.`{name}` TO {LOADED}.`{name}`" for name in _tables(run, DATABASE)]
+        moves += [f"{FORMER}.`{name}` TO {DATABASE}.`{name}`" for name in former]
+        _sql(run, f"DROP DATABASE IF EXISTS {LOADED}; CREATE DATABASE {LOADED};")
+        _sql(run, f"RENAME TABLE {', '.join(moves)};")
+    _sql(run, f"DROP DATABASE IF EXISTS {FORMER}; DROP DATABASE IF EXISTS {LOADED};")
+
+
 def drop_former(run: Runner) -> None:
     """Remove the tables whose place a dump has taken."""
     _sql(run, f"DROP DATABASE IF EXISTS {FORMER};")

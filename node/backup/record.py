@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from node import foreign
 from node.bootstrap import files
 from node.folders import Folders
 from node.model import Settings
@@ -23,6 +24,11 @@ RECORD = "backup.json"
 LATE = 2
 """After how many intervals without a backup something is wrong."""
 HOUR = 3600.0
+_BACKUP: Mapping[str, type] = {"at": float, "name": str, "place": str, "bytes": float, "seconds": float}
+FIELDS: Mapping[str, Mapping[str, type]] = {
+    "last": _BACKUP, "scheduled": _BACKUP, "failure": {"at": float, "message": str},
+}  # fmt: skip
+"""The entries of the record, with their fields. An entry of another form counts as none."""
 
 
 def _file(settings: Settings) -> Path:
@@ -31,10 +37,25 @@ def _file(settings: Settings) -> Path:
 
 def read(settings: Settings) -> dict[str, Any]:
     try:
-        found = json.loads(_file(settings).read_text())
-        return found if isinstance(found, dict) else {}
+        found = foreign.record(_file(settings))
     except (OSError, ValueError):
         return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: found[key] for key, fields in FIELDS.items() if _fits(found.get(key), fields)}
+
+
+def _fits(entry: object, fields: Mapping[str, type]) -> bool:
+    """Return whether an entry has its fields, and its time is one."""
+    if not isinstance(entry, dict) or entry.keys() != fields.keys():
+        return False
+    numbers = (entry[name] for name, kind in fields.items() if kind is float)
+    texts = (entry[name] for name, kind in fields.items() if kind is str)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(n, int | float) and not isinstance(n, bool) and n >= 0 for n in numbers)
+        and foreign.is_time(entry["at"])
+    )
 
 
 def note_success(settings: Settings, manifest: Manifest, place: str, seconds: float) -> None:

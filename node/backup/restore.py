@@ -1,9 +1,11 @@
 """Restores a backup into a cluster of the same name, in two parts.
 
 `stage` checks the backup, unpacks it beside slurmctld's files, and loads the accounting beside the database
-that is in use. Until then nothing has changed. Then it writes a journal. From that moment on the restore is
-only ever continued: each boot of the controller does what the journal says, however often it is interrupted,
-and `stage` has the controller boot.
+that is in use. Until then nothing has changed. Then it writes a journal. From that moment on each boot of the
+controller does what the journal says, however often it is interrupted, and `stage` has the controller boot.
+
+`cancel` gives up a restore that is not in its place yet. No boot fails for a journal that cannot be read:
+what is in its place stays there, and what is half in its place goes back.
 
 The nodes of the cluster are other machines than those of the backup. So their states are the present ones,
 and jobs that ran at the backup lose their nodes: Slurm queues them again, or ends those that may not run
@@ -19,16 +21,17 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node import plurals
+from node import foreign, plurals
 from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
-from node.backup.take import SPARE_MIB
+from node.backup.take import HOST_KEYS, SPARE_MIB
 from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError, Runner
+from node.codec import from_json, shown
 from node.folders import Folders
 from node.model import Settings
 from node.slurm import version
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 WORK = ".restore"
 """The folder below slurmctld's with what is restored. slurmctld ignores it."""
-JOURNAL, PARTS, FORMER = "journal.json", "parts", "former"
+JOURNAL, PARTS, FORMER, FORMER_KEYS, CLEARED = "journal.json", "parts", "former", "former-ssh", "cleared"
 OF_NODES = ("node_state", "front_end_state")
 """The beginnings of the names of files about nodes, which stay the cluster's own."""
 CLUSTER_ID = "clustername"
@@ -51,7 +54,9 @@ BOOT = "slurm-stacks-boot.service"
 BOOT_SECONDS = 900.0
 REASON = "slurm-stacks: restored from a backup, whose machine this is not"
 LEAVE_SECONDS = 120.0
-PREPARED, SWAPPED = "prepared", "swapped"
+PREPARED, SWAPPED, CANCELLED = "prepared", "swapped", "cancelled"
+MOST_JOURNAL = 64 * 1024
+"""The greatest size of a journal, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Journal:
 
     Attributes:
         sha256: The digest of the backup's content.
-        phase: prepared: everything is unpacked; swapped: it is in its place.
+        phase: prepared: everything is unpacked; swapped: it is in its place; cancelled: it is given up.
         swapped: When it took its place, in seconds since the epoch.
     """
 
@@ -71,13 +76,48 @@ class Journal:
     phase: str = PREPARED
     swapped: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Check each value.
+
+        Raises:
+            ValueError: A value is impossible; the message has its field.
+        """
+        for field, form in (
+            ("cluster", archive.FORMS["cluster"]),
+            ("sha256", archive.FORMS["sha256"]),
+            ("phase", f"{PREPARED}|{SWAPPED}|{CANCELLED}"),
+        ):
+            if not re.fullmatch(form, getattr(self, field)):
+                raise ValueError(f"{field}: {form} is expected, not {shown(getattr(self, field))}")
+        archive.check_time("created", self.created)
+        archive.check_time("swapped", self.swapped)
+
+
+class JournalError(BackupError):
+    """The journal of a restore cannot be read. The text says why, and what to do."""
+
 
 def pending(folders: Folders) -> Journal | None:
-    """Return the journal of a restore that is not over; `None` if there is none."""
+    """Return the journal of a restore that is not over; `None` if there is none.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    file = _work(folders) / JOURNAL
     try:
-        return Journal(**json.loads((_work(folders) / JOURNAL).read_text()))
+        return from_json(Journal, foreign.parse_strictly(foreign.read(file, MOST_JOURNAL).data))
     except FileNotFoundError:
         return None
+    except (foreign.UnusableError, OSError, ValueError) as error:
+        raise JournalError(
+            "restore.journal",
+            f"{file}, which says how far a restore is, is damaged ({str(error)[:300]}): "
+            f"{_give_up(folders)} removes it, then restore again",
+        ) from None
+
+
+def _give_up(folders: Folders) -> str:
+    return f"`./cluster restore --cancel --stack {folders.settings.design.stack}`"
 
 
 def _work(folders: Folders) -> Path:
@@ -105,12 +145,16 @@ def stage(
     folders = Folders(settings)
     if (journal := pending(folders)) is not None:
         manifest = archive.read(file)
-        if manifest.sha256 != journal.sha256:
-            when = time.strftime("%F %T UTC", time.gmtime(journal.created))
+        if journal.phase == CANCELLED:
             raise BackupError(
                 "restore.other-under-way",
-                f"the restore of another backup, of {when}, is half done, and can only be continued: "
-                "run this command with that backup first",
+                f"a restore is being given up: {_give_up(folders)} completes that, then restore",
+            )
+        if manifest.sha256 != journal.sha256:
+            raise BackupError(
+                "restore.other-under-way",
+                f"the restore of another backup, of {archive.when(journal.created)}, is half done: run this "
+                f"command with that backup, which continues it, or give it up first ({_give_up(folders)})",
             )
         say("an earlier restore of this backup was interrupted: it is continued")
     else:
@@ -137,7 +181,7 @@ def _prepare(
         check(settings, manifest, control, _release(folders, run), replace=replace)
         _check_space(work, manifest)
         say("the backup fits this cluster: unpacking it")
-        archive.unpack(content, work / PARTS)
+        archive.unpack(content, work / PARTS, manifest.unpacked)
         content.unlink()
         _own(work / PARTS / archive.STATE, settings.site.user)
         if manifest.accounting:
@@ -240,13 +284,105 @@ def _boot(settings: Settings, run: Runner, say: Callable[[str], None]) -> None:
         run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
-    if pending(Folders(settings)) is not None:
+    folders = Folders(settings)
+    if pending(folders) is not None:
         raise BackupError(
             "restore.boot-failed",
             "the controller's boot failed with the restored state, and is repeated: `./cluster logs --stack "
             f"{settings.design.stack} controller` says why. The restore is continued at each boot, and by "
-            "this command",
+            f"this command; {_give_up(folders)} gives it up, as long as it is not in its place",
         )
+
+
+# Giving up a restore.
+
+
+def cancel(settings: Settings, run: Runner, *, say: Callable[[str], None]) -> dict[str, Any]:
+    """Give up a restore, and return what `./cluster restore --cancel --json` shows. The caller is alone.
+
+    The files of before are in force afterwards. Only a boot moves files back, because only then nothing uses
+    them; so the controller boots if it has to.
+
+    Raises:
+        BackupError: There is none, or it is in its place; nothing was changed. Or the boot failed.
+    """
+    folders = Folders(settings)
+    work = _work(folders)
+    has_journal = (work / JOURNAL).exists()
+    if not work.exists() or (not has_journal and (work / CLEARED).exists()):
+        # The end of one that is complete may be left.
+        shutil.rmtree(work, ignore_errors=True)
+        raise BackupError(
+            "restore.none",
+            f"no restore is under way on the controller of cluster {settings.design.name}: there is none to "
+            "give up",
+        )
+    if not has_journal:
+        # It died while it unpacked. Nothing uses that.
+        _discard(folders, run)
+        return {"cancelled": True, "moved_back": False}
+    _check_cancellable(folders)
+    # A boot may be putting it in its place just now. It can be stopped anywhere, and is repeated below.
+    run("systemctl", "stop", BOOT, timeout=BOOT_SECONDS)
+    try:
+        _check_cancellable(folders)
+        moves_back = (work / FORMER).exists()
+        if moves_back:
+            _note_cancelled(folders)
+        else:
+            _discard(folders, run)
+    finally:
+        run("systemctl", "restart", "--no-block", BOOT)
+    say("the controller boots: jobs and commands wait")
+    try:
+        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
+    except CommandError as error:
+        print(error, file=sys.stderr, flush=True)
+    if work.exists():
+        raise BackupError(
+            "restore.boot-failed",
+            "the restore is given up, and the controller's boot, which puts the state of before back, "
+            f"failed and is repeated: `./cluster logs --stack {settings.design.stack} controller` says why",
+        )
+    return {"cancelled": True, "moved_back": moves_back}
+
+
+def _check_cancellable(folders: Folders) -> None:
+    """Check that a restore is not in its place.
+
+    Raises:
+        BackupError: It is: Slurm has gone on from it.
+    """
+    phase, journal = _phase(folders)
+    # Without any journal it was completed meanwhile.
+    if phase == SWAPPED or not (_work(folders) / JOURNAL).exists():
+        when = "" if journal is None else f" of {archive.when(journal.created)}"
+        raise BackupError(
+            "restore.in-place",
+            f"the backup{when} is in its place, and Slurm has begun with it: there is no way back but to "
+            "restore another backup with --replace",
+        )
+
+
+def _note_cancelled(folders: Folders) -> None:
+    _, journal = _phase(folders)
+    # One that cannot be read counts as given up.
+    if journal is not None:
+        _note(folders, replace(journal, phase=CANCELLED))
+
+
+def _discard(folders: Folders, run: Runner) -> None:
+    """Remove what a restore has left. From the journal's end on no boot uses it."""
+    work = _work(folders)
+    (work / JOURNAL).unlink(missing_ok=True)
+    if work.exists():
+        _synchronize(work)
+    shutil.rmtree(work, ignore_errors=True)
+    if folders.settings.design.slurm.accounting:
+        try:
+            database.drop_loaded(run)
+        except CommandError as error:  # the next restore drops it, too
+            print(f"the loaded accounting stays for now: {error}", file=sys.stderr, flush=True)
 
 
 # What the boot does. Slurm's daemons are stopped when it begins.
@@ -255,15 +391,81 @@ def _boot(settings: Settings, run: Runner, say: Callable[[str], None]) -> None:
 def put_in_place(context: Context) -> str | None:
     """Put a prepared restore's files into their place, and return a note on it; `None` if there is none.
 
-    The state takes the place of the present one by renames, which are repeated after an interruption.
+    The state takes the place of the present one by renames, which are repeated after an interruption. The
+    files of a restore that is given up go back in the same way.
     """
-    if (journal := pending(context.folders)) is None:
+    state = context.path(context.folders.state)
+    work = state / WORK
+    try:
+        pending(context.folders)
+    except JournalError as error:
+        context.report.content["facts"]["restore"] = str(error)
+        print(error, file=sys.stderr, flush=True)
+    phase, journal = _phase(context.folders)
+    if phase is None:
         return None
-    if journal.phase == PREPARED:
-        state = context.path(context.folders.state)
-        swap(state, state / WORK, keep_name=not journal.accounting)
-        _host_keys(context, state / WORK / PARTS / archive.HOST_KEYS)
-    return f"restored the backup of {time.strftime('%F %T UTC', time.gmtime(journal.created))}"
+    if phase == CANCELLED:
+        swap_back(state, work)
+        _host_keys(context, work / FORMER_KEYS, "before the restore")
+        return "put back the state of before a restore, which was given up"
+    if phase == PREPARED and journal is not None:
+        _keep_host_keys(context, work)
+        swap(state, work, keep_name=not journal.accounting)
+    if phase == PREPARED or journal is None:
+        _host_keys(context, work / PARTS / archive.HOST_KEYS, "the backup")
+    return (
+        "restored a backup" if journal is None else f"restored the backup of {archive.when(journal.created)}"
+    )
+
+
+def _phase(folders: Folders) -> tuple[str | None, Journal | None]:
+    """Return a restore's phase and its journal.
+
+    If the journal cannot be read, the files tell: they are all in their place, or are to go back.
+    """
+    try:
+        journal = pending(folders)
+    except JournalError:
+        work = _work(folders)
+        if not (work / FORMER).exists():
+            return None, None
+        return SWAPPED if is_swapped(work) else CANCELLED, None
+    return (None, None) if journal is None else (journal.phase, journal)
+
+
+def is_swapped(work: Path) -> bool:
+    """Return whether all files of a restore are in their place."""
+    state = work / PARTS / archive.STATE
+    stay = (".", CLUSTER_ID, *OF_NODES)
+    left = state.iterdir() if state.is_dir() else ()
+    return (work / CLEARED).exists() and all(path.name.startswith(stay) for path in left)
+
+
+def swap_back(state: Path, work: Path) -> None:
+    """Undo a `swap`, however far it came. It can be repeated after an interruption."""
+    source, former = work / PARTS / archive.STATE, work / FORMER
+    if not former.exists():
+        return
+    named = any(path.name.startswith(CLUSTER_ID) for path in former.iterdir())
+    stay = (".", *OF_NODES, *(() if named else (CLUSTER_ID,)))
+    if (work / CLEARED).exists():
+        source.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(state.iterdir()):
+            if not path.name.startswith(stay):
+                _replace(path, source / path.name)
+        _synchronize(state, source)
+        # From here on the files that are in their place are those of before.
+        (work / CLEARED).unlink()
+        _synchronize(work)
+    for path in sorted(former.iterdir()):
+        path.rename(state / path.name)
+    _synchronize(state, former)
+
+
+def _replace(path: Path, target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    path.rename(target)
 
 
 def swap(state: Path, work: Path, *, keep_name: bool) -> None:
@@ -278,7 +480,7 @@ def swap(state: Path, work: Path, *, keep_name: bool) -> None:
         return name.startswith((".", *OF_NODES)) or (keep_name and name.startswith(CLUSTER_ID))
 
     source, former = work / PARTS / archive.STATE, work / FORMER
-    cleared = work / "cleared"
+    cleared = work / CLEARED
     if not cleared.exists():
         former.mkdir(mode=0o700, exist_ok=True)
         for path in sorted(state.iterdir()):
@@ -302,26 +504,47 @@ def _synchronize(*folders: Path) -> None:
             os.close(handle)
 
 
-def _host_keys(context: Context, keys: Path) -> None:
+def _host_keys(context: Context, keys: Path, name: str) -> None:
     """Give the controller the host keys of the backup, so that users' known_hosts fit."""
     from node.bootstrap.vm import kept_state
 
-    kept_state.restore_host_keys(context, keys)
+    kept_state.restore_host_keys(context, keys, name)
+
+
+def _keep_host_keys(context: Context, work: Path) -> None:
+    """Keep the controller's own host keys, for a restore that is given up."""
+    kept, draft = work / FORMER_KEYS, work / f".{FORMER_KEYS}"
+    if kept.exists():
+        return
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    for key in sorted(context.at("etc/ssh").glob(HOST_KEYS)):
+        shutil.copy2(key, draft / key.name)
+    draft.rename(kept)
 
 
 def take_database(context: Context) -> None:
-    """Put a prepared restore's accounting into its place. slurmdbd does not run."""
-    journal = pending(context.folders)
-    if journal is not None and journal.phase == PREPARED and journal.accounting:
+    """Put a prepared restore's accounting into its place, or that of one that is given up back.
+
+    slurmdbd does not run.
+    """
+    phase, journal = _phase(context.folders)
+    if phase == CANCELLED:
+        database.put_back(context.run)
+    elif (phase == PREPARED and journal is not None and journal.accounting) or (
+        phase == SWAPPED and journal is None
+    ):
         database.take_place(context.run)
 
 
 def note_in_place(context: Context) -> None:
     """Note that everything is in its place. slurmctld has not started yet."""
-    journal = pending(context.folders)
-    if journal is not None and journal.phase == PREPARED:
-        given = {**asdict(journal), "phase": SWAPPED, "swapped": time.time()}
-        _note(context.folders, Journal(**given))
+    phase, journal = _phase(context.folders)
+    if phase == CANCELLED:
+        _discard(context.folders, context.run)
+        context.report.content["facts"]["restore"] = "was given up; the state of before is in force"
+    elif phase == PREPARED and journal is not None:
+        _note(context.folders, replace(journal, phase=SWAPPED, swapped=time.time()))
 
 
 def finish(context: Context, control: Slurm) -> str | None:
@@ -329,13 +552,14 @@ def finish(context: Context, control: Slurm) -> str | None:
 
     slurmctld answers. `None` means that there is no restore.
     """
-    folders = context.folders
-    if (journal := pending(folders)) is None:
+    phase, journal = _phase(context.folders)
+    if phase != SWAPPED:
         return None
-    count = release_lost_nodes(control, journal.swapped)
-    if journal.accounting:
+    work = _work(context.folders)
+    since = (work / CLEARED).stat().st_mtime if journal is None else journal.swapped
+    count = release_lost_nodes(control, since)
+    if context.settings.design.slurm.accounting if journal is None else journal.accounting:
         database.drop_former(context.run)
-    work = _work(folders)
     (work / JOURNAL).unlink()
     shutil.rmtree(work, ignore_errors=True)
     return (

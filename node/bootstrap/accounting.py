@@ -54,11 +54,6 @@ innodb_use_native_aio=0
 """
 
 
-def database(folders: Folders) -> PurePosixPath:
-    """Return the folder of the database's files."""
-    return folders.lib / "database"
-
-
 def database_socket(folders: Folders) -> PurePosixPath:
     """Return the path of the socket.
 
@@ -74,7 +69,7 @@ def start_mariadb(context: Context, statements: str) -> dict[str, str]:
         The environment variables for MariaDB's clients.
     """
     folders, owner = context.folders, context.slurm_user
-    data, client_socket = (context.path(part(folders)) for part in (database, database_socket))
+    data, client_socket = context.path(folders.database), context.path(database_socket(folders))
     etc = context.path(folders.etc)
     files.write(etc / "mariadb.sql", statements.encode())
     # MariaDB refuses to run as root without this option.

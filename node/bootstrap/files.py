@@ -109,9 +109,12 @@ def replacing(
                 os.fsync(stream.fileno())
             _give(stream.fileno(), mode, owner)
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A write to a full disk names no file.
+            error.filename = str(path)
         raise
 
 

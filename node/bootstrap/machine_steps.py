@@ -33,6 +33,8 @@ KEY_PAUSE_SECONDS = 1.0
 KEY_FOUND = "took the cluster's munge key"
 NEW_MODE = 0o755
 """The mode of the root folder of a new file system."""
+SCRATCH = "scratch"
+"""The key below `storage` in the stack file of the one file system that every user may write to."""
 
 
 def users(context: Context) -> str:
@@ -182,16 +184,15 @@ def _check_writable(context: Context, mounts: Sequence[Mount]) -> None:
 
 
 def _open_scratch(context: Context, mounts: Sequence[Mount]) -> None:
-    """Give shared scratch file systems the mode of /tmp, so that every user can write there.
+    """Give the shared scratch of the stack file the mode of /tmp, so that every user can write there.
 
     A new file system belongs to root only. A file system whose owner or mode was changed keeps both.
     """
-    site = context.settings.site
     for mount in mounts:
-        folder = context.at(mount.path.lstrip("/"))
         # Who may write to somebody's own file system is the owner's decision.
-        if mount.existing is not None or {str(folder), mount.path} & {site.shared, site.apps}:
+        if mount.name != SCRATCH or mount.existing is not None:
             continue
+        folder = context.at(mount.path.lstrip("/"))
         status = folder.stat()
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == NEW_MODE:
             folder.chmod(0o1777)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from node import foreign
 from node.bootstrap import files
 
 REPORT_VERSION = "slurm-stacks/boot/v1"
@@ -121,7 +122,7 @@ def was_ready(file: Path) -> bool:
     A cluster whose controller boots again is up. One whose controller boots for the first time is not.
     """
     try:
-        content = json.loads(file.read_text())
+        content = foreign.record(file)
         return bool(content["state"] == "ready" or (content["state"] != "failed" and content["was_ready"]))
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -7,7 +7,6 @@ slurmctld waits for calls the cloud.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -18,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from node import plurals, rpc
+from node import foreign, plurals, rpc
 from node.elastic import drivers
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import WAIT_ROUND_SECONDS
+from node.elastic.disks import Disks
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
 from node.elastic.launcher import Launcher
@@ -97,6 +97,7 @@ class Elastic:
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
         self._shared_status = Shared(self.status)
+        self._disks = Disks(Folders(settings))
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -127,7 +128,7 @@ class Elastic:
         """Process the requests that were left while the daemon was down, then serve and reconcile forever."""
         for file in sorted((self._lib / "requests").glob("*.json")):
             try:
-                self._queue.put({**json.loads(file.read_text()), "spooled": True})
+                self._queue.put({**foreign.record(file), "spooled": True})
             except (OSError, ValueError, TypeError) as error:
                 # A power failure leaves such files. Without this the daemon could never start again.
                 log(f"{file} cannot be read and is left out: {error!r}")
@@ -213,7 +214,8 @@ class Elastic:
 
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
-        return status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+        found = status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+        return {**found, **self._disks.status()}
 
 
 def _changed(settings_file: Path) -> float:

@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node import foreign
 from node.bootstrap import files
+from node.codec import shown
 from node.elastic.driver import Machine
 from node.elastic.view import log
 from node.model import ClusterDesign
@@ -264,7 +266,7 @@ class Ledger:
 
     def _read(self) -> None:
         try:
-            content = json.loads(self._file.read_text())
+            content = foreign.record(self._file)
             self._closed = {str(name): _total(value) for name, value in content["closed"].items()}
             self._open = {
                 str(machine_id): _running_machine(value) for machine_id, value in content["open"].items()
@@ -298,12 +300,11 @@ def _running_machine(value: dict[str, Any]) -> _RunningMachine:
         str(value["partition"]),
         _number(value["launched"]),
         None if price is None else _number(price),
-        bool(value["listed"]),
+        value["listed"] is True,
     )
 
 
 def _number(value: Any) -> float:
-    number = float(value)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"not an amount: {value!r}")
-    return number
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"not an amount: {shown(value)}")
+    return float(value)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
 from node.elastic.view import log
 from node.slurm import hardware, version
@@ -128,14 +129,16 @@ class Reconfiguration:
         return version.reconfigure_survives_scripts(self._release())
 
     def _remember(self, closed: Sequence[str]) -> None:
-        files.write(self._lib / CLOSED, json.dumps(list(closed)).encode())
+        # A power failure must not leave an empty file, and partitions that nobody opens.
+        files.write(self._lib / CLOSED, json.dumps(list(closed)).encode(), durable=True)
 
     def _reopen(self) -> None:
         """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them."""
         file = self._lib / CLOSED
         try:
-            names = [str(name) for name in json.loads(file.read_text())]
-        except (OSError, ValueError, TypeError):
+            names = [str(name) for name in foreign.record(file)]
+        except (OSError, ValueError, TypeError) as error:
+            log(f"{file} cannot be read ({error!r}): partitions may be closed (scontrol show partition)")
             names = []
         for name in names:
             # A partition may be gone from the configuration that was just read. If slurmctld does not answer,

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
+from node.codec import shown
 from node.elastic.view import log
 from node.slurm.states import JobState
 
@@ -158,7 +160,7 @@ class RequeueMemory:
 
     def _read(self, file: Path) -> None:
         try:
-            content = json.loads(file.read_text())
+            content = foreign.record(file)
             self._requests = {int(job): _request(value) for job, value in content.items()}
         except FileNotFoundError:
             return
@@ -176,7 +178,11 @@ def _request(value: dict[str, object]) -> RequestedRequeue:
         KeyError, TypeError: The entry is damaged.
     """
     restarts, submitted = value["restarts"], value["submitted"]
-    if not isinstance(restarts, int) or not isinstance(submitted, float | int | None):
-        raise TypeError(f"not a request: {value!r}")
-    node, reason = str(value["node"]), str(value["reason"])
-    return RequestedRequeue(restarts, submitted, node, reason, bool(value["acknowledged"]))
+    node, reason, acknowledged = value["node"], value["reason"], value["acknowledged"]
+    if (
+        type(restarts) is not int
+        or (submitted is not None and (isinstance(submitted, bool) or not isinstance(submitted, float | int)))
+        or not (isinstance(node, str) and isinstance(reason, str) and isinstance(acknowledged, bool))
+    ):
+        raise TypeError(f"not a request: {shown(value)}")
+    return RequestedRequeue(restarts, submitted, node, reason, acknowledged)

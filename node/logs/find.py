@@ -6,7 +6,6 @@ shown as well.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -562,7 +561,7 @@ class Cluster:
         """
         if self.folders.process and self.settings.design.partition_of(node) is not None:
             with suppress(OSError, ValueError):  # no machine has a /tmp of its own
-                shared = json.loads(Path(self.folders.shared_in_tmp).read_text())
+                shared = foreign.record(Path(self.folders.shared_in_tmp))
                 if (below := in_own_tmp(path, shared)) is not None:
                     tmp = Path(self.folders.temporary(node))
                     return tmp / below, tmp

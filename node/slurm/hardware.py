@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node import foreign
 from node.bootstrap import files
 from node.codec import from_json, to_json
 from node.model import Accelerator, ClusterDesign, Partition
@@ -170,7 +171,7 @@ def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record
 def read(lib: Path) -> Record | None:
     """Read the record of the last rendering. `None` means that there is none yet."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return from_json(Record, json.loads((lib / RECORD).read_text()))
+        return from_json(Record, foreign.record(lib / RECORD))
     return None
 
 
@@ -197,7 +198,7 @@ def done(lib: Path) -> None:
 
 def _renewal(lib: Path, clock: Callable[[], float] = time.monotonic) -> tuple[frozenset[str], frozenset[str]]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        renewal = json.loads((lib / RENEWAL).read_text())
+        renewal = foreign.record(lib / RENEWAL)
         if 0 <= clock() - renewal["at"] <= FRESH_SECONDS:
             return frozenset(renewal["free"]), frozenset(renewal["seen"])
     return frozenset(), frozenset()

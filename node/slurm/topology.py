@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from node import foreign
 from node.model import ClusterDesign
 from node.slurm.hostlist import fold
 
@@ -92,7 +93,7 @@ def _digest(place: Place) -> str:
 def read(folder: Path) -> dict[str, Place]:
     """Return the recorded places of nodes. A record that cannot be read counts as none."""
     try:
-        content = json.loads((folder / RECORD).read_text())
+        content = foreign.record(folder / RECORD)
         return {str(node): tuple(map(str, place)) for node, place in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
 from localcloud.machines import CLUSTER_VARIABLE, COMPUTE
-from node import rpc, subprocesses
+from node import foreign, rpc, subprocesses
 from node.bootstrap import files
 from node.model import Settings
 from node.processes import ProcessId, end_all
@@ -135,7 +134,7 @@ def end_cluster(run: RunDirectory) -> None:
 def controller_is_dead(run: RunDirectory) -> bool:
     """Whether the controller's machine does not run, after a reboot for example."""
     try:
-        records = json.loads((run.cloud / "machines.json").read_text())["machines"]
+        records = foreign.record(run.cloud / "machines.json")["machines"]
         controllers = [r for r in records if r["tags"]["role"] == "controller" and r["state"] != "terminated"]
         # A controller without a process is about to start.
         return not any(r["process"] is None or ProcessId(**r["process"]).alive() for r in controllers)

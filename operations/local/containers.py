@@ -19,6 +19,7 @@ from localcloud import cgroups, images, nspawn, volumes
 from localcloud.containers import BootPlan
 from localcloud.images import Say
 from localcloud.nspawn import Bind, Machine
+from node import foreign
 from node.bootstrap import time_limits
 from node.bootstrap.vm import images as kinds
 from node.bootstrap.vm.clouds.local import BUCKET
@@ -177,7 +178,7 @@ def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -
     done = nspawn.execute(launcher, *loader, "--role", kinds.ROLE, "--host", kind.host, seconds=STEP_SECONDS)
     steps = []
     with contextlib.suppress(OSError, ValueError):
-        steps = json.loads(report.read_text())["steps"]
+        steps = foreign.record(report)["steps"]
     for step in steps:
         say(f"  {kind.name}, {step['name']}: {step.get('note', '')}"[:150])
     if done.status:

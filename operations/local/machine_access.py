@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ from infra.errors import UserError
 from infra.program import folders
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader
+from node import foreign
 from node.bootstrap.report import was_ready
 from node.model import SHARED
 from node.processes import ProcessId
@@ -120,8 +120,8 @@ def _machine(run: RunDirectory, *roles: str) -> tuple[str, int] | None:
     They come from the local cloud's file, so that its agent need not answer.
     """
     try:
-        records = json.loads((run.cloud / "machines.json").read_text())["machines"]
-    except (OSError, ValueError, KeyError):
+        records = foreign.record(run.cloud / "machines.json")["machines"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     for role in roles:
         for record in sorted(records, key=lambda r: str(r["node"])):

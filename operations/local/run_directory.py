@@ -188,7 +188,7 @@ class RunDirectory:
         Raises:
             OSError, ValueError: it cannot be read.
         """
-        found: dict[str, Any] = json.loads((self.bucket / "current.json").read_text())
+        found: dict[str, Any] = foreign.record(self.bucket / "current.json")
         return found
 
     def call(self, method: str, seconds: float = 10.0, /, **params: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import stat
 from collections.abc import Callable
@@ -13,12 +14,14 @@ import pytest
 
 from cli import backup, provider
 from cli.local.provider import LocalProvider
+from infra import os_errors
 from infra.config import parse
-from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
+from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, NotUpError
 from infra.program.stack import Stack
 from node.backup import archive
 from node.backup.archive import Manifest
 from operations.access import Command, StackUp
+from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences
 from tests.support.stack_values import values
@@ -42,8 +45,10 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Path) -> 
     """Sets the shell lines that answer in place of the controller's command."""
 
     def set_lines(lines: str) -> None:
-        def on_controller(_self: object, _up: StackUp, argv: Any) -> Command:
+        def on_controller(_self: object, _up: StackUp, argv: Any, *, booting: bool) -> Command:
             line = f"printf '%s\\n' {shlex.join(argv)} >{shlex.quote(str(asked))}\n{lines}"
+            # Only what gives a restore up is for a controller whose boot has failed.
+            assert booting == ("--cancel" in argv)
             return Command(["sh", "-c", line], {})
 
         monkeypatch.setattr(LocalProvider, "on_controller", on_controller)
@@ -194,3 +199,74 @@ def test_processes_and_batch_have_no_backups(
     monkeypatch.setattr(provider, "scheduler", lambda *_given: object())
     with sentences.raises("backup.batch"):
         backup.restore(up, None, bucket=True, replace=False)
+
+
+def test_a_restore_is_given_up_also_where_the_boot_has_failed(
+    up: StackUp, controller: Answer, asked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for moved, sentence in ((True, "the state of before is in force again"), (False, "nothing was changed")):
+        answer = {"cancelled": True, "moved_back": moved}
+        controller(f"echo {shlex.quote(json.dumps(answer))}")
+        told = backup.cancel(up, None, bucket=False, replace=False)
+        assert told == answer
+        assert asked.read_text().split() == ["slurm-stacks", "restore", "--cancel"]
+        backup.show(told, as_json=False)
+        assert capsys.readouterr().out == f"the restore is given up; {sentence}\n"
+    for code in ("restore.none", "restore.in-place"):
+        controller(failing(code, "it cannot be given up"))
+        with sentences.raises(code) as error:
+            backup.cancel(up, None, bucket=False, replace=False)
+        assert error.value.exit_code == EXIT_REFUSED
+    for source, bucket, replace in (("x", False, False), (None, True, False), (None, False, True)):
+        with sentences.raises("restore.cancel-alone") as error:
+            backup.cancel(up, source, bucket=bucket, replace=replace)
+        assert error.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "[" * 60_000, '{"a": NaN}', '{"a": 1e400}', "7"])
+def test_an_answer_that_cannot_be_read_is_one_sentence(
+    up: StackUp, controller: Answer, tmp_path: Path, answer: str
+) -> None:
+    (tmp_path / "answer").write_text(answer)
+    controller(f"cat {shlex.quote(str(tmp_path / 'answer'))}")
+    with sentences.raises("backup.answer", compared=False):
+        backup.list_all(up)
+
+
+def test_times_that_are_none_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = {"cluster": "c", "created": 1e300, "size": 1, "jobs": 0, "accounting": False}
+    backup.show({"backup": manifest, "file": "x"}, as_json=False)
+    assert "c as of 1e+300" in capsys.readouterr().out
+
+
+def test_a_controller_whose_boot_has_failed_can_be_asked(
+    up: StackUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    monkeypatch.setattr(RunDirectory, "containers", property(lambda _self: True))
+    monkeypatch.setattr(machine_access, "run_directory", lambda _up: run)
+    monkeypatch.setattr(machine_access, "controller", lambda _run: 17)
+    monkeypatch.setattr(machine_access, "command", lambda _run, argv: Command(list(argv), {}))
+    asked = LocalProvider().on_controller(up, ["slurm-stacks"], booting=True)
+    assert asked.argv == ["slurm-stacks"]
+    with pytest.raises(NotUpError):
+        LocalProvider().on_controller(up, ["slurm-stacks"])
+    monkeypatch.setattr(machine_access, "controller", lambda _run: None)
+    with pytest.raises(NotUpError):
+        LocalProvider().on_controller(up, ["slurm-stacks"], booting=True)
+
+
+def test_a_full_disk_here_is_named_and_the_program_is_ended(
+    up: StackUp, controller: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tmp_path / "draft"
+    draft.touch()
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), str(draft)))
+    # It would write for ever.
+    controller("exec cat /dev/zero")
+    target = tmp_path / "mine.tar"
+    with pytest.raises(OSError, match="No space left") as error:
+        backup.make(up, target, bucket=False)
+    told = os_errors.explain(error.value)
+    assert (told.code, f"no space left for {target}" in str(told)) == ("system.no-space", True)
+    assert not draft.exists()

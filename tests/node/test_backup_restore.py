@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,13 @@ from infra.slurm_releases import table
 from node.backup import archive, database, restore
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
+from node.bootstrap.command import CommandError
+from node.bootstrap.vm import users
 from node.folders import Folders
 from node.model import SlurmSettings
 from node.slurm import version
 from tests.support.doubles import FakeControl, design, job, node, settings
+from tests.support.recorded import machine
 
 MANIFEST = Manifest("test", "test", 1_800_000_000.0, "slurm-wlm 22.05.8", False, 2, 100, 50, "0" * 64)
 
@@ -245,3 +251,255 @@ def test_systemd_has_the_boot_before_anybody_is_told(tmp_path: Path) -> None:
     with pytest.raises(BackupError) as error:
         restore._boot(its, run, done.append)
     assert error.value.code == "restore.boot-failed"
+
+
+# Giving up a restore, and a journal that cannot be read, at every moment of a restore's life.
+
+OLD = {
+    "job_state": "present", "job_state.old": "present", "only_present": "present", "node_state": "present",
+    "clustername": "present",
+}  # fmt: skip
+NEW = {**RESTORED, "clustername": "saved"}
+OLD_TABLES, NEW_TABLES = ["a", "b"], ["b", "c"]
+
+
+class PowerOffError(BaseException):
+    """The machine has lost its power."""
+
+
+class Head:
+    """A controller with a prepared restore. Its boot does what is done to the state, and may lose its power.
+
+    Args:
+        accounting: Whether the backup has an accounting.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, accounting: bool) -> None:
+        monkeypatch.setattr(users, "SSHD", Path("/bin/true"))
+        # A real power loss is not in reach of a test, and a disk may take long.
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        self.context, _ = machine(
+            folder, "controller", "controller", name="test", slurm=SlurmSettings(accounting=accounting)
+        )
+        self.state = self.context.path(self.context.folders.state)
+        self.state.parent.mkdir(parents=True)
+        made, work = folders(folder / "made")
+        made.rename(self.state)
+        self.work = self.state / restore.WORK
+        assert work.name == self.work.name
+        for place, word in (
+            (self.context.at("etc/ssh"), "own"),
+            (self.work / restore.PARTS / "ssh", "saved"),
+        ):
+            place.mkdir(parents=True)
+            (place / "ssh_host_ed25519_key").write_text(word)
+            (place / "ssh_host_ed25519_key.pub").write_text(f"ssh-ed25519 {word}")
+        self.tables = (
+            Tables(DATABASE=OLD_TABLES, LOADED=NEW_TABLES) if accounting else Tables(DATABASE=OLD_TABLES)
+        )
+        self.context.run = self.run
+        self.accounting = accounting
+        self.began_with: dict[str, str] | None = None
+        self.calls: list[str] = []
+        self.journal = restore.Journal("test", 1.8e9, accounting=accounting, sha256="0" * 64)
+        restore._note(self.context.folders, self.journal)
+
+    def run(self, *argv: str, stdin: str = "", **_options: Any) -> str:
+        self.calls.append(" ".join(argv))
+        if argv[:2] == ("systemctl", "start"):
+            self.boot()
+        return self.tables(*argv, stdin=stdin)
+
+    def boot(self) -> None:
+        restore.put_in_place(self.context)
+        if self.accounting:
+            restore.take_database(self.context)
+        restore.note_in_place(self.context)
+        # slurmctld starts.
+        self.began_with = content(self.state)
+        restore.finish(self.context, Control())
+
+    def cancel(self) -> dict[str, Any]:
+        return restore.cancel(self.context.settings, self.run, say=self.calls.append)
+
+    def is_of_before(self) -> bool:
+        key = (self.context.at("etc/ssh") / "ssh_host_ed25519_key").read_text()
+        return (content(self.state), key, self.tables.tables[DATABASE]) == (OLD, "own", OLD_TABLES)
+
+    def is_restored(self) -> bool:
+        key = (self.context.at("etc/ssh") / "ssh_host_ed25519_key").read_text()
+        named = NEW if self.accounting else {**NEW, "clustername": "present"}
+        tables = NEW_TABLES if self.accounting else OLD_TABLES
+        return (content(self.state), key, self.tables.tables[DATABASE]) == (named, "saved", tables)
+
+    def is_clean(self) -> bool:
+        return not self.work.exists() and self.tables.tables.keys() == {DATABASE}
+
+
+def lose_power(patch: pytest.MonkeyPatch, head: Head, most: int) -> list[int]:
+    """Let the power fail at one of the changes of files and tables; return the number of changes."""
+    count = [0]
+
+    def limited(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **more: Any) -> Any:
+            if count[0] >= most:
+                raise PowerOffError
+            count[0] += 1
+            return call(*given, **more)
+
+        return run
+
+    for name in ("rename", "touch", "unlink", "replace"):
+        patch.setattr(Path, name, limited(getattr(Path, name)))
+    patch.setattr(head.tables, "_rename", limited(head.tables._rename))
+    return count
+
+
+def at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, accounting: bool, do: Callable[[Head], None]
+) -> Iterator[Head]:
+    """Yield a controller whose power has failed at each of the moments of `do`, and at last at none."""
+    for most in range(200):
+        head = Head(tmp_path / str(most), monkeypatch, accounting=accounting)
+        done = False
+        with monkeypatch.context() as patch:
+            lose_power(patch, head, most)
+            with contextlib.suppress(PowerOffError):
+                do(head)
+                done = True
+        yield head
+        if done:
+            assert most > 10
+            return
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_restore_is_given_up_or_in_its_place_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounting: bool
+) -> None:
+    outcomes = set()
+    for head in at_every_moment(tmp_path, monkeypatch, accounting=accounting, do=Head.boot):
+        try:
+            outcome = str(head.cancel()["moved_back"])
+        except BackupError as error:
+            outcome = error.code
+            head.boot()
+            assert head.is_restored()
+        else:
+            assert head.is_of_before()
+            assert head.began_with == OLD, "slurmctld has begun with the state of before"
+        outcomes.add(outcome)
+        assert head.is_clean()
+    assert outcomes == {"False", "True", "restore.in-place", "restore.none"}
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_giving_up_is_completed_after_a_power_loss_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounting: bool
+) -> None:
+    def half_way(head: Head) -> None:
+        state = head.context.path(head.context.folders.state)
+        restore._keep_host_keys(head.context, head.work)
+        restore.swap(state, head.work, keep_name=not accounting)
+        restore._host_keys(head.context, head.work / restore.PARTS / "ssh", "the backup")
+        if accounting:
+            database.take_place(head.run)
+
+    def given_up(head: Head) -> None:
+        with monkeypatch.context() as patch:
+            patch.undo()
+            half_way(head)
+        head.cancel()
+
+    for head in at_every_moment(tmp_path, monkeypatch, accounting=accounting, do=given_up):
+        head.boot()
+        if head.work.exists() or head.is_restored():
+            # The power failed before the restore was given up, so the boot has completed it.
+            assert head.is_restored()
+        else:
+            assert head.is_of_before()
+        assert not head.work.exists()
+
+
+DAMAGED = (
+    b"", b"{", b"[" * 60_000, b"7", b"\xff", b"{}", b'{"cluster": "test"}',
+    *(
+        json.dumps(
+            {"cluster": "test", "created": 1.0, "accounting": True, "sha256": "0" * 64, "phase": "prepared",
+             "swapped": 0.0} | change
+        ).encode()
+        for change in (
+            {"created": 1e300}, {"created": float("inf")}, {"created": float("nan")}, {"created": True},
+            {"created": -1e18}, {"swapped": 1e300}, {"phase": "other"}, {"phase": 7}, {"accounting": 1},
+            {"sha256": 7}, {"cluster": None}, {"extra": 1}, {"cluster": "x" * 100_000},
+        )
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+def test_a_damaged_journal_does_not_stop_the_boot_and_is_removed_by_giving_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+) -> None:
+    head = Head(tmp_path, monkeypatch, accounting=True)
+    (head.work / restore.JOURNAL).write_bytes(damaged)
+    head.boot()
+    assert head.is_of_before()
+    assert "restore --cancel --stack test" in head.context.report.content["facts"]["restore"]
+    with pytest.raises(BackupError) as error:
+        restore.stage(head.context.settings, tmp_path / "none", Control(), head.run, replace=True, say=print)
+    assert error.value.code == "restore.journal"
+    assert head.cancel() == {"cancelled": True, "moved_back": False}
+    assert head.is_of_before()
+    assert head.is_clean()
+
+
+def test_a_journal_that_is_damaged_at_any_moment_leaves_one_whole_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = set()
+    for head in at_every_moment(tmp_path, monkeypatch, accounting=True, do=Head.boot):
+        if (head.work / restore.JOURNAL).exists():
+            (head.work / restore.JOURNAL).write_bytes(b"\0" * 100)
+        head.boot()
+        assert head.is_of_before() != head.is_restored()
+        assert head.began_with in (OLD, NEW)
+        outcomes.add(head.is_restored())
+    assert outcomes == {True, False}
+
+
+def test_what_is_not_there_cannot_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(tmp_path, monkeypatch, accounting=False)
+    (head.work / restore.JOURNAL).unlink()
+    # It died while it unpacked.
+    assert head.cancel() == {"cancelled": True, "moved_back": False}
+    assert not any("systemctl" in call for call in head.calls), "nothing but its files was there"
+    with pytest.raises(BackupError) as error:
+        head.cancel()
+    assert error.value.code == "restore.none"
+    assert head.is_of_before()
+
+
+def test_a_boot_that_fails_keeps_what_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(tmp_path, monkeypatch, accounting=True)
+    with monkeypatch.context() as patch:
+        lose_power(patch, head, 5)
+        with pytest.raises(PowerOffError):
+            head.boot()
+
+    def fails() -> None:
+        raise CommandError("systemctl start: exit status 1", 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(head, "boot", fails)
+        with pytest.raises(BackupError, match="is given up, and the controller's boot") as error:
+            head.cancel()
+    assert error.value.code == "restore.boot-failed"
+    file = tmp_path / "made.tar"
+    monkeypatch.setattr(archive, "read", lambda *_: MANIFEST)
+    with pytest.raises(BackupError, match="is being given up"):
+        restore.stage(head.context.settings, file, Control(), head.run, replace=True, say=print)
+    head.boot()
+    assert head.is_of_before()
+    assert head.is_clean()

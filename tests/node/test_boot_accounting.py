@@ -79,7 +79,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    data, etc = (context.path(path) for path in (accounting.database(context.folders), context.folders.etc))
+    data, etc = (context.path(path) for path in (context.folders.database, context.folders.etc))
     accounting.start(context)
     assert run.calls == [
         f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
@@ -117,12 +117,12 @@ def test_a_database_that_was_not_finished_is_made_anew(
 ) -> None:
     context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    half = context.path(accounting.database(context.folders)).with_name("database.new")
+    half = context.path(context.folders.database).with_name("database.new")
     half.mkdir()
     (half / "ibdata1").touch()
     accounting.start(context)
     assert run.calls[0].startswith("/usr/bin/mariadb-install-db ")
-    assert list(context.path(accounting.database(context.folders)).iterdir()) == []
+    assert list(context.path(context.folders.database).iterdir()) == []
 
 
 def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ SOURCES = {
         "/fsx": {"source": "fs-2.fsx.eu-west-1.amazonaws.com@tcp:/abcdef"},
     }
 }
-EFS = Mount("/efs", "efs", options="nfsvers=4.1")
-FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock,_netdev")
+EFS = Mount("/efs", "efs", options="nfsvers=4.1", name="scratch")
+FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock,_netdev", name="scratch")
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_an_export_that_root_may_not_write_to_is_one_message(
 
 
 def test_every_user_may_write_to_shared_scratch(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
-    scratch = Mount("/scratch", "nfs", served_by="controller")
+    scratch = Mount("/scratch", "nfs", served_by="controller", name="scratch")
     sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"disk": "vol-0ccc"}}}
     context, _ = machine(
         tmp_path, "controller", "controller", mounts=(*NFS, scratch, EFS, FSX), driver=sources

@@ -429,6 +429,8 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
              "machine_state": "pending", "reason": None},
         ],
         "reservations": [],
+        "disks": [],
+        "unsaved": None,
         "machines": {"running": 1, "pending": 1},
         "jobs": [
             {"id": 5, "slurm_id": "5", "name": "keras-job", "user": "u", "partition": "debug",

@@ -36,6 +36,10 @@ KEYS: dict[str, Any] = {
         "id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause", "advice",
     },
     "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget"},
+    "disks": {
+        "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
+    },
+    "unsaved": None,
 }  # fmt: skip
 
 
@@ -66,6 +70,8 @@ def found(tmp_path: Path) -> dict[str, Any]:
         Machine("m-1", "debug-1", MachineState.STOPPING, 0.0),
         Machine("m-2", "debug-2", MachineState.PENDING, 0.0),
     ]
+    for folder in ("state", "log"):
+        (tmp_path / folder).mkdir()
     elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
     made: dict[str, Any] = json.loads(json.dumps(elastic.status()))
     return made

@@ -104,6 +104,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
         return
     with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):  # slurmctld may be slow to answer
         status = rpc.call(machine_access.daemon_socket(run), "status", ANSWER_SECONDS)
+        yield from condition.disks(status, stack)
         yield from condition.budget(status["cost"], stack)
         yield from condition.health(status["nodes"], stack)
         yield from condition.service(status, stack)

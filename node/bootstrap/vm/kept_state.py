@@ -14,11 +14,13 @@ mount it waits until it has seen none for a while, or refuses. `state_guard` wat
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from pathlib import Path
 
 from node import plurals
-from node.bootstrap import files
+from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks, state_guard, users
@@ -34,6 +36,10 @@ STOPPED = ("slurmctld", "elastic", "slurmdbd")
 """The services that write to these folders, besides the database."""
 MYSQL = "var/lib/mysql"
 KEYS = "ssh_host_*_key*"
+MODE = 0o755
+FOLDERS = ("slurmctld", "elastic", "mysql", "ssh")
+MOST_NAMED = 5
+"""The most names that the boot report has of what users have left on the disk."""
 
 
 def prepare(context: Context, mount: Mount) -> str:
@@ -52,6 +58,7 @@ def prepare(context: Context, mount: Mount) -> str:
         disks.grow(context, mount, device)
     else:
         outcome = "has"
+    _close(context, mount)
     fresh = [name for name, place in _places(context).items() if _bind(context, mount, name, place)]
     if "slurmctld" not in fresh:
         # The cluster is up, although this machine may never have been its controller.
@@ -117,6 +124,47 @@ def _mount(context: Context, mount: Mount, device: str) -> None:
         ) from error
 
 
+def _close(context: Context, mount: Mount) -> None:
+    """Let nobody but root make anything on the disk, below which each daemon has a folder of its own.
+
+    Users could write to disks of earlier releases. What they have left there stays, for root alone, so that
+    it does not grow. What stands where a daemon's folder belongs is given another name.
+    """
+    disk = files.folder(context.at(mount.path.lstrip("/")), MODE)
+    if os.geteuid() != 0:
+        return
+    taken = [_take(entry) for entry in sorted(disk.iterdir()) if not _is_ours(context, entry)]
+    if taken:
+        count = plurals.count(len(taken), "file or folder", "files and folders")
+        names = ", ".join(map(repr, taken[:MOST_NAMED]))
+        context.report.content["facts"][f"files in {mount.path}"] = f"{count} of users, now root's: {names}"
+
+
+def _is_ours(context: Context, entry: Path) -> bool:
+    """Return whether what is on the disk is root's or a daemon's."""
+    owner = entry.lstat().st_uid
+    # The number of the database's user differs between machines, and is below those of people.
+    if owner == 0 or (_place(entry) in FOLDERS and owner < users.FIRST_USER):
+        return True
+    return context.slurm_user is not None and owner == accounts.ids(context.slurm_user)[0]
+
+
+def _place(entry: Path) -> str:
+    """Return the daemon's folder which has this name, or whose draft has."""
+    return entry.name.removeprefix(".").removesuffix(".new")
+
+
+def _take(entry: Path) -> str:
+    """Make root the owner of what a user has left, and nobody else a reader; return its name."""
+    status = entry.lstat()
+    if _place(entry) in FOLDERS:
+        entry = entry.rename(entry.with_name(f"{entry.name}.of-{status.st_uid}"))
+    os.chown(entry, 0, 0, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        entry.chmod(0o700 if stat.S_ISDIR(status.st_mode) else 0o600)
+    return entry.name
+
+
 def _bind(context: Context, mount: Mount, name: str, place: Path) -> bool:
     """Mount a folder of the disk at its place, and return whether the disk did not have it before.
 
@@ -173,11 +221,15 @@ def adopt_host_keys(context: Context, folder: Path, name: str) -> None:
     context.report.content["host_keys"] = users.host_keys(context)
 
 
-def restore_host_keys(context: Context, folder: Path) -> None:
-    """Give this machine, and the disk that outlives it, the host keys of a backup."""
+def restore_host_keys(context: Context, folder: Path, name: str) -> None:
+    """Give this machine, and the disk that outlives it, other host keys, such as those of a backup.
+
+    Args:
+        name: Where they come from, for the boot report.
+    """
     if (mount := context.settings.design.state()) is not None and list(folder.glob(KEYS)):
         _replace_keys(folder, context.at(mount.path.lstrip("/")) / "ssh")
-    adopt_host_keys(context, folder, "the backup")
+    adopt_host_keys(context, folder, name)
 
 
 def _replace_keys(source: Path, target: Path) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from node import foreign
 from node.bootstrap import report, report_server
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
@@ -204,7 +205,7 @@ def announce(settings: Settings, node: str, at: float) -> None:
         return
     try:
         boot_report = _report(settings)
-        text = json.dumps({**json.loads(boot_report.read_text()), "notice": at}, indent=1)
+        text = json.dumps({**foreign.record(boot_report), "notice": at}, indent=1)
         report.file_sink(boot_report)(text)
     except (OSError, ValueError, TypeError) as error:
         print(f"the notice is not in the boot report: {error}", file=sys.stderr, flush=True)

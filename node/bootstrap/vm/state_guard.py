@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from node import subprocesses
+from node import foreign, subprocesses
 from node.bootstrap import files
 from node.bootstrap.services import PREFIX, Service
 from node.subprocesses import SEARCH
@@ -41,7 +41,7 @@ def status_file(run: PurePosixPath) -> Path:
 def held(status: Path, now: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)) -> bool:
     """Return whether the guard has written to the disk lately."""
     try:
-        content = json.loads(status.read_text())
+        content = foreign.record(status)
         return bool(content["held"]) and 0 <= now() - float(content["at"]) <= LOST_SECONDS
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -50,7 +50,7 @@ def held(status: Path, now: Callable[[], float] = lambda: time.clock_gettime(tim
 def lost(status: Path) -> bool:
     """Return whether the guard says that this machine has lost the disk."""
     try:
-        return json.loads(status.read_text())["held"] is False
+        return foreign.record(status)["held"] is False
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -58,7 +58,7 @@ def lost(status: Path) -> bool:
 def reason(status: Path) -> str:
     """Return what the guard said last."""
     try:
-        return str(json.loads(status.read_text())["why"]) or "nothing was written to it lately"
+        return str(foreign.record(status)["why"]) or "nothing was written to it lately"
     except (OSError, ValueError, KeyError, TypeError):
         return "nothing watches it"
 

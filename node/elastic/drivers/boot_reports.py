@@ -8,13 +8,13 @@ in the cluster's bucket are for people: any process of any node can write there,
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from node import foreign
 from node.bootstrap import report_server
 from node.elastic.driver import Machine, MachineState
 from node.elastic.view import log
@@ -128,7 +128,7 @@ class BootReports:
         """Return for how many seconds the server has run; 0 if it does not run now."""
         try:
             file = self._folder / report_server.SERVING
-            since = float(json.loads(file.read_text()))
+            since = float(foreign.record(file))
             if self._clock() - file.stat().st_mtime > ALIVE_SECONDS:
                 return 0.0
         except (OSError, ValueError, TypeError):
@@ -150,7 +150,7 @@ class BootReports:
 def _parsed(file: Path) -> Heard | None:
     """Return what the server has written into a file; `None`, with a line in the log, if it is damaged."""
     try:
-        content = json.loads(file.read_bytes())
+        content = foreign.record(file)
         heard = Heard(float(content["received"]), content["failure"], content["notice"])
         if not isinstance(heard.failure, str | None) or not math.isfinite(heard.received):
             raise ValueError("a value has the wrong type")
