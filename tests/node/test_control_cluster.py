@@ -42,7 +42,6 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     job = _submit(cluster, *options, "--wrap", "sleep 600")
     assert control.jobs()[job].is_pending
     assert job in control.unfinished_jobs()
-    assert control.current_jobs() == control.jobs()
     control.release(job)
     cluster.wait("the job has the node", lambda: control.nodes()[node].has_job)
     cluster.wait("the node is up", lambda: control.nodes()[node].is_up)
@@ -79,7 +78,7 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     control.cancel([job, job])
     cluster.wait("it is over", lambda: control.jobs()[job].is_over)
     assert job not in control.unfinished_jobs()
-    assert control.current_jobs()[job].is_over
+    assert control.jobs()[job].is_over
     with pytest.raises(SlurmError, match="already finished"):
         control.update_job(job, admin_comment="too late")
 

@@ -19,8 +19,8 @@ from node.logs import find
 from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
 from node.logs.text import about_jobs, about_node
-from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
+from node.slurm.fields import OUTPUT
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
@@ -61,7 +61,7 @@ class Slurm:
 
 def writes(out: Path | str, err: Path | str | None = None, **changes: str) -> dict[str, str]:
     """What squeue tells of a batch job of this user's."""
-    fields = dict.fromkeys(OUTPUT_FIELDS, "N/A") | {"batchflag": "1", "userid": str(os.getuid())}
+    fields = dict.fromkeys(OUTPUT, "N/A") | {"batchflag": "1", "userid": str(os.getuid())}
     return fields | {"stdout": str(out), "stderr": str(out if err is None else err)} | changes
 
 

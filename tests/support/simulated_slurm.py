@@ -240,6 +240,9 @@ class SimulatedSlurm(Slurm):
     def detailed_jobs(self) -> dict[int, JobState]:
         return self.jobs()
 
+    def dependencies(self) -> dict[int, str]:
+        return {}
+
     def update_node(
         self,
         nodes: Iterable[str],
