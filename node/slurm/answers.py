@@ -32,15 +32,15 @@ def ignore(_: str) -> None:
 _REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$", re.DOTALL)
 
 
-def parse_nodes(text: str, leave_out: LeaveOut = ignore) -> dict[str, NodeState]:
+def parse_nodes(text: str) -> dict[str, NodeState]:
     """Parse the output of `scontrol show nodes --oneliner`, and return the nodes by name.
 
     A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks, and
     must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
 
     Raises:
-        ValueError: No line describes a node, although there are some: this is another program's output. Or a
-            node occurs twice: a text has a line that looks like one.
+        ValueError: No line describes a node, although there are some: this is another program's output. Or it
+            is not certain what the nodes are: one occurs twice, or a field that a text cannot hold does.
     """
     if text.startswith("No nodes in the system"):
         return {}
@@ -48,12 +48,7 @@ def parse_nodes(text: str, leave_out: LeaveOut = ignore) -> dict[str, NodeState]
     # Not splitlines(), which takes ten other characters of a text for line breaks.
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines:
-        try:
-            node = _node(line)
-        except ValueError as error:
-            leave_out(f"scontrol: a node is left out ({error}): {line[:200]!r}")
-            continue
-        if node is not None:
+        if (node := _node(line)) is not None:
             _refuse_second(found, node.name, "node")
             found[node.name] = node
     if lines and not found:
@@ -62,21 +57,24 @@ def parse_nodes(text: str, leave_out: LeaveOut = ignore) -> dict[str, NodeState]
 
 
 def _refuse_second(found: Container[str], name: str, what: str) -> None:
-    """Refuse an answer in which an object occurs twice.
+    """Refuse an answer in which an object or a field occurs twice.
 
     Raises:
         ValueError: There is one of the name already.
     """
     if name in found:
         raise ValueError(
-            f"scontrol: {what} {name!r} occurs twice, so nothing of the answer counts. A comment, a reason "
-            f"or a name has a line break and what looks like a line: `scontrol show {what}` shows where"
+            f"scontrol: {what} {name!r} occurs twice, so nothing of the answer counts. An administrator's "
+            "text holds what looks like one: `scontrol show nodes`, `partitions`, `reservations` show where"
         )
 
 
 # Free text: the operating system's name as the node tells it, the name of a user who has the node for their
 # jobs alone, and what people and programs say of a node.
-_OWN_WORDS, _OWNER = " OS=", " Owner="
+_OWN_WORDS, _MEMORY, _OWNER = " OS=", " RealMemory=", " Owner="
+_BEHIND = ("State", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime")
+_HEAD = {key: kind for key, kind in NODE.items() if key not in _BEHIND}
+"""The fields that come before them."""
 _USED = re.compile(r":(\d+)(?:\(|,|$)")
 _TEXTS = (" Comment=", " Extra=", " Reason=")
 
@@ -90,26 +88,41 @@ def _words(part: str, known: Fields) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
+def _object(part: str, known: Fields) -> dict[str, str]:
+    """Return the fields of a part of a line in which texts have no spaces.
+
+    Raises:
+        ValueError: A field occurs twice, so a text has spaces.
+    """
+    found: dict[str, str] = {}
+    for key, value in _words(part, known):
+        _refuse_second(found, key, "field")
+        found[key] = value
+    return found
+
+
+def _checked(fields: dict[str, str], known: Fields) -> dict[str, str]:
+    for key, value in fields.items():
+        known[key].check(value)
+    return fields
+
+
 def _node(line: str) -> NodeState | None:
     """Return the node of a line; `None` if the line does not describe one.
 
     Raises:
-        ValueError: A field is not of its kind.
+        ValueError: A field occurs twice, or is not of its kind.
     """
     if not line.startswith("NodeName="):
         return None
-    # Each part ends where a text begins, so that no text can pass for a field of its part; and no field of a
-    # part behind a text, which may hold anything, counts if an earlier part has it.
-    head, _, rest = line.partition(_OWN_WORDS)
-    middle, _, tail = rest.partition(_OWNER)
-    fields: dict[str, str] = {}
-    for part in (tail, middle, head):
-        end = min((at for text in _TEXTS if (at := part.find(text)) >= 0), default=len(part))
-        fields |= dict(_words(part[:end], NODE))
+    head, middle, tail = _parts(line)
+    # Behind a text, which may hold anything, a field counts only if no earlier part has it; and of several
+    # the last one counts, because the text comes first.
+    fields = dict(_words(tail, NODE)) | dict(_words(middle, NODE))
+    fields |= _object(head, _HEAD if _MEMORY in line else NODE)
     if not {"State", "NodeName"} <= fields.keys():
         return None
-    for key, value in fields.items():
-        NODE[key].check(value)
+    _checked(fields, NODE)
     base, *flags = fields["State"].split("+")
     reason, user, when = _reason(line)
     return NodeState(
@@ -134,6 +147,19 @@ def _node(line: str) -> NodeState | None:
     )
 
 
+def _parts(line: str) -> Iterator[str]:
+    """Yield what is before, between and after the texts of a node's line, each without the last texts.
+
+    A node that has never registered has no words of its own, but always a memory.
+    """
+    head, own_words, rest = line.partition(_OWN_WORDS)
+    if not own_words or _MEMORY in head:
+        head, _, rest = line.partition(_MEMORY)
+    middle, _, tail = rest.partition(_OWNER)
+    for part in (head, middle, tail):
+        yield part[: min((at for text in _TEXTS if (at := part.find(text)) >= 0), default=len(part))]
+
+
 def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     match = _REASON.search(line)
     if match is None:
@@ -143,72 +169,51 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     return _text(match[1]), match[2], _time(match[3])
 
 
-def _object(line: str, known: Fields) -> dict[str, str] | None:
-    """Return the fields of a line of a reservation or a partition; `None` if it describes none.
+def _objects(text: str, known: Fields) -> Iterator[dict[str, str]]:
+    """Yield the fields of each line that describes a reservation or a partition.
 
     Raises:
-        ValueError: A field occurs twice, because a name or a list holds what looks like one, or is not of its
-            kind.
+        ValueError: A field occurs twice, or is not of its kind.
     """
     name = next(iter(known))
-    if not line.startswith(f"{name}="):
-        return None
-    found: dict[str, str] = {}
-    # A comment is the only text that may have spaces, and it comes last.
-    for key, value in _words(line.partition(" Comment=")[0], known):
-        if key in found:
-            raise ValueError(f"{key} occurs twice")
-        found[key] = known[key].check(value)
-    return found
-
-
-def _objects(text: str, known: Fields, leave_out: LeaveOut) -> Iterator[dict[str, str]]:
     for line in text.split("\n"):
-        try:
-            fields = _object(line, known)
-        except ValueError as error:
-            leave_out(f"scontrol: a line is left out ({error}): {line[:200]!r}")
-            continue
-        if fields is not None:
-            yield fields
+        if line.startswith(f"{name}="):
+            # A comment is the only text that may have spaces, and it comes last.
+            yield _checked(_object(line.partition(" Comment=")[0], known), known)
 
 
-def parse_reservations(text: str, leave_out: LeaveOut = ignore) -> list[Reservation]:
+def parse_reservations(text: str) -> list[Reservation]:
     """Parse the output of `scontrol show reservations --oneliner`. Other lines are left out.
 
     Only administrators make reservations and write their texts.
 
     Raises:
-        ValueError: A reservation occurs twice.
+        ValueError: It is not certain what they are: one, or a field, occurs twice; or too many nodes.
     """
     found: dict[str, Reservation] = {}
     expander = Expander()
-    for fields in _objects(text, RESERVATION, leave_out):
+    for fields in _objects(text, RESERVATION):
         name = fields["ReservationName"]
         start, end = _time(fields.get("StartTime")), _time(fields.get("EndTime"))
         if start is None or end is None:
             continue
         nodes = _text(fields.get("Nodes"))
         whose = filter(None, (_text(fields.get(key)) for key in ("Users", "Groups", "Accounts")))
-        try:
-            names = expander(nodes) if nodes else ()
-        except ValueError as error:
-            leave_out(f"scontrol: reservation {name!r} is left out: {error}")
-            continue
         flags = frozenset(fields.get("Flags", "").split(",")) - {""}
         _refuse_second(found, name, "reservation")
+        names = expander(nodes) if nodes else ()
         found[name] = Reservation(name, start, end, names, flags, ",".join(whose))
     return list(found.values())
 
 
-def parse_partition_states(text: str, leave_out: LeaveOut = ignore) -> dict[str, str]:
+def parse_partition_states(text: str) -> dict[str, str]:
     """Parse the output of `scontrol show partitions --oneliner`, and return UP, DOWN, … by name.
 
     Raises:
-        ValueError: A partition occurs twice.
+        ValueError: It is not certain what they are: one, or a field, occurs twice.
     """
     found: dict[str, str] = {}
-    for fields in _objects(text, PARTITION, leave_out):
+    for fields in _objects(text, PARTITION):
         if "State" in fields:
             _refuse_second(found, name := fields["PartitionName"], "partition")
             found[name] = fields["State"]

@@ -20,7 +20,6 @@ from typing import Protocol, TypeVar
 from node import subprocesses
 from node.slurm import environment
 from node.slurm.answers import (
-    LeaveOut,
     new_mark,
     parse_jobs,
     parse_nodes,
@@ -354,10 +353,10 @@ class Control(Slurm):
                 raise kind(command, ended.status, errors)
             return answer.read()
 
-    def _show(self, parse: Callable[[str, LeaveOut], Answer], *words: str) -> Answer:
+    def _show(self, parse: Callable[[str], Answer], *words: str) -> Answer:
         command = ("scontrol", "show", *words, "--oneliner")
         with _usable(command):
-            return parse(self.run(*command), self._leave_out)
+            return parse(self.run(*command))
 
     def _leave_out(self, sentence: str) -> None:
         """Name a record that is left out, once."""

@@ -14,8 +14,8 @@ what a name service gives. So every field has its kind here, and no other is rea
 | `squeue --Format` of the job that asks itself, `sbatch --parsable` | a number | nothing else is there |
 | SLURM_RESUME_FILE | numbers, names of nodes, texts | JSON |
 
-Where spaces and lines tell apart, only administrators and root of a machine write texts. There an object that
-occurs twice refuses the answer. `tests/test_slurm_programs.py` holds the table to all places that ask.
+Where spaces and lines tell apart, only administrators and root of a machine write texts. There an object or a
+field that occurs twice refuses the answer. `tests/test_slurm_programs.py` holds the table to all that ask.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ NODES_TAGS = 20
 """The largest number of tags for a host list: enough for 500 nodes of any numbers. EC2 allows 50 tags in all.
 """
 MOST_LAUNCHED = 5000
-"""The greatest number of nodes that are read from one launch's tags, which others in the account may change."""
+"""The greatest number of nodes that are read from the tags of one launch."""
 
 
 def node_of(nodes_tag: str, launch_index: int) -> str:
