@@ -133,8 +133,8 @@ def parse(text: str) -> list[Job]:
 
 def _unsure(why: str) -> UserError:
     return UserError(
-        f"squeue does not say for certain which jobs there are, so nothing was done: {why}. Run the command "
-        "again; if the message stays, `./cluster exec -- squeue` shows what is there",
+        f"squeue does not say for certain which jobs there are: {why}. No job that is not known may end, so "
+        "the command stops here; run it again, and `./cluster exec -- squeue` shows what squeue says",
         code="jobs.unsure",
     )
 

@@ -443,7 +443,7 @@ class CapacityLimiter:
             begun = time.monotonic()
             try:
                 self.once()
-            except SlurmDown as error:
+            except SlurmError as error:
                 log(f"capacity: {error}")
             except Exception:  # the next pass reads everything again
                 traceback.print_exc()

@@ -94,8 +94,8 @@ JOB_TEXTS = _fields(name=_TEXT, comment=_TEXT, admin_comment=_TEXT)
 """The fields of squeue that hold what somebody has written."""
 JOB_DETAILS = _fields(reservation=_TEXT, timeused=_WORD, timelimit=_WORD)
 """The fields of squeue that only people ask for: `with_details`."""
-# These two may be long (128 KiB of dependencies), and squeue repeats them for each task of an array. So they are
-# read without --array, and only where they are needed.
+# These two may be long (128 KiB of dependencies), and squeue repeats them for each task of an array. So they
+# are read without --array, and only where they are needed.
 REQUIRED_NODES = _fields(arraytaskid=_WORD, reqnodes=_TEXT)
 DEPENDENCY = _fields(arraytaskid=_WORD, dependency=_TEXT)
 OUTPUT = _fields(

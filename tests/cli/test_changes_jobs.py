@@ -178,6 +178,19 @@ def test_whoever_ends_jobs_knows_for_certain_which_there_are(text: str) -> None:
         parse(text)
 
 
+def test_a_listing_that_is_not_certain_leaves_no_partition_closed() -> None:
+    lines = []
+
+    def run(line: str, _seconds: float) -> str:
+        lines.append(line)
+        return "held=cpu\n" + listing(PLAIN, PLAIN)
+
+    with raises("jobs.unsure"):
+        ClusterControl(run, CONF).hold(["cpu", "gpu"], "DOWN")
+    assert "State=UP" in lines[1]
+    assert "gpu" not in lines[1], "it was closed before"
+
+
 def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:
     (job,) = parse(told("3_[1,4,7-9%2]|ann|cpu||PENDING||\n"))
     assert (job.id, job.target) == ("3_[1,4,7-9%2]", "3_[1,4,7-9]")
