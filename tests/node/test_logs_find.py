@@ -295,14 +295,16 @@ def test_where_others_jobs_ran_nothing_that_they_may_have_written_is_shown(
 
 
 def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> None:
-    def told(reason: str) -> list[str]:
-        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",))
+    def told(reason: str, host: str | None = None) -> list[str]:
+        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",), batch_host=host)
         return [
             line for found in find.logs_on_nodes([failed], "/x/slurmd.log", "s") for line in found.last(9)
         ]
 
     (line,) = told("JobLaunchFailure")
     assert "./cluster exec --stack s -- srun --nodelist=debug-1 grep -F '[8.' /x/slurmd.log" in line
+    # A job of srun's has the name of the submitter's machine, which its root chooses.
+    assert told("JobLaunchFailure", "$(touch y)") == [line]
     assert told("NonZeroExitCode") == []
 
 
