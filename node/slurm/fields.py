@@ -29,12 +29,16 @@ MOST_DIGITS = 20
 
 
 class Kind(Enum):
-    """Who chooses what a field holds."""
+    """Who chooses what a field holds, and the pattern of it. Words and names have no space in them."""
 
-    NUMBER = "a number"
-    WORD = "one of Slurm's own words, in which numbers and names of nodes may be"
-    NAME = "names of the stack file's nodes and partitions, which slurmctld has looked up"
-    TEXT = "what users, administrators, machines or name services choose"
+    NUMBER = ("a number", rf"[0-9]{{1,{MOST_DIGITS}}}")
+    WORD = ("one of Slurm's own words, in which numbers and names of nodes may be", r"[!-~]*")
+    NAME = ("names of the stack file's nodes, which slurmctld has looked up", r"[!-~]*")
+    TEXT = ("what users, administrators, machines or name services choose", r"(?s:.*)")
+
+    def __init__(self, what: str, pattern: str) -> None:
+        self.what = what
+        self._matches = re.compile(pattern).fullmatch
 
     def check(self, value: str) -> str:
         """Return the value, if it is of this kind.
@@ -42,18 +46,10 @@ class Kind(Enum):
         Raises:
             ValueError: It is not: this is no field of Slurm's.
         """
-        if not _PATTERNS[self].fullmatch(value):
-            raise ValueError(f"{value[:200]!r} is not {self.value}")
+        if not self._matches(value):
+            raise ValueError(f"{value[:200]!r} is not {self.what}")
         return value
 
-
-# Words and names have no space and no control character.
-_PATTERNS = {
-    Kind.NUMBER: re.compile(rf"[0-9]{{1,{MOST_DIGITS}}}"),
-    Kind.WORD: re.compile(r"[!-~]*"),
-    Kind.NAME: re.compile(r"[!-~]*"),
-    Kind.TEXT: re.compile(r".*", re.DOTALL),
-}
 
 Fields = Mapping[str, Kind]
 """The fields of a reading, in their order."""
