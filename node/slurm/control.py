@@ -110,6 +110,10 @@ class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
     """The controller does not answer. The same call may work later."""
 
 
+class SlurmAnswerError(SlurmError):
+    """The controller answers, and its answer cannot be used: it is too long, or names something twice."""
+
+
 def is_unanswered(stderr: str) -> bool:
     """Return whether a client's error output means that slurmctld does not answer, not that it refused."""
     return any(text in stderr for text in _DOWN)
@@ -346,7 +350,8 @@ class Control(Slurm):
             if ended.status is None:
                 raise SlurmDown(command, None, f"no answer within {self._timeout:g} s")
             if ended.status == -signal.SIGXFSZ:
-                raise SlurmError(command, ended.status, f"its answer is longer than {ANSWER_BYTES} bytes")
+                why = f"its answer is longer than {ANSWER_BYTES} bytes"
+                raise SlurmAnswerError(command, ended.status, why)
             if ended.status != 0:
                 kind = SlurmDown if is_unanswered(ended.errors) else SlurmError
                 errors = ended.errors or answer.read(ERROR_BYTES).decode(errors="replace")
@@ -483,12 +488,12 @@ def _usable(command: Sequence[str]) -> Iterator[None]:
     """Refuse an answer that cannot be used.
 
     Raises:
-        SlurmError: The answer has not the form of this command's, or names an object twice.
+        SlurmAnswerError: The answer has not the form of this command's, or names an object twice.
     """
     try:
         yield
     except ValueError as error:
-        raise SlurmError(command, 0, str(error)) from error
+        raise SlurmAnswerError(command, 0, str(error)) from error
 
 
 def _each(steps: Iterable[Callable[[], object]]) -> None:

@@ -19,7 +19,7 @@ from node.slurm.answers import (
     squeue_format,
     with_details,
 )
-from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from node.slurm.control import BATCH, Control, SlurmAnswerError, SlurmDown, SlurmError
 from node.slurm.environment import of_ours
 from node.slurm.fields import JOB, JOB_TEXTS, OUTPUT
 from node.slurm.reservations import Reservation
@@ -601,12 +601,12 @@ def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_
         assert control.unfinished_jobs() == {5}
     assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
     records.write_bytes(answer(5) + answer(5))
-    with pytest.raises(SlurmError, match="job 5 occurs twice"):
+    with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
         control.unfinished_jobs()
 
 
 def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.slurm.control.ANSWER_BYTES", 1 << 16)
     _tool(spy, "squeue", "sleep 0.2; exec head -c 9999999 /dev/zero")
-    with pytest.raises(SlurmError, match="its answer is longer than 65536 bytes"):
+    with pytest.raises(SlurmAnswerError, match="its answer is longer than 65536 bytes"):
         Control("/x").jobs()
