@@ -237,7 +237,7 @@ def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source
     failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
     if not failed:
         return []
-    # The host of a job without a script is what the submitter's machine calls itself, which may be anything.
+    # The host of a job without a script is what the submitting program sends, which may be anything.
     job = failed[-1]
     node = job.batch_host if job.batch_host in job.nodes else job.nodes[0]
     words = f"--nodelist={node} grep -F '[{job.id}.' {log}"

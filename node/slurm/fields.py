@@ -1,7 +1,7 @@
 """What is read of the output of Slurm's programs, field by field, and who chooses it.
 
 Users choose more than names and comments. Slurm keeps any byte but NUL in the type of a generic resource,
-also of a job that it refuses; the host of a submitter is what that machine calls itself; a user's name is
+also of a job that it refuses; the host of a submitter is what the submitting program sends; a user's name is
 what a name service gives. So every field has its kind here, and no other is read.
 
 | what is asked | its fields | what tells them apart |
@@ -74,7 +74,7 @@ JOB = _fields(
     username=_TEXT,
     nodelist=_NAME,
     numnodes=_WORD,  # 2, 2-4
-    # Of a job without a script it is what the submitter's machine calls itself.
+    # Of a job without a script it is what the submitting program sends as its host.
     batchhost=_TEXT,
     requeue=_WORD,
     restartcnt=_NUMBER,

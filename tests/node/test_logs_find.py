@@ -303,7 +303,7 @@ def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> Non
 
     (line,) = told("JobLaunchFailure")
     assert "./cluster exec --stack s -- srun --nodelist=debug-1 grep -F '[8.' /x/slurmd.log" in line
-    # A job of srun's has the name of the submitter's machine, which its root chooses.
+    # A job of srun's has the host that the submitting program sends.
     assert told("JobLaunchFailure", "$(touch y)") == [line]
     assert told("NonZeroExitCode") == []
 
