@@ -156,7 +156,7 @@ def _commands(text: str, file: str) -> Iterator[str]:
             if COMMAND.search(node.value) or "{slurm} " in node.value:
                 yield node.value
         elif isinstance(node, ast.JoinedStr) and file in STARTERS:
-            yield "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values)
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
 
 
 def _is_first(words: list[ast.expr], value: str) -> bool:
@@ -186,7 +186,7 @@ def test_what_asks_is_seen(text: str, asked: set[str]) -> None:
     assert asks(text, "node/x.py") == asked
 
 
-READ = {
+READ: dict[str, list[fields.Fields]] = {
     "node/slurm/answers.py": [
         fields.JOB, fields.JOB_TEXTS, fields.JOB_DETAILS, fields.REQUIRED_NODES, fields.NODE,
         fields.PARTITION, fields.RESERVATION,
