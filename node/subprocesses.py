@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -86,6 +87,8 @@ def run(
     *,
     stdin: str = "",
     output: IO[bytes] | None = None,
+    apart: bool = False,
+    most_bytes: int | None = None,
     folder: str | os.PathLike[str] = "/",
     handles: Collection[int] = (),
 ) -> Ran:
@@ -96,6 +99,8 @@ def run(
         seconds: The time limit.
         stdin: The text of standard input.
         output: A file for standard output and standard error, which `Ran` then lacks.
+        apart: Whether standard error is not for that file, but for `Ran`.
+        most_bytes: The greatest length of a file that it writes; a longer one ends it by SIGXFSZ.
 
     Raises:
         OSError: As for `start`.
@@ -112,11 +117,14 @@ def run(
             argv,
             env,
             out if output is None else output,
-            errors=err if output is None else None,
+            errors=err if output is None or apart else None,
             stdin=given,
             folder=folder,
             handles=handles,
         )
+        if most_bytes is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         try:
             status: int | None = child.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from node.slurm import fields
 from node.slurm.environment import PROGRAMS
 from tests.support.checkout import ROOT, sources
 
@@ -95,6 +96,140 @@ def test_every_exception_is_still_one() -> None:
         assert re.search(rf"\b({ANY})\b", (ROOT / file).read_text()), file
     for file, text in SHOWN.items():
         assert text in (ROOT / file).read_text(), file
+
+
+ANSWERS = {
+    # Place -> what it asks, and how what it reads is told apart. Fields are in node/slurm/fields.py.
+    "node/slurm/control.py": {
+        "squeue": "marks: JOB, JOB_TEXTS, JOB_DETAILS, REQUIRED_NODES, DEPENDENCY, OUTPUT",
+        "scontrol show": "NODE, PARTITION, RESERVATION; what occurs twice refuses the answer",
+        "scontrol ping": "the exit status",
+    },
+    "cli/changes/jobs.py": {
+        "squeue": "marks: LISTED; wait_line reads ids alone",
+        "scontrol show": "State= of a partition of the stack file's, which only administrators write",
+        "scontrol ping": "` UP`, of a host that the stack file names",
+    },
+    "node/backup/restore.py": {"scontrol show": "NEXT_JOB_ID, FirstJobId: numbers of slurmctld's"},
+    "node/bootstrap/accounting.py": {"sacctmgr show": "names of clusters, which slurmdbd checks"},
+    "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
+    "node/command_line.py": {"scontrol ping": "the exit status"},
+    "node/elastic/programs.py": {"scontrol show": "State= at the beginning of a line: at worst, it waits"},
+    "node/benchmark.py": {"sbatch": "the new job's number"},
+    "workload/job_head.j2": {"squeue": "EligibleTime of the job itself: digits or nothing"},
+}
+"""All places that read what one of Slurm's programs prints."""
+ASKED = re.compile(
+    rf"(?<![\w./-])(?:/usr/s?bin/)?({ANY})\b"
+    # The verb may come after options.
+    r"(?:\s+-\S+)*(?:\s+(show|ping|list|update|requeue|release|notify|shutdown|reconfigure|add)\b)?"
+)
+SILENT = {"scancel", "srun"}
+VERBS = {"scontrol", "sacctmgr"}
+
+
+def asks(text: str, file: str = "x.py") -> set[str]:
+    """Return the programs, and their verbs, whose output a file may read."""
+    if file in WORDS or not file.endswith((".py", ".j2")):
+        return set()
+    lines = _commands(text, file) if file.endswith(".py") else [m[0] for m in _LINE.finditer(text)]
+    found = {(match[1], match[2]) for line in lines for match in ASKED.finditer(line)}
+    return {
+        f"{program} {verb}" if program in VERBS else program
+        for program, verb in found
+        if program not in SILENT and (program not in VERBS or verb in ("show", "ping", "list"))
+    }
+
+
+_LINE = re.compile(r"^\s*(?!#).*$", re.MULTILINE)
+
+
+def _commands(text: str, file: str) -> Iterator[str]:
+    """Yield the commands of a Python file, each as a line."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call | ast.Tuple | ast.List):
+            words = node.args if isinstance(node, ast.Call) else node.elts
+            values = [w.value for w in words if isinstance(w, ast.Constant) and isinstance(w.value, str)]
+            if values and words[0] is not None and EXACT.fullmatch(values[0]) and _is_first(words, values[0]):
+                yield " ".join(values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and file in STARTERS:
+            if COMMAND.search(node.value) or "{slurm} " in node.value:
+                yield node.value
+        elif isinstance(node, ast.JoinedStr) and file in STARTERS:
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
+
+
+def _is_first(words: list[ast.expr], value: str) -> bool:
+    return isinstance(words[0], ast.Constant) and words[0].value == value
+
+
+def test_all_that_ask_slurm_are_known() -> None:
+    """Whoever reads a new answer says there how its fields are told apart from what users choose."""
+    paths = [*sources(), ROOT / "__main__.py", *(ROOT / "workload").glob("*.j2")]
+    found = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    seen = {file: known for file, text in found.items() if (known := asks(text, file))}
+    assert seen == {file: set(known) for file, known in ANSWERS.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("control.run('sinfo', '--Node', fields)", {"sinfo"}),
+        ("context.slurm('sacctmgr', '--parsable2', 'show', 'user')", {"sacctmgr show"}),
+        ("command = ['/usr/bin/sacct', '--jobs', job]", {"sacct"}),
+        ("control.run('scontrol', '--oneliner', 'show', 'job', job)", {"scontrol show"}),
+        ("control.run('scontrol', 'update', 'x')", set()),
+        ("control.cancel('scancel')", set()),
+    ],
+)
+def test_what_asks_is_seen(text: str, asked: set[str]) -> None:
+    assert asks(text, "node/x.py") == asked
+
+
+READ: dict[str, list[fields.Fields]] = {
+    "node/slurm/answers.py": [
+        fields.JOB, fields.JOB_TEXTS, fields.JOB_DETAILS, fields.REQUIRED_NODES, fields.NODE,
+        fields.PARTITION, fields.RESERVATION,
+    ],
+    "node/logs/find.py": [fields.OUTPUT],
+    "node/slurm/control.py": [fields.DEPENDENCY],
+    "cli/changes/jobs.py": [fields.LISTED],
+}  # fmt: skip
+"""File -> the tables whose fields it reads."""
+MAPPINGS = {"field", "fields", "texts", "details"}
+"""How these files name the fields of a record."""
+
+
+def keys_read(text: str) -> set[str]:
+    """Return the keys that a file reads of records."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            name, key = node.value.id, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            name, key = ast.unparse(node.func.value), node.args[0]
+        else:
+            continue
+        if name in MAPPINGS and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            found.add(key.value)
+    return found
+
+
+@pytest.mark.parametrize("file", READ)
+def test_no_field_is_read_that_has_no_kind_and_none_is_asked_for_nothing(file: str) -> None:
+    text = (ROOT / file).read_text()
+    known = {name for table in READ[file] for name in table}
+    unread = {name for name in known if f'"{name}"' not in text}
+    assert keys_read(text) - known == set(), "add it to node/slurm/fields.py, with who chooses it"
+    # The task tells records of one id apart.
+    assert unread - {"arraytaskid"} == set(), "nobody needs it: leave it out of node/slurm/fields.py"
+
+
+def test_a_field_without_a_kind_is_seen() -> None:
+    assert keys_read("x = field['account'] or fields.get('wckey')\ny = other['z']") == {"account", "wckey"}
+    assert all(
+        isinstance(kind, fields.Kind) for tables in READ.values() for t in tables for kind in t.values()
+    )
 
 
 @pytest.mark.parametrize("template", sorted((ROOT / "workload").glob("*.j2")), ids=lambda path: path.name)

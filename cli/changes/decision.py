@@ -77,7 +77,12 @@ class ClusterControl:
             NotUpError, UserError: As for `run`.
         """
         text = self.ask(jobs.hold_line(partitions, state, self.prefix), SECONDS)
-        return jobs.held(text), jobs.parse(text)
+        held = jobs.held(text)
+        try:
+            return held, jobs.parse(text)
+        except UserError:
+            self.release(held)
+            raise
 
     def release(self, partitions: Sequence[str]) -> bool:
         """Put partitions into service again, if the cluster still has them.

@@ -11,25 +11,28 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from infra.errors import UserError
 from node.logs.text import printable
+from node.slurm.fields import LISTED
 from node.slurm.hostlist import expand
 
 MOST_LISTED = 20
+MOST_NODES = 1 << 16
+"""The greatest number of nodes of a job: Slurm's own for one range of a list."""
 LONGEST_NAME = 200
 """The number of characters that are shown of a job's name."""
 HOLDING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "COMPLETING")
 """The states of jobs that have nodes."""
 _SQUEUE = f"squeue --noheader --all --states=PENDING,{','.join(HOLDING)}"
-_NAMES = "names="
+_MARK = "mark="
+_FORMAT = "${mark}f".join(LISTED) + "${mark}r"
 LISTING = (
-    # What decides: no field that holds a text of a user's.
-    f"{_SQUEUE} --format='%i|%u|%P|%N|%T|%n' || exit; "
-    # The names, for people. A name may hold anything, so a mark that nobody can know separates them: it is
-    # drawn here, and squeue gets it in its environment, because all users see the arguments of a command.
-    f"mark=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n'); echo {_NAMES}$mark; "
-    f'[ -z "$mark" ] || SQUEUE_FORMAT="$mark%i|%j" {_SQUEUE} || :'
+    # Users choose what is in these fields, so a mark that nobody can know separates them: it is drawn here,
+    # and squeue gets it in its environment, because all users see the arguments of a command.
+    "mark=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n') && [ -n \"$mark\" ] || exit; "
+    f'echo {_MARK}$mark; SQUEUE_FORMAT="{_FORMAT}" {_SQUEUE} || exit'
 )
-"""A shell line that lists the jobs which have not ended, with their names. It must be the last one."""
+"""A shell line that lists the jobs which have not ended. It must be the last one."""
 KILL_WAIT_SECONDS = 30.0
 """Slurm's KillWait: how long a cancelled job has between SIGTERM and SIGKILL."""
 _HELD = "held="
@@ -89,13 +92,13 @@ class Job:
 
 _LIMIT = re.compile(r"%\d+(?=\])")
 _STEPS = re.compile(r"(\d+)-(\d+):([1-9]\d*)")
-# A user's name is what a name service gives: it may hold the separator, and no line break.
-_RECORD = re.compile(r"(\d+(?:[_+][\w\[\],:%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII)
+_ID = re.compile(r"\d+(?:[_+][\w\[\],:%.-]+)?", re.ASCII)
+_EMPTY = ("", "(null)")
 
 
 def _expanded(nodes: str) -> list[str]:
     try:
-        return expand(nodes)
+        return expand(nodes, MOST_NODES)
     except ValueError:  # Slurm accepts spellings that this program does not know
         return []
 
@@ -103,29 +106,66 @@ def _expanded(nodes: str) -> list[str]:
 def parse(text: str) -> list[Job]:
     """Return the jobs in an output of `LISTING` and other commands, in order.
 
-    Only the lines before the names tell which jobs there are. What is no job's line belongs to other
-    commands, such as those of a shell's ~/.bashrc.
+    Only what comes after the mark tells which jobs there are. What comes before it belongs to other commands,
+    such as those of a shell's ~/.bashrc.
+
+    Raises:
+        UserError: It is not sure which jobs there are: there is no listing, a record is none, or a job occurs
+            twice.
     """
-    listing, names = _sections(text)
-    found = [match for line in listing.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]
-    jobs = [
-        Job(number, printable(user), partition, nodes, state, "" if required == "(null)" else required, name)
-        for number, user, partition, nodes, state, required in (match.groups() for match in found)
-        for name in [names.get(number, "")]
-    ]
-    return sorted(jobs, key=_number)
+    _, mark, listing = _sections(text)
+    if not mark:
+        raise _unsure("it has not answered")
+    found: dict[str, Job] = {}
+    # squeue ends every record with a line break. What comes after the last one is a shell's.
+    for record in listing.split(f"{mark}r")[:-1]:
+        values = record.removeprefix("\n").split(f"{mark}f")
+        try:
+            job = _job({f: kind.check(v) for (f, kind), v in zip(LISTED.items(), values, strict=True)})
+        except ValueError:
+            start = printable(" ".join(values)[:LONGEST_NAME])
+            raise _unsure(f"this is no record of a job: {start}") from None
+        if job.id in found:
+            raise _unsure(f"it lists job {job.id} twice")
+        found[job.id] = job
+    return sorted(found.values(), key=_number)
 
 
-def _sections(text: str) -> tuple[str, dict[str, str]]:
-    """Return what comes before the names, and the names by id, without what could control a terminal."""
-    listing, _, rest = f"\n{text}".partition(f"\n{_NAMES}")
-    mark, _, listed = rest.partition("\n")
-    names: dict[str, str] = {}
-    for record in listed.split(mark)[1:] if mark else ():
-        number, _, name = record.removesuffix("\n").partition("|")
-        more = f" … ({len(name) - LONGEST_NAME} more characters)" if len(name) > LONGEST_NAME else ""
-        names.setdefault(number.strip(), printable(name[:LONGEST_NAME]) + more)
-    return listing, names
+def _unsure(why: str) -> UserError:
+    return UserError(
+        f"squeue does not say for certain which jobs there are: {why}. No job that is not known may end, so "
+        "the command stops here; run it again, and `./cluster exec -- squeue` shows what squeue says",
+        code="jobs.unsure",
+    )
+
+
+def _job(fields: dict[str, str]) -> Job:
+    """Return a record's job.
+
+    Raises:
+        ValueError: The record has no job's id.
+    """
+    number = fields["%i"].strip()
+    if not _ID.fullmatch(number):
+        raise ValueError(number)
+    name = fields["%j"]
+    more = f" … ({len(name) - LONGEST_NAME} more characters)" if len(name) > LONGEST_NAME else ""
+    return Job(
+        number,
+        printable(fields["%u"]),
+        printable(fields["%P"]),
+        fields["%N"],
+        fields["%T"],
+        "" if fields["%n"] in _EMPTY else printable(fields["%n"]),
+        printable(name[:LONGEST_NAME]) + more,
+    )
+
+
+def _sections(text: str) -> tuple[str, str, str]:
+    """Return what comes before the mark, the mark, and what comes after it."""
+    before, _, rest = f"\n{text}".partition(f"\n{_MARK}")
+    mark, _, listing = rest.partition("\n")
+    return before, mark.strip("\r"), listing
 
 
 def _number(job: Job) -> int:
@@ -163,8 +203,8 @@ def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
 
 def held(text: str) -> list[str]:
     """Return the partitions that `hold_line` has taken out of service, not those that were so before."""
-    listing, _ = _sections(text)
-    return [line.removeprefix(_HELD) for line in listing.split("\n") if line.startswith(_HELD)]
+    before, _, _ = _sections(text)
+    return [line.removeprefix(_HELD) for line in before.split("\n") if line.startswith(_HELD)]
 
 
 def release_line(partitions: Iterable[str], prefix: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from cli.hints import hint
 from node import plurals
 from node.backup import archive
 from node.elastic.view import REASON_PREFIX, is_admin_disabled
-from node.slurm.hostlist import expand, fold
+from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
 from node.slurm.reasons import in_words
 from node.slurm.reservations import Reservation, now_kept
 from node.slurm.states import MISSING, NodeState
@@ -39,7 +40,9 @@ def show_status(
     put(partitions)
     for p in status["partitions"]:
         if why := PARTITION_STATES.get(p.get("state", "UP")):
-            cure = hint("exec", stack, f"-- scontrol update partitionname={p['name']} state=up", outputs)
+            # People paste this line, and the name may be any machine's.
+            name = shlex.quote(f"partitionname={p['name']}")
+            cure = hint("exec", stack, f"-- scontrol update {name} state=up", outputs)
             put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cell(cure)}` opens it")
     if error := status.get("cloud"):
         cure = (
@@ -48,7 +51,8 @@ def show_status(
             else ""
         )
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
-    reserved = [_reservation(reservation) for reservation in status.get("reservations", ())]
+    expander = Expander(MOST_FOREIGN)
+    reserved = [_reservation(reservation, expander) for reservation in status.get("reservations", ())]
     waiting = any(job["state"] == "PENDING" for job in status["jobs"])
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
@@ -136,8 +140,8 @@ def _show_nodes(
         put(f"\n{plurals.count(off, 'node is', 'nodes are')} off{'' if waiting else why}")
 
 
-def _reservation(fields: Mapping[str, Any]) -> Reservation:
-    nodes, flags = tuple(expand(fields["nodes"])), frozenset(fields["flags"])
+def _reservation(fields: Mapping[str, Any], expander: Expander) -> Reservation:
+    nodes, flags = expander(fields["nodes"]), frozenset(fields["flags"])
     return Reservation(fields["name"], fields["start"], fields["end"], nodes, flags, fields["users"])
 
 

@@ -443,7 +443,7 @@ class CapacityLimiter:
             begun = time.monotonic()
             try:
                 self.once()
-            except SlurmDown as error:
+            except SlurmError as error:
                 log(f"capacity: {error}")
             except Exception:  # the next pass reads everything again
                 traceback.print_exc()
@@ -565,7 +565,7 @@ class CapacityLimiter:
     # --- jobs --------------------------------------------------------------------------------------------
 
     def _update_jobs(self, before: Mapping[str, NodeState], news: int) -> None:
-        jobs = list(self._control.current_jobs().values())
+        jobs = list(self._control.jobs().values())
         # The nodes are read again: jobs should count what was drained or undrained above.
         nodes = self._control.nodes() if any(job.is_pending for job in jobs) else before
         limits = {name: self._pools.limit(name) for name in self._dynamic}

@@ -42,7 +42,8 @@ def main(program: str, socket: str, requests: str) -> int:
     }
     if program == "resume" and (path := os.environ.get("SLURM_RESUME_FILE")):
         try:
-            with open(path) as stream:
+            # A job's features or its `extra` may be bytes that are no text.
+            with open(path, encoding="utf-8", errors="replace") as stream:
                 request["resume_file"] = stream.read()
         except OSError:
             request["resume_file"] = None

@@ -201,7 +201,7 @@ class Reconciler:
 
     def _used(self, names: list[str]) -> list[str]:
         """Return those of the nodes that a job runs on."""
-        used = {n for job in self._control.current_jobs().values() if job.state in IN_USE for n in job.nodes}
+        used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
         return sorted(used & set(names))
 
     def _power_down(self, actions: list[Action]) -> None:

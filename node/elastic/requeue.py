@@ -95,8 +95,15 @@ class Requeue:
     def _renew_dependents(self, job: JobState, jobs: Mapping[int, JobState]) -> None:
         """Let jobs wait for this one again. Slurm has decided that they never start, because it failed."""
         names = {str(job.id), str(job.spelling), f"{job.array_job}_*"}
+        try:
+            dependencies = self._control.dependencies()
+        except SlurmDown:
+            raise
+        except SlurmError as error:
+            log(f"job {job.id}: jobs that wait for it are not known: {error}")
+            return
         for other in jobs.values():
-            text = other.dependency or ""
+            text = dependencies.get(other.id, "")
             if not other.is_pending or names.isdisjoint(_DEPENDED_ON.findall(text)):
                 continue
             try:

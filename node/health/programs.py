@@ -19,7 +19,6 @@ from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_
 from node.health.model import EPILOG, PROLOG, JobScript
 from node.model import Settings
 from node.published import read_settings
-from node.slurm.answers import parse_nodes
 from node.slurm.control import Control, SlurmError
 from node.slurm.environment import PATH
 
@@ -84,7 +83,7 @@ def _drain(settings: Settings, node: str, text: str) -> None:
     """Drain the node with the cause. A node that is drained already keeps the reason that it has."""
     control = Control(Folders(settings).slurm_conf, SCONTROL_SECONDS)
     try:
-        state = parse_nodes(control.run("scontrol", "show", "node", node, "--oneliner")).get(node)
+        state = control.node(node)
         if state is None or not state.is_drained:
             control.update_node([node], state="DRAIN", reason=REASON + text)
     except SlurmError as error:  # the next check tries again; a prolog's status drains the node, too

@@ -236,10 +236,12 @@ def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source
     failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
     if not failed:
         return []
-    node = failed[-1].batch_host or failed[-1].nodes[0]
-    words = f"--nodelist={node} grep -F '[{failed[-1].id}.' {log}"
+    # The host of a job without a script is what the submitting program sends, which may be anything.
+    job = failed[-1]
+    node = job.batch_host if job.batch_host in job.nodes else job.nodes[0]
+    words = f"--nodelist={node} grep -F '[{job.id}.' {log}"
     show = f"./cluster exec --stack {stack} -- srun {words}"
-    return [Note("slurmd, on this job", [f"(it is on {fold(failed[-1].nodes)}, while it is up: `{show}`)"])]
+    return [Note("slurmd, on this job", [f"(it is on {fold(job.nodes)}, while it is up: `{show}`)"])]
 
 
 def _nodes(jobs: Sequence[JobState]) -> list[str]:

@@ -1,7 +1,7 @@
 """Pure parsers of the output of Slurm, from 22.05 to 26.05.
 
-Users choose texts such as a job's name, and Slurm takes any byte but NUL in them. So no text shares a reading
-with what decides, or its separators cannot be known.
+Users choose texts such as a job's name, and Slurm takes any byte but NUL in them. So what is read of a job is
+separated by marks that nobody can know. `node.slurm.fields` lists all fields, and who chooses each.
 
 All times are seconds since 1970, because `Control` runs the commands with SLURM_TIME_FORMAT=%s.
 """
@@ -9,14 +9,25 @@ All times are seconds since 1970, because `Control` runs the commands with SLURM
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from node.slurm.hostlist import expand, fold
+from node.slurm.fields import JOB, MOST_DIGITS, NODE, PARTITION, RESERVATION, Fields
+from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 
-MOST_DIGITS = 20
+_NO_FIELDS: Fields = {}
+LeaveOut = Callable[[str], None]
+"""What is called with a sentence for each record that is left out."""
+
+
+def ignore(_: str) -> None:
+    """Do nothing with a record that is left out."""
+
+
 # Slurm's stamp is the last bracket, because the reason itself may have brackets.
 _REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$", re.DOTALL)
 
@@ -28,7 +39,8 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
     must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
 
     Raises:
-        ValueError: No line describes a node, although there are some: this is another program's output.
+        ValueError: No line describes a node, although there are some: this is another program's output. Or it
+            is not certain what the nodes are: one occurs twice, or a field that a text cannot hold does.
     """
     if text.startswith("No nodes in the system"):
         return {}
@@ -37,37 +49,82 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines:
         if (node := _node(line)) is not None:
-            found.setdefault(node.name, node)
+            _refuse_second(found, node.name, "node")
+            found[node.name] = node
     if lines and not found:
         raise ValueError(f"no node's line from scontrol: {lines[0][:200]!r}")
     return found
 
 
-# Free text: the operating system's name as the node tells it, and what people and programs say of a node.
-_OWN_WORDS = " OS="
+def _refuse_second(found: Container[str], name: str, what: str) -> None:
+    """Refuse an answer in which an object or a field occurs twice.
+
+    Raises:
+        ValueError: There is one of the name already.
+    """
+    if name in found:
+        raise ValueError(
+            f"scontrol: {what} {name!r} occurs twice, so nothing of the answer counts. An administrator's "
+            "text holds what looks like one: `scontrol show nodes`, `partitions`, `reservations` show where"
+        )
+
+
+# Free text: the operating system's name as the node tells it, the name of a user who has the node for their
+# jobs alone, and what people and programs say of a node.
+_OWN_WORDS, _MEMORY, _OWNER = " OS=", " RealMemory=", " Owner="
+_BEHIND = ("State", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime")
+_HEAD = {key: kind for key, kind in NODE.items() if key not in _BEHIND}
+"""The fields that come before them."""
 _USED = re.compile(r":(\d+)(?:\(|,|$)")
 _TEXTS = (" Comment=", " Extra=", " Reason=")
 
 
+def _words(part: str, known: Fields) -> dict[str, str]:
+    """Return the values of the keys that are known; of one that occurs several times the last."""
+    # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
+    found = dict(item.split("=", 1) for item in part.split(" ") if "=" in item)
+    return {key: found[key] for key in known if key in found}
+
+
+def _object(part: str, known: Fields) -> dict[str, str]:
+    """Return the fields of a part of a line in which texts have no spaces.
+
+    Raises:
+        ValueError: A field occurs twice, so a text has spaces.
+    """
+    begun = f" {part}"
+    for key in known:
+        if begun.count(f" {key}=") > 1:
+            _refuse_second(known, key, "field")
+    return _words(part, known)
+
+
+def _checked(fields: dict[str, str], known: Fields) -> dict[str, str]:
+    for key, value in fields.items():
+        known[key].check(value)
+    return fields
+
+
 def _node(line: str) -> NodeState | None:
-    """Return the node of a line; `None` if the line does not describe one."""
+    """Return the node of a line; `None` if the line does not describe one.
+
+    Raises:
+        ValueError: A field occurs twice, or is not of its kind.
+    """
     if not line.startswith("NodeName="):
         return None
-    # Each half ends where a text begins, so that no text can pass for a field of its half; and no field of
-    # the second half, in which a node's own words are, counts if the first has it.
-    head, _, rest = line.partition(_OWN_WORDS)
-    fields: dict[str, str] = {}
-    for part in (rest, head):
-        end = min((at for text in _TEXTS if (at := part.find(text)) >= 0), default=len(part))
-        # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
-        fields |= dict(item.split("=", 1) for item in part[:end].split(" ") if "=" in item)
+    head, middle, tail = _parts(line)
+    # Behind a text, which may hold anything, a field counts only if no earlier part has it; and of several
+    # the last one counts, because the text comes first.
+    fields = _words(tail, NODE) | _words(middle, NODE)
+    fields |= _object(head, _HEAD if _MEMORY in line else NODE)
     if not {"State", "NodeName"} <= fields.keys():
         return None
+    _checked(fields, NODE)
     base, *flags = fields["State"].split("+")
-    name = fields["NodeName"]
     reason, user, when = _reason(line)
     return NodeState(
-        name=name,
+        name=fields["NodeName"],
         # 22.05 marks a silent node with a star here. Newer releases have only the flag.
         base=base.rstrip("*"),
         flags=frozenset(flags) | ({"NOT_RESPONDING"} if base.endswith("*") else set()),
@@ -88,6 +145,19 @@ def _node(line: str) -> NodeState | None:
     )
 
 
+def _parts(line: str) -> Iterator[str]:
+    """Yield what is before, between and after the texts of a node's line, each without the last texts.
+
+    A node that has never registered has no words of its own, but always a memory.
+    """
+    head, own_words, rest = line.partition(_OWN_WORDS)
+    if not own_words or _MEMORY in head:
+        head, _, rest = line.partition(_MEMORY)
+    middle, _, tail = rest.partition(_OWNER)
+    for part in (head, middle, tail):
+        yield part[: min((at for text in _TEXTS if (at := part.find(text)) >= 0), default=len(part))]
+
+
 def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     match = _REASON.search(line)
     if match is None:
@@ -97,153 +167,199 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     return _text(match[1]), match[2], _time(match[3])
 
 
+def _objects(text: str, known: Fields) -> Iterator[dict[str, str]]:
+    """Yield the fields of each line that describes a reservation or a partition.
+
+    Raises:
+        ValueError: A field occurs twice, or is not of its kind.
+    """
+    name = next(iter(known))
+    for line in text.split("\n"):
+        if line.startswith(f"{name}="):
+            # A comment is the only text that may have spaces, and it comes last.
+            yield _checked(_object(line.partition(" Comment=")[0], known), known)
+
+
 def parse_reservations(text: str) -> list[Reservation]:
     """Parse the output of `scontrol show reservations --oneliner`. Other lines are left out.
 
     Only administrators make reservations and write their texts.
+
+    Raises:
+        ValueError: It is not certain what they are: one, or a field, occurs twice; or too many nodes.
     """
-    found = []
-    for line in text.split("\n"):
-        # The comment is the only text that may have spaces, and it comes last.
-        head = line.partition(" Comment=")[0]
-        fields = dict(item.split("=", 1) for item in head.split(" ") if "=" in item)
+    found: dict[str, Reservation] = {}
+    expander = Expander()
+    for fields in _objects(text, RESERVATION):
+        name = fields["ReservationName"]
         start, end = _time(fields.get("StartTime")), _time(fields.get("EndTime"))
-        if not line.startswith("ReservationName=") or start is None or end is None:
+        if start is None or end is None:
             continue
         nodes = _text(fields.get("Nodes"))
         whose = filter(None, (_text(fields.get(key)) for key in ("Users", "Groups", "Accounts")))
-        found.append(
-            Reservation(
-                name=fields["ReservationName"],
-                start=start,
-                end=end,
-                nodes=tuple(expand(nodes)) if nodes else (),
-                flags=frozenset(fields.get("Flags", "").split(",")) - {""},
-                users=",".join(whose),
-            )
-        )
-    return found
+        flags = frozenset(fields.get("Flags", "").split(",")) - {""}
+        _refuse_second(found, name, "reservation")
+        names = expander(nodes) if nodes else ()
+        found[name] = Reservation(name, start, end, names, flags, ",".join(whose))
+    return list(found.values())
 
 
 def parse_partition_states(text: str) -> dict[str, str]:
-    """Parse the output of `scontrol show partitions --oneliner`, and return UP, DOWN, … by name."""
-    found = {}
-    for line in text.split("\n"):
-        fields = dict(item.split("=", 1) for item in line.split(" ") if "=" in item)
-        if {"PartitionName", "State"} <= fields.keys():
-            found[fields["PartitionName"]] = fields["State"]
-    return found
-
-
-# None of these fields holds a text that a user can choose, so what they say decides. Slurm takes any byte but
-# NUL in a name or a comment, so texts have a reading and separators of their own (`text_format`).
-_FIELD, _RECORD = "\x1f", "\x1e"
-_JOB_FIELDS = (
-    "jobid",
-    "arrayjobid",
-    "arraytaskid",
-    "hetjobid",
-    "state",
-    "reason",
-    "partition",
-    "username",
-    "nodelist",
-    "numnodes",
-    "batchhost",
-    "requeue",
-    "restartcnt",
-    "prioritylong",
-    "submittime",
-    "eligibletime",
-    "starttime",
-    "endtime",
-    "tres-per-node",
-    "tres-alloc",
-    "dependency",
-    "exit_code",
-    "reasonlist",
-)
-SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
-"""The value of `squeue --Format`. It has no widths, so nothing is cut, and it has our own separators."""
-JOB_TEXTS = ("name", "comment", "admin_comment")
-"""The fields of jobs that hold what somebody has written."""
-JOB_DETAILS = ("reservation", "timeused", "timelimit", "reqnodes")
-"""The fields of jobs that only people ask for: `with_details`."""
-OUTPUT_FIELDS = (
-    "arrayjobid", "arraytaskid", "userid", "username", "batchflag", "batchhost", "name", "stdout", "stderr",
-)  # fmt: skip
-"""The fields of jobs that tell where a batch job writes, and as whom."""
-
-
-def text_format(fields: Sequence[str], mark: str) -> str:
-    """Return the value of `squeue --Format` for fields with any text, after each job's id.
-
-    Args:
-        mark: What separates the fields, beginning with a letter. Who writes the texts must not be able to
-            know it. So it is drawn for one reading, and squeue gets it in its environment, because all users
-            see the arguments of a command.
-    """
-    return ",".join([*(f"{name}:{mark}f" for name in ("jobid", *fields[:-1])), f"{fields[-1]}:{mark}r"])
-
-
-def parse_texts(text: str, fields: Sequence[str], mark: str) -> dict[int, dict[str, str]]:
-    """Parse the output of squeue with `text_format`, and return each job's fields by its id.
-
-    The tasks of an array that have not started share an id. What has another shape is left out.
-    """
-    found: dict[int, dict[str, str]] = {}
-    for record in text.split(f"{mark}r"):
-        number, *values = record.lstrip("\n").split(f"{mark}f")
-        if _is_number(number) and len(values) == len(fields):
-            found.setdefault(int(number), dict(zip(fields, values, strict=True)))
-    return found
-
-
-def parse_jobs(text: str) -> dict[int, JobState]:
-    """Parse the output of `squeue --noheader --array --Format SQUEUE_FORMAT`, and return the jobs by id.
-
-    The tasks of an array that have not started share the array's id and become one job. A record that is none
-    is left out, because one job must not hide all others. The jobs have no name and no comments.
+    """Parse the output of `scontrol show partitions --oneliner`, and return UP, DOWN, … by name.
 
     Raises:
-        ValueError: No record has the fields of the format, although there are some.
+        ValueError: It is not certain what they are: one, or a field, occurs twice.
     """
-    found: dict[int, JobState] = {}
-    tasks: dict[int, list[str]] = {}
-    for job in _jobs(text):
-        found.setdefault(job.id, job)
-        if job.array_task is not None:
-            tasks.setdefault(job.id, []).append(job.array_task)
-    several = {number: indices for number, indices in tasks.items() if len(indices) > 1}
-    return found | {
-        number: replace(found[number], array_task=fold(f"t{index}" for index in indices)[2:-1])
-        for number, indices in several.items()
-    }
+    found: dict[str, str] = {}
+    for fields in _objects(text, PARTITION):
+        if "State" in fields:
+            _refuse_second(found, name := fields["PartitionName"], "partition")
+            found[name] = fields["State"]
+    return found
 
 
-def _jobs(text: str) -> Iterator[JobState]:
-    read, broken = False, None
-    for record in text.split(_RECORD):
-        # squeue ends every record with an additional line break.
-        values = record.lstrip("\n").split(_FIELD)
-        if values == [""]:
-            continue
+# How one reading of squeue differs from the next: who writes a text cannot know the mark of this one.
+
+
+def new_mark() -> str:
+    """Return a mark for one reading. It begins with a letter, because a digit would be a field's width."""
+    return f"m{secrets.token_hex(16)}"
+
+
+def squeue_format(fields: Iterable[str], mark: str) -> str:
+    """Return the value of `squeue --Format` for each job's id and these fields. Nothing is cut.
+
+    Args:
+        mark: What separates the fields. squeue gets it in its environment, because all users see the
+            arguments of a command.
+    """
+    *others, last = ("jobid", *fields)
+    return ",".join([*(f"{name}:{mark}f" for name in others), f"{last}:{mark}r"])
+
+
+class Records:
+    """The records of an answer of squeue with `squeue_format`, each with the job's id.
+
+    A record without the fields, or with one that is not of its kind, is left out: one job must not hide all
+    others. But an answer in which a job occurs twice is refused, for nobody knows which record is real.
+
+    Args:
+        answer: What squeue printed. It may be long, so only one record at a time is decoded.
+        fields: As for `squeue_format`. With `arraytaskid` the tasks of an array that have not started are
+            records of one id.
+        mark: As for `squeue_format`.
+        leave_out: Is told of each record that is left out.
+
+    Attributes:
+        tasks: Job -> the array's tasks that have its id.
+    """
+
+    def __init__(self, answer: bytes, fields: Fields, mark: str, leave_out: LeaveOut = ignore) -> None:
+        self._answer = answer
+        self._fields = fields
+        self._ends = f"{mark}f".encode(), f"{mark}r".encode()
+        self._task = 1 + list(fields).index("arraytaskid") if "arraytaskid" in fields else None
+        self._leave_out = leave_out
+        self.tasks: dict[int, dict[bytes, None]] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield the first record of each id.
+
+        Raises:
+            ValueError: A job occurs twice.
+        """
+        for record in self._split():
+            number, values = record[0], record[1:]
+            if not _is_index(number) or len(values) != len(self._fields):
+                self._leave_out(f"squeue: what is no job's record is left out: {_start(b' '.join(record))}")
+                continue
+            task = record[self._task] if self._task is not None else b""
+            tasks = self.tasks.setdefault(int(number), {})
+            if tasks and (task in tasks or not all(map(_is_index, (task, next(iter(tasks)))))):
+                raise ValueError(f"squeue: job {int(number)} occurs twice, so none of its records counts")
+            tasks[task] = None
+            if len(tasks) == 1 and (found := self._checked(int(number), values)) is not None:
+                yield int(number), found
+
+    def _split(self) -> Iterator[list[bytes]]:
+        between, end = self._ends
+        start = 0
+        while (stop := self._answer.find(end, start)) >= 0:
+            # squeue ends every record with an additional line break.
+            yield self._answer[start:stop].lstrip(b"\n").split(between)
+            start = stop + len(end)
+        if rest := self._answer[start:].strip():
+            yield [rest]
+
+    def _checked(self, number: int, values: Sequence[bytes]) -> dict[str, str] | None:
+        found = dict(zip(self._fields, (value.decode(errors="replace") for value in values), strict=True))
         try:
-            yield _job(dict(zip(_JOB_FIELDS, values, strict=True)))
-        except ValueError:
-            broken = broken or record
-            continue
-        read = True
-    if broken is not None and not read:
-        raise ValueError(f"no job's record from squeue: {broken[:200]!r}")
+            return {name: kind.check(found[name]) for name, kind in self._fields.items()}
+        except ValueError as error:
+            self._leave_out(f"squeue: job {number} is left out: {error}")
+            return None
 
 
-def _job(field: dict[str, str]) -> JobState:
+def _is_index(text: bytes) -> bool:
+    return _is_number(text.decode(errors="replace"))
+
+
+def _start(record: bytes) -> str:
+    return repr(record[:200].decode(errors="replace"))
+
+
+def parse_texts(
+    answer: bytes, fields: Fields, mark: str, leave_out: LeaveOut = ignore
+) -> dict[int, dict[str, str]]:
+    """Parse an answer of squeue with `squeue_format`, and return each job's fields by its id.
+
+    The tasks of an array that have not started share an id.
+
+    Raises:
+        ValueError: A job occurs twice.
+    """
+    return dict(Records(answer, fields, mark, leave_out))
+
+
+def parse_jobs(
+    answer: bytes, mark: str, more: Fields = _NO_FIELDS, leave_out: LeaveOut = ignore
+) -> dict[int, JobState]:
+    """Parse the output of `squeue --noheader --array` with `squeue_format`, and return the jobs by id.
+
+    The tasks of an array that have not started share the array's id and become one job.
+
+    Args:
+        answer: What squeue printed for the fields of `JOB` and these.
+        mark: As for `squeue_format`.
+        more: `JOB_TEXTS` or `JOB_DETAILS`, or both; the jobs lack what was not asked for.
+        leave_out: Is told of each record that is left out.
+
+    Raises:
+        ValueError: A job occurs twice, or no record is a job's, although there are some.
+    """
+    expander = Expander()
+    found: dict[int, JobState] = {}
+    records = Records(answer, {**JOB, **more}, mark, leave_out)
+    for number, values in records:
+        try:
+            found[number] = _job(number, values, expander)
+        except ValueError as error:
+            leave_out(f"squeue: job {number} is left out: {error}")
+    if not found and answer.strip():
+        raise ValueError(f"no job's record from squeue: {_start(answer)}")
+    for number, tasks in records.tasks.items():
+        if len(tasks) > 1 and number in found:
+            indices = fold(f"t{int(index)}" for index in tasks)
+            found[number] = replace(found[number], array_task=indices[2:-1])
+    return found
+
+
+def _job(number: int, field: dict[str, str], expander: Expander) -> JobState:
     task = _text(field["arraytaskid"])
     nodes = _text(field["nodelist"])
     exit_code, signal = _ending(field["exit_code"])
-    return JobState(
-        id=int(field["jobid"]),
+    job = JobState(
+        id=number,
         name="",
         state=field["state"],
         # For `ReqNodeNotAvail, UnavailableNodes:…` the part after the comma goes into the explanation.
@@ -251,7 +367,7 @@ def _job(field: dict[str, str]) -> JobState:
         explanation=_explanation(field["reasonlist"], field["reason"].partition(",")[0]),
         partition=field["partition"],
         user=field["username"],
-        nodes=tuple(expand(nodes)) if nodes else (),
+        nodes=expander(nodes) if nodes else (),
         # A range of numbers (`2-4`) requests at least the first number.
         wanted_nodes=int(field["numnodes"].partition("-")[0] or 0),
         batch_host=_text(field["batchhost"]),
@@ -265,14 +381,12 @@ def _job(field: dict[str, str]) -> JobState:
         array_job=int(field["arrayjobid"]) if task else None,
         array_task=task,
         het_job=int(field["hetjobid"]) if _text(field["hetjobid"]) not in (None, "0") else None,
-        gres=_text(field["tres-per-node"]),
-        tres=_text(field["tres-alloc"]),
-        dependency=_text(field["dependency"]),
         exit_code=exit_code,
         signal=signal,
         comment=None,
         admin_comment=None,
     )
+    return with_details(with_texts(job, field), field)
 
 
 def with_texts(job: JobState, texts: Mapping[str, str]) -> JobState:
@@ -288,8 +402,22 @@ def with_details(job: JobState, details: Mapping[str, str]) -> JobState:
         reservation=_text(details.get("reservation")),
         run_seconds=_duration(details.get("timeused", "")) or 0.0,
         time_limit=_duration(details.get("timelimit", "")),
-        required_nodes=tuple(expand(nodes)) if (nodes := _text(details.get("reqnodes"))) else (),
     )
+
+
+def required_nodes(texts: Mapping[int, Mapping[str, str]]) -> dict[int, tuple[str, ...]]:
+    """Return the nodes that jobs ask for by name (`REQUIRED_NODES`), by id.
+
+    A job whose list cannot be used, or whose list makes all of them too long, is left out.
+    """
+    expander = Expander(MOST_FOREIGN)
+    found = {}
+    for number, fields in texts.items():
+        text = _text(fields["reqnodes"]) or ""
+        with suppress(ValueError):
+            if text:
+                found[number] = expander(text)
+    return found
 
 
 def _explanation(text: str, reason: str) -> str | None:

@@ -6,32 +6,35 @@ the JSON is not: every release has a different schema.
 
 from __future__ import annotations
 
-import secrets
+import os
+import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from node import subprocesses
 from node.slurm import environment
 from node.slurm.answers import (
-    JOB_DETAILS,
-    JOB_TEXTS,
-    OUTPUT_FIELDS,
-    SQUEUE_FORMAT,
+    new_mark,
     parse_jobs,
     parse_nodes,
     parse_partition_states,
     parse_reservations,
     parse_texts,
-    text_format,
-    with_details,
-    with_texts,
+    required_nodes,
+    squeue_format,
 )
+from node.slurm.fields import DEPENDENCY, JOB, JOB_DETAILS, JOB_TEXTS, OUTPUT, REQUIRED_NODES, Fields
 from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+
+Answer = TypeVar("Answer")
 
 # Arguments of Slurm's commands: lists of nodes, and changes.
 
@@ -51,12 +54,20 @@ def pairs(changes: Mapping[str, str | None]) -> list[str]:
     return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]
 
 
-ALL_JOBS = ("--all", "--states=all", "--array")
-"""squeue's options for all jobs that slurmctld knows.
+ALL_JOBS = ("--all", "--states=all")
+"""squeue's options for all jobs that slurmctld knows."""
+TASKS = "--array"
+"""squeue's option for a record for each task of an array.
 
-Without --array, squeue shows a requeued task as one of the tasks that have not started, with their reason,
-their priority and their number of restarts.
+Without it, squeue shows a requeued task as one of the tasks that have not started, with their reason, their
+priority and their number of restarts.
 """
+ANSWER_BYTES = 512 << 20
+"""The greatest length of an answer. Slurm's limits for a job's texts keep that of 50,000 jobs below it."""
+ERROR_BYTES = 1 << 12
+"""How much of what a command prints is taken for its error."""
+MOST_LEFT_OUT = 100
+"""How many records that are left out are named."""
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
 
@@ -99,6 +110,10 @@ class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
     """The controller does not answer. The same call may work later."""
 
 
+class SlurmAnswerError(SlurmError):
+    """The controller answers, and its answer cannot be used: it is too long, or names something twice."""
+
+
 def is_unanswered(stderr: str) -> bool:
     """Return whether a client's error output means that slurmctld does not answer, not that it refused."""
     return any(text in stderr for text in _DOWN)
@@ -134,16 +149,16 @@ class Slurm(Protocol):
         """
         ...
 
-    def current_jobs(self) -> dict[int, JobState]:
-        """Return what `jobs` returns, for callers who read texts of unfinished jobs only."""
-        return self.jobs()
-
     def unfinished_jobs(self) -> set[int]:
         """Return the ids of the jobs that have not ended, or will run again."""
         return {job.id for job in self.jobs().values() if not job.is_over}
 
     def detailed_jobs(self) -> dict[int, JobState]:
-        """Return what `jobs` returns, with each job's reservation, time limit and time so far."""
+        """Return what `jobs` returns, with what only people ask for (`JobState.reservation`, …)."""
+        ...
+
+    def dependencies(self) -> dict[int, str]:
+        """Return what jobs wait for, as squeue shows it, by the job's id."""
         ...
 
     def ping(self) -> bool:
@@ -277,16 +292,15 @@ class Slurm(Protocol):
 
     def partition_states(self) -> dict[str, str]:
         """Return UP, DOWN, DRAIN or INACTIVE for each partition."""
-        return parse_partition_states(self.run("scontrol", "show", "partitions", "--all", "--oneliner"))
+        ...
 
     def reservations(self) -> list[Reservation]:
         """Return the reservations that have not ended."""
-        return parse_reservations(self.run("scontrol", "show", "reservations", "--oneliner"))
+        ...
 
     def open_partitions(self) -> list[str]:
         """Return the partitions in which jobs start."""
-        lines = self.run("sinfo", "--noheader", "--all", "--format=%R %a").splitlines()
-        return sorted({line.split()[0] for line in lines if line.split()[1:] == ["up"]})
+        return sorted(name for name, state in self.partition_states().items() if state == "UP")
 
     def close_partition(self, name: str) -> None:
         """Stop the start of jobs in a partition until slurmctld restarts. Running jobs go on."""
@@ -313,63 +327,101 @@ class Control(Slurm):
         self._timeout = timeout
         # Nothing is inherited: the caller may be a job, a program of slurmctld, or in anybody's shell.
         self._environment = environment.of_ours(slurm_conf)
+        self._left_out: set[str] = set()
 
     def run(self, *command: str) -> str:
-        return self._run(command, {})
+        return self._run(command, {}).decode(errors="replace")
 
-    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
-        try:
-            ended = subprocesses.run(command, {**self._environment, **variables}, self._timeout)
-        except OSError as error:
-            raise SlurmError(command, None, str(error)) from error
-        if ended.status is None:
-            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s")
-        if ended.status != 0:
-            kind = SlurmDown if is_unanswered(ended.errors) else SlurmError
-            raise kind(command, ended.status, ended.errors or ended.output)
-        return ended.output
+    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
+        # It is in memory, as `subprocesses.run` has it. Only what is shown of it is decoded.
+        with os.fdopen(os.memfd_create("answer"), "w+b") as answer:
+            try:
+                ended = subprocesses.run(
+                    command,
+                    {**self._environment, **variables},
+                    self._timeout,
+                    output=answer,
+                    most_bytes=ANSWER_BYTES,
+                    apart=True,
+                )
+            except OSError as error:
+                raise SlurmError(command, None, str(error)) from error
+            answer.seek(0)
+            if ended.status is None:
+                raise SlurmDown(command, None, f"no answer within {self._timeout:g} s")
+            if ended.status == -signal.SIGXFSZ:
+                why = f"its answer is longer than {ANSWER_BYTES} bytes"
+                raise SlurmAnswerError(command, ended.status, why)
+            if ended.status != 0:
+                kind = SlurmDown if is_unanswered(ended.errors) else SlurmError
+                errors = ended.errors or answer.read(ERROR_BYTES).decode(errors="replace")
+                raise kind(command, ended.status, errors)
+            return answer.read()
+
+    def _show(self, parse: Callable[[str], Answer], *words: str) -> Answer:
+        command = ("scontrol", "show", *words, "--oneliner")
+        with _usable(command):
+            return parse(self.run(*command))
+
+    def _leave_out(self, sentence: str) -> None:
+        """Name a record that is left out, once."""
+        if sentence not in self._left_out and len(self._left_out) < MOST_LEFT_OUT:
+            self._left_out.add(sentence)
+            print(sentence, file=sys.stderr, flush=True)
 
     def nodes(self) -> dict[str, NodeState]:
-        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+        return self._show(parse_nodes, "nodes")
+
+    def node(self, name: str) -> NodeState | None:
+        """Return one node; `None` if Slurm does not list it."""
+        return self._show(parse_nodes, "node", name).get(name)
 
     def detailed_nodes(self) -> dict[str, NodeState]:
-        return parse_nodes(self.run("scontrol", "show", "nodes", "--details", "--oneliner"))
+        return self._show(parse_nodes, "nodes", "--details")
+
+    def partition_states(self) -> dict[str, str]:
+        return self._show(parse_partition_states, "partitions", "--all")
+
+    def reservations(self) -> list[Reservation]:
+        return self._show(parse_reservations, "reservations")
 
     def jobs(self) -> dict[int, JobState]:
-        return self._with_texts(self._jobs_without_texts())
-
-    def current_jobs(self) -> dict[int, JobState]:
-        found = self._jobs_without_texts()
-        return found if all(job.is_over for job in found.values()) else self._with_texts(found)
+        return self._jobs(JOB_TEXTS)
 
     def unfinished_jobs(self) -> set[int]:
-        return {job.id for job in self._jobs_without_texts().values() if not job.is_over}
-
-    def _jobs_without_texts(self) -> dict[int, JobState]:
-        return parse_jobs(self.run("squeue", "--noheader", *ALL_JOBS, "--Format", SQUEUE_FORMAT))
-
-    def _with_texts(self, found: Mapping[int, JobState]) -> dict[int, JobState]:
-        # What people have written comes from a second reading, and only for the jobs of the first.
-        texts = self._texts(JOB_TEXTS, *ALL_JOBS) if found else {}
-        return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
+        return {job.id for job in self._jobs({}).values() if not job.is_over}
 
     def detailed_jobs(self) -> dict[int, JobState]:
-        found = self.jobs()
-        details = self._texts(JOB_DETAILS, *ALL_JOBS) if found else {}
-        return {number: with_details(job, details.get(number, {})) for number, job in found.items()}
+        jobs = self._jobs({**JOB_TEXTS, **JOB_DETAILS})
+        required = required_nodes(self._texts(REQUIRED_NODES, *ALL_JOBS) if jobs else {})
+        return {number: replace(job, required_nodes=required.get(number, ())) for number, job in jobs.items()}
+
+    def dependencies(self) -> dict[int, str]:
+        return {number: fields["dependency"] for number, fields in self._texts(DEPENDENCY, *ALL_JOBS).items()}
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Return where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
+        """Return where these jobs write, and as whom (`OUTPUT`), by id, if slurmctld knows them.
 
         The paths are what users have written: whoever opens one must expect any path.
         """
         wanted = ",".join(map(str, jobs))
-        return self._texts(OUTPUT_FIELDS, "--all", "--states=all", f"--jobs={wanted}") if wanted else {}
+        return self._texts(OUTPUT, *ALL_JOBS, f"--jobs={wanted}") if wanted else {}
 
-    def _texts(self, fields: Sequence[str], *options: str) -> dict[int, dict[str, str]]:
-        mark = f"m{secrets.token_hex(16)}"
-        format2 = {"SQUEUE_FORMAT2": text_format(fields, mark)}
-        return parse_texts(self._run(("squeue", "--noheader", *options), format2), fields, mark)
+    def _jobs(self, more: Fields) -> dict[int, JobState]:
+        command, mark, answer = self._squeue([*JOB, *more], *ALL_JOBS, TASKS)
+        with _usable(command):
+            return parse_jobs(answer, mark, more, self._leave_out)
+
+    def _texts(self, fields: Fields, *options: str) -> dict[int, dict[str, str]]:
+        command, mark, answer = self._squeue(fields, *options)
+        with _usable(command):
+            return parse_texts(answer, fields, mark, self._leave_out)
+
+    def _squeue(self, fields: Iterable[str], *options: str) -> tuple[Sequence[str], str, bytes]:
+        """Return the command, its mark and the answer."""
+        mark = new_mark()
+        command = ("squeue", "--noheader", *options)
+        return command, mark, self._run(command, {"SQUEUE_FORMAT2": squeue_format(fields, mark)})
 
     def ping(self) -> bool:
         try:
@@ -429,6 +481,19 @@ class Control(Slurm):
 
     def reconfigure(self) -> None:
         self.run("scontrol", "reconfigure")
+
+
+@contextmanager
+def _usable(command: Sequence[str]) -> Iterator[None]:
+    """Refuse an answer that cannot be used.
+
+    Raises:
+        SlurmAnswerError: The answer has not the form of this command's, or names an object twice.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise SlurmAnswerError(command, 0, str(error)) from error
 
 
 def _each(steps: Iterable[Callable[[], object]]) -> None:

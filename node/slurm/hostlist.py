@@ -12,7 +12,15 @@ from itertools import product
 from math import prod
 
 LIMIT = 1_000_000
-"""The greatest number of names in one host list, so that a mistyped range cannot fill the memory."""
+"""The greatest number of names in one host list, and in all lists of a reading together.
+
+So neither a mistyped range nor what somebody else has written can fill the memory.
+"""
+MOST_FOREIGN = 100_000
+"""The greatest number of names in all lists of a reading that users or other machines have written."""
+LONGEST = 255
+"""The greatest number of characters in a name, as in the DNS. Otherwise a long prefix would fill the memory.
+"""
 
 Range = tuple[int, int, int]
 """The first and the last number, and the width to which numbers are padded."""
@@ -27,17 +35,43 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 _NAME = re.compile(r"[^\[\],\s]+")
 
 
-def expand(text: str) -> list[str]:
+def expand(text: str, most: int = LIMIT) -> list[str]:
     """Return the names in the written order, with duplicates. The empty text has no names.
 
     Raises:
-        ValueError: The text is not a host list, or has more than `LIMIT` names.
+        ValueError: The text is not a host list, or has more than `most` names or one that is too long.
     """
     names: list[str] = []
-    for expression in _parse(text):
+    for expression in _parse(text, most):
         parts = [_numbers(part) if isinstance(part, list) else [part] for part in expression]
         names += parts[0] if len(parts) == 1 else map("".join, product(*parts))
     return names
+
+
+class Expander:
+    """Expands the host lists of one reading, which together have at most so many names.
+
+    Equal lists are expanded and counted once: thousands of jobs may have had the same nodes.
+
+    Args:
+        most: The greatest number of names of all different lists.
+    """
+
+    def __init__(self, most: int = LIMIT) -> None:
+        self._left = most
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        """Return the names of a list.
+
+        Raises:
+            ValueError: The text is not a host list, or the lists have too many names together.
+        """
+        if text not in self._known:
+            names = tuple(expand(text, self._left))
+            self._left -= len(names)
+            self._known[text] = names
+        return self._known[text]
 
 
 def fold(names: Iterable[str]) -> str:
@@ -68,7 +102,7 @@ def fold_numbers(numbers: Iterable[int]) -> str:
     return _fold_numbers({str(number) for number in numbers})
 
 
-def _parse(text: str) -> list[Expression]:
+def _parse(text: str, most: int) -> list[Expression]:
     text = text.strip()
     if not text:
         return []
@@ -88,8 +122,10 @@ def _parse(text: str) -> list[Expression]:
         position = match.end()
     if not all(expressions):
         raise ValueError(f"host list {text[:200]!r}: an empty name")
-    if (total := sum(map(_size, expressions))) > LIMIT:
-        raise ValueError(f"host list {text[:200]!r}: {total} names, more than {LIMIT}")
+    if (length := max(map(_length, expressions))) > LONGEST:
+        raise ValueError(f"host list {text[:200]!r}: a name of {length} characters, more than {LONGEST}")
+    if (total := sum(map(_size, expressions))) > most:
+        raise ValueError(f"host list {text[:200]!r}: {total} names, more than {most}")
     return expressions
 
 
@@ -114,6 +150,14 @@ def _numbers(ranges: list[Range]) -> list[str]:
 def _size(expression: Expression) -> int:
     return prod(
         sum(last - first + 1 for first, last, _ in part) for part in expression if isinstance(part, list)
+    )
+
+
+def _length(expression: Expression) -> int:
+    """Return the length of the longest name, or a little more."""
+    return sum(
+        len(part) if isinstance(part, str) else max(max(width, len(str(last))) for _, last, width in part)
+        for part in expression
     )
 
 

@@ -128,7 +128,6 @@ class JobState:
         restarts: How often the job was requeued.
         eligible_time: The earliest time at which the job may start. A requeue delays it.
         start_time: The start time. For a pending job, Slurm's estimate.
-        gres: The generic resources per node that the job requests, such as `gres:gpu:2`.
         run_seconds: How long it has run, without the time in which it was suspended, as squeue counts it;
             0 unless it was asked for by `Slurm.detailed_jobs`, as the next three.
         time_limit: Its time limit in seconds. `None` means that it has none.
@@ -158,9 +157,6 @@ class JobState:
     array_job: int | None
     array_task: str | None
     het_job: int | None
-    gres: str | None
-    tres: str | None
-    dependency: str | None
     exit_code: int
     signal: int
     comment: str | None

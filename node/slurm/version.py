@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node.slurm.hostlist import expand
+from node.slurm.hostlist import Expander
 
 Version = tuple[int, int]
 """A release as (year, month): 22.05 is (22, 5)."""
@@ -242,9 +242,10 @@ def parse_resume(text: str) -> ResumeRequest:
     """
     try:
         value = json.loads(text)
+        expander = Expander()
         return ResumeRequest(
-            tuple(expand(_either(value, "all_nodes_resume", "all_nodes"))),
-            tuple(_job(job) for job in value.get("jobs", [])),
+            expander(_either(value, "all_nodes_resume", "all_nodes")),
+            tuple(_job(job, expander) for job in value.get("jobs", [])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"resume file {text[:200]!r}: {error}") from error
@@ -257,12 +258,12 @@ def _either(value: Mapping[str, Any], new: str, old: str) -> str:
     return text
 
 
-def _job(value: Mapping[str, Any]) -> ResumeJob:
+def _job(value: Mapping[str, Any], expander: Expander) -> ResumeJob:
     alloc = value.get("nodes_alloc")
     return ResumeJob(
         job_id=int(value["job_id"]),
-        nodes=tuple(expand(_either(value, "nodes_resume", "nodes"))),
-        nodes_alloc=None if alloc is None else tuple(expand(alloc)),
+        nodes=expander(_either(value, "nodes_resume", "nodes")),
+        nodes_alloc=None if alloc is None else expander(alloc),
         # Slurm writes unset fields as null or as an empty text.
         **{
             key: value.get(key) or None

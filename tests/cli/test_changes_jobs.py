@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -14,12 +15,15 @@ from cli.changes import jobs
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import running
+from infra.errors import UserError
 from node.slurm.environment import of_ours
+from node.slurm.fields import LISTED, Kind
 from operations.access import Command
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.hostile import FORGED, HOSTILE, SEPARATORS
-from tests.support.job_lines import MARK
+from tests.support.job_lines import listing, record, told
+from tests.support.sentences import raises
 
 CONF = "/x y/slurm.conf"
 FAKE = """#!/bin/sh
@@ -29,8 +33,8 @@ case "$(basename "$0") $*" in
     'scontrol ping') echo 'Slurmctld(primary) at head is UP' ;;
     'scontrol '*show*) echo 'PartitionName=cpu State=UP TotalCPUs=1' ;;
     squeue*--format=%i) ;;
-    squeue*--format=*) printf '1|ann|cpu|cpu-0|RUNNING|\\n' ;;
-    squeue*) printf '%s1|a name\\n' "${{SQUEUE_FORMAT%%\\%*}}" ;;
+    squeue*) mark=${{SQUEUE_FORMAT#%i}}; mark=${{mark%%f\\%*}}
+        printf "%s${{mark}}f" 1 ann cpu cpu-0 RUNNING ''; echo "a name${{mark}}r" ;;
     sudo*) shift; export SCANCEL_STATE=PENDING SLURM_CLUSTERS=other; exec "$@" ;;
 esac
 """
@@ -87,14 +91,9 @@ def test_no_shell_changes_what_slurms_programs_are_told(
     for call, variables in calls:
         mark = variables.pop("SQUEUE_FORMAT", "")
         assert variables == of_ours(CONF), call
-        assert re.fullmatch(r"([0-9a-f]{32}%i\|%j)?", mark), "ours, and not the shell's"
-        assert not mark or mark[:32] not in call
-
-
-def answer(names: dict[str, str], mark: str = MARK) -> str:
-    """What squeue prints for jobs of these names: a record ends with a line break, and so may a name."""
-    text = "".join(f"{number}|ann|cpu|cpu-{number}|RUNNING|\n" for number in names)
-    return f"{text}names={mark}\n" + "".join(f"{mark}{number}|{name}\n" for number, name in names.items())
+        drawn = re.fullmatch(r"%i(([0-9a-f]{32})f%u\2f%P\2f%N\2f%T\2f%n\2f%j\2r)?", mark or "%i")
+        assert drawn, "ours, and not the shell's"
+        assert not mark or drawn[2] not in call
 
 
 TEXTS = st.one_of(
@@ -103,17 +102,22 @@ TEXTS = st.one_of(
         st.one_of(st.characters(max_codepoint=0x9F, exclude_characters="\0"), st.sampled_from(SEPARATORS)),
         max_size=99,
     ),
-    st.lists(st.sampled_from([*FORGED, *SEPARATORS, "1|", f"names={'0' * 32}\n"]), max_size=9).map("".join),
+    st.lists(st.sampled_from([*FORGED, *SEPARATORS, "f", "r", f"mark={'0' * 32}\n"]), max_size=9).map(
+        "".join
+    ),
 )
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
     given_names = {str(number): name for number, name in enumerate(names, 11)}
-    found = parse(f"held=cpu\n{answer(given_names)}")
+    text = "held=cpu\n" + listing(
+        *(record(n, "ann", "cpu", f"cpu-{n}", "RUNNING", "", name) for n, name in given_names.items())
+    )
+    found = parse(text)
     assert [job.id for job in found] == list(given_names)
     assert {(job.user, job.state, job.partition) for job in found} == {("ann", "RUNNING", "cpu")}
-    assert jobs.held(f"held=cpu\n{answer(given_names)}") == ["cpu"]
+    assert jobs.held(text) == ["cpu"]
     for job, name in zip(found, names, strict=True):
         assert job.nodes == f"cpu-{job.id}"
         assert all(c.isprintable() or c == "\t" for c in job.line())
@@ -122,30 +126,80 @@ def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
             assert job.name == name
 
 
+@pytest.mark.parametrize("field", [key for key, kind in LISTED.items() if kind is Kind.TEXT])
+@given(text=TEXTS)
+def test_no_text_is_a_job_or_another_field(field: str, text: str) -> None:
+    place = list(LISTED).index(field)
+    plain = ["12", "ann", "cpu", "cpu-1", "RUNNING", "cpu-2", "a name"]
+    changed = [text if number == place else value for number, value in enumerate(plain)]
+    one, other = parse(listing(record(*changed), record("13", *plain[1:])))
+    assert (other.id, other.state, other.nodes, other.partition) == ("13", "RUNNING", "cpu-1", "cpu")
+    names = ("id", "user", "partition", "nodes", "state", "required", "name")
+    for number, name in enumerate(names):
+        assert number == place or getattr(one, name) == plain[number]
+    assert all(c.isprintable() or c == "\t" for job in (one, other) for c in job.line())
+
+
 @given(TEXTS)
-def test_a_text_alone_never_stops_the_reading(text: str) -> None:
-    assert isinstance(parse(text), list)
+def test_a_text_alone_is_no_listing(text: str) -> None:
+    with contextlib.suppress(UserError):
+        assert parse(text) == []
     assert isinstance(jobs.held(text), list)
 
 
-def test_without_names_the_jobs_are_there() -> None:
-    assert parse("12|ann|cpu|cpu-1|RUNNING|(null)\nnames=\n") == [
-        Job("12", "ann", "cpu", "cpu-1", "RUNNING", "", "")
-    ]
-    assert parse("12|ann|cpu|cpu-1|RUNNING|")[0].line() == "job 12 (ann, RUNNING on cpu-1)"
-    odd = parse("12|DOMAIN|ann@x y|cpu|cpu-1|RUNNING|\n")
-    assert [(job.user, job.partition) for job in odd] == [("DOMAIN|ann@x y", "cpu")], "a directory's user"
+def test_what_a_shell_prints_around_the_listing_is_no_job() -> None:
+    plain = record("12", "ann", "cpu", "cpu-1", "RUNNING", "(null)", "")
+    expected = [Job("12", "ann", "cpu", "cpu-1", "RUNNING", "", "")]
+    assert parse(f"welcome\n{listing(plain)}bye\n") == expected
+    assert expected[0].line() == "job 12 (ann, RUNNING on cpu-1)"
+    assert parse("welcome\n" + listing()) == []
+    odd = parse(listing(record("12", "DOMAIN|ann@x y\n", "cpu", "cpu-1", "RUNNING", "", "")))
+    assert [(job.user, job.partition) for job in odd] == [("DOMAIN|ann@x y\\n", "cpu")], "a directory's user"
+
+
+PLAIN = record("12", "ann", "cpu", "cpu-1", "RUNNING", "", "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "welcome\n",
+        "mark=\n",
+        listing(PLAIN, PLAIN),
+        listing(PLAIN, record("12", "eve", "cpu", "", "PENDING", "", "y")),
+        listing(PLAIN, record("x", "ann", "cpu", "cpu-1", "RUNNING", "", "x")),
+        listing(PLAIN, record("13", "ann", "cpu", "cpu-1", "RUNNING\n", "", "x")),
+        listing(PLAIN, record("13", "ann", "cpu", "cpu-1", "RUNNING", "x")),
+    ],
+)
+def test_whoever_ends_jobs_knows_for_certain_which_there_are(text: str) -> None:
+    with raises("jobs.unsure"):
+        parse(text)
+
+
+def test_a_listing_that_is_not_certain_leaves_no_partition_closed() -> None:
+    lines = []
+
+    def run(line: str, _seconds: float) -> str:
+        lines.append(line)
+        return "held=cpu\n" + listing(PLAIN, PLAIN)
+
+    with raises("jobs.unsure"):
+        ClusterControl(run, CONF).hold(["cpu", "gpu"], "DOWN")
+    assert "State=UP" in lines[1]
+    assert "gpu" not in lines[1], "it was closed before"
 
 
 def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:
-    (job,) = parse("3_[1,4,7-9%2]|ann|cpu||PENDING|\n")
+    (job,) = parse(told("3_[1,4,7-9%2]|ann|cpu||PENDING||\n"))
     assert (job.id, job.target) == ("3_[1,4,7-9%2]", "3_[1,4,7-9]")
     assert jobs.cancel_line([job]) == "scancel --quiet '3_[1,4,7-9]'"
-    (job,) = parse("3_[0-9:3,20-24:2%2]|ann|cpu||PENDING|\n")
+    (job,) = parse(told("3_[0-9:3,20-24:2%2]|ann|cpu||PENDING||\n"))
     assert job.target == "3_[0,3,6,9,20,22,24]"
 
 
 def test_nodes_that_are_spelled_in_another_way_stop_nothing() -> None:
-    (job,) = parse("3|ann|cpu|cpu-[|PENDING|a b[\n")
+    (job,) = parse(told("3|ann|cpu|cpu-[|PENDING|a b[|\n"))
     assert not job.touches(frozenset({"cpu-1"}))
     assert not job.requires(frozenset({"cpu-1"}))

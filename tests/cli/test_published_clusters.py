@@ -412,7 +412,12 @@ def test_commands_take_outputs_in_the_place_of_a_stack(
 def test_a_status_in_another_form_is_one_message(file: Callable[..., str], run: RunDirectory) -> None:
     up = up_of(file({"a": local()}, "o.json") + ":a")
     partition = {"name": "p", "machine": None, "min": 0, "max": 1, "up": 0, "state": "UP"}
-    answers: list[dict[str, Any]] = [{"jobs": []}, {"partitions": [partition], "nodes": "none", "jobs": []}]
+    plain = {"partitions": [partition], "nodes": [], "jobs": []}
+    lists = [
+        {"name": f"r{n}", "start": 1, "end": 2, "nodes": f"a{n}x[0-9999]", "flags": [], "users": ""}
+        for n in range(30)
+    ]
+    answers: list[dict[str, Any]] = [{"jobs": []}, plain | {"nodes": "none"}, plain | {"reservations": lists}]
     for answer in answers:
         run.tool.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
         with sentences.raises("status.other-form", "./cluster status --outputs o.json:a --json"):

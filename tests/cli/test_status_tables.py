@@ -188,6 +188,14 @@ def test_what_a_partition_that_is_not_up_does(
     assert "scontrol update partitionname=debug state=up` opens it" in output
 
 
+def test_a_line_that_people_paste_runs_nothing_of_a_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    status = cluster_status(partition="DOWN")
+    status["partitions"][0]["name"] = "x; touch y"
+    show_status(status)
+    output = " ".join(capsys.readouterr().out.split())
+    assert "-- scontrol update 'partitionname=x; touch y' state=up` opens it" in output
+
+
 def cluster_status(
     *nodes: tuple[str, str, str | None], partition: str = "UP", **changes: Any
 ) -> dict[str, Any]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.slurm.answers import (
-    JOB_TEXTS,
-    SQUEUE_FORMAT,
     parse_jobs,
     parse_nodes,
     parse_partition_states,
     parse_reservations,
-    parse_texts,
-    text_format,
+    required_nodes,
+    squeue_format,
     with_details,
-    with_texts,
 )
-from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from node.slurm.control import BATCH, Control, SlurmAnswerError, SlurmDown, SlurmError
 from node.slurm.environment import of_ours
+from node.slurm.fields import JOB, JOB_TEXTS, OUTPUT
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import job, node
@@ -150,9 +150,7 @@ def test_a_silent_node_with_a_star() -> None:
 
 
 def _captured_jobs(release: str) -> dict[int, JobState]:
-    jobs, texts = ((DATA / f"{name}-{release}.txt").read_bytes().decode() for name in ("jobs", "job-texts"))
-    of_job = parse_texts(texts, JOB_TEXTS, MARK)
-    return {number: with_texts(job, of_job[number]) for number, job in parse_jobs(jobs).items()}
+    return parse_jobs((DATA / f"jobs-{release}.txt").read_bytes(), MARK, JOB_TEXTS)
 
 
 @pytest.mark.parametrize("release", ["22.05", "24.11"])
@@ -176,7 +174,6 @@ def test_jobs_of_all_kinds(release: str) -> None:
 
     running = jobs[1]
     assert (running.nodes, running.batch_host, running.end_time) == (("debug-0",), "debug-0", None)
-    assert running.tres == "cpu=2,node=1,billing=2"
     assert running.submit_time is not None
     assert running.start_time == running.submit_time + 1
 
@@ -199,11 +196,7 @@ def test_jobs_of_all_kinds(release: str) -> None:
     assert array.explanation.startswith("ReqNodeNotAvail, ")
 
     odd = jobs[7]
-    assert (odd.name, odd.comment, odd.dependency) == (
-        'name=a State=DOWN | "b"',
-        "c, d",
-        "afterok:2(unfulfilled)",
-    )
+    assert (odd.name, odd.comment) == ('name=a State=DOWN | "b"', "c, d")
     held = jobs[8]
     assert (held.reason, held.priority, held.array_job, held.het_job) == ("JobHeldUser", 0, None, None)
     failed = jobs[9]
@@ -211,13 +204,22 @@ def test_jobs_of_all_kinds(release: str) -> None:
     assert (jobs[4].exit_code, jobs[4].signal) == (0, 15)
 
 
+PLAIN = {
+    **dict.fromkeys(JOB, "N/A"), "arrayjobid": "1", "state": "PENDING", "reason": "None", "nodelist": "",
+    "numnodes": "1", "restartcnt": "0", "prioritylong": "7", "exit_code": "0:0", "reasonlist": "(None)",
+}  # fmt: skip
+"""The fields of a job that waits, as squeue prints them."""
+
+
+def answer(number: object, **changes: str) -> bytes:
+    """A record of squeue for the fields of `JOB`."""
+    values = [str(number), *(PLAIN | changes).values()]
+    return f"{MARK}f".join(values).encode() + f"{MARK}r\n".encode()
+
+
 def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
     """`sbatch -N 2-4` needs two nodes only, so nobody must wait for four."""
-    (record, *_) = (DATA / "jobs-22.05.txt").read_bytes().decode().split("\x1e")
-    fields = record.split("\x1f")
-    names = [part.partition(":")[0] for part in SQUEUE_FORMAT.split(",")]
-    fields[names.index("numnodes")] = "2-4"
-    (job,) = parse_jobs("\x1f".join(fields) + "\x1e").values()
+    (job,) = parse_jobs(answer(1, numnodes="2-4"), MARK).values()
     assert job.wanted_nodes == 2
 
 
@@ -332,19 +334,12 @@ def test_why_a_job_waits_in_the_best_words_that_there_are() -> None:
 
 def test_tasks_that_have_not_begun_are_one_job_and_one_that_was_queued_again_is_another() -> None:
     """Output of `squeue --array`. Without the option, the fourth task is shown as not started."""
-    fields = dict.fromkeys(SQUEUE_FORMAT.replace(":\x1f,", " ").removesuffix(":\x1e").split(), "0")
-    rows = [
-        {"jobid": number, "arrayjobid": "6", "arraytaskid": task, "restartcnt": restarts, "state": state}
-        for number, task, restarts, state in (
-            ("6", "4", "0", "PENDING"),
-            ("6", "3", "0", "PENDING"),
-            ("6", "7", "0", "PENDING"),
-            ("8", "1", "1", "PENDING"),
-            ("9", "2", "0", "RUNNING"),
-        )
-    ]
-    text = "".join("\x1f".join((fields | row).values()) + "\x1e\n" for row in rows)
-    jobs = parse_jobs(text)
+    rows = [(6, "4", 0), (6, "3", 0), (6, "7", 0), (8, "1", 1), (9, "2", 0)]
+    text = b"".join(
+        answer(number, arrayjobid="6", arraytaskid=task, restartcnt=str(restarts))
+        for number, task, restarts in rows
+    )
+    jobs = parse_jobs(text, MARK)
     assert {number: (job.spelling, job.restarts) for number, job in jobs.items()} == {
         6: ("6_[3-4,7]", 0),
         8: ("6_1", 1),
@@ -353,14 +348,108 @@ def test_tasks_that_have_not_begun_are_one_job_and_one_that_was_queued_again_is_
 
 
 def test_no_jobs() -> None:
-    assert parse_jobs("") == {}
+    assert parse_jobs(b"", MARK) == {}
 
 
-def test_a_record_of_another_shape_hides_no_other_and_alone_is_refused() -> None:
+def test_a_record_that_is_none_hides_no_other_is_named_and_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="squeue"):
-        parse_jobs("1\x1f2\x1e\n")
-    real = (DATA / "jobs-22.05.txt").read_bytes().decode()
-    assert parse_jobs(f"1\x1f2\x1e\n{real}x\x1e\n") == parse_jobs(real)
+        parse_jobs(f"1{MARK}f2{MARK}r\n".encode(), MARK)
+    real = answer(5)
+    named: list[str] = []
+    broken = [
+        f"1{MARK}f2{MARK}r\n".encode(), b"x" + real, answer(8, restartcnt="-1"), answer(9, numnodes="x"),
+        answer(10, state="RUN\nNING"), answer(11, nodelist="n[0-"), answer(12, nodelist="n[0-9999999]"),
+        answer(13, prioritylong="9" * 21),
+    ]  # fmt: skip
+    found = parse_jobs(b"".join([*broken[:4], real, *broken[4:], b"x"]), MARK, leave_out=named.append)
+    assert found == parse_jobs(real, MARK)
+    assert len(named) == len(broken) + 1
+    assert all(f"job {number} " in "".join(named) for number in range(8, 14))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [answer(5), answer(5, state="RUNNING"), answer(5, arraytaskid="3"), answer("05", restartcnt="x")],
+)
+def test_a_job_that_occurs_twice_refuses_the_answer(second: bytes) -> None:
+    assert list(parse_jobs(answer(5) + answer(6), MARK)) == [5, 6]
+    for text in (answer(5) + answer(6) + second, second + answer(5)):
+        with pytest.raises(ValueError, match="job 5 occurs twice"):
+            parse_jobs(text, MARK)
+
+
+def test_a_task_that_occurs_twice_refuses_the_answer() -> None:
+    task = answer(6, arrayjobid="6", arraytaskid="4")
+    with pytest.raises(ValueError, match="job 6 occurs twice"):
+        parse_jobs(task + answer(6, arrayjobid="6", arraytaskid="3") + task, MARK)
+
+
+def test_the_lists_of_nodes_of_an_answer_are_bounded_together() -> None:
+    """`LIMIT` alone bounds each list: 900 of them fit into a line."""
+    named: list[str] = []
+    lists = b"".join(answer(number, nodelist=f"n{number}x[0-399999]") for number in range(1, 9))
+    same = b"".join(answer(number, nodelist="n1x[0-399999]") for number in range(20, 90))
+    found = parse_jobs(lists + same, MARK, leave_out=named.append)
+    assert sum(len(found[number].nodes) for number in (1, 2)) == 800_000
+    assert sorted(found) == [1, 2, *range(20, 90)]
+    assert len({id(found[number].nodes) for number in (1, *range(20, 90))}) == 1, "equal lists are one"
+    assert len(named) == 6
+
+
+def test_what_users_ask_for_by_name_is_bounded_and_hides_no_job() -> None:
+    wanted = {
+        1: "n[0-9999999]", 2: "n[0-3]", 3: "(null)", 4: "x y", 5: "a" * 70_000 + "[0-9]", 6: "b[0-90000]",
+        7: "c[0-90000]", 8: "n4",
+    }  # fmt: skip
+    found = required_nodes({number: {"reqnodes": text} for number, text in wanted.items()})
+    assert {number: len(nodes) for number, nodes in found.items()} == {2: 4, 6: 90_001, 8: 1}
+
+
+@pytest.mark.parametrize(
+    ("parse", "line", "what"),
+    [
+        (parse_nodes, "NodeName=a State=IDLE Partitions=x", "node 'a'"),
+        (parse_partition_states, "PartitionName=a State=UP", "partition 'a'"),
+        (parse_reservations, "ReservationName=a StartTime=1 EndTime=2 Nodes=n1", "reservation 'a'"),
+    ],
+)
+def test_an_object_that_occurs_twice_refuses_the_answer(parse: Any, line: str, what: str) -> None:
+    assert len(parse(f"{line}\n{line.replace('=a', '=b')}\n")) == 2
+    with pytest.raises(ValueError, match=f"{what} occurs twice"):
+        parse(f"{line}\n{line.replace('=a', '=b')} Comment=x\n{line} x\n")
+
+
+@pytest.mark.parametrize(
+    ("parse", "line"),
+    [
+        (parse_partition_states, "PartitionName=a {} AllowGroups=x State=UP"),
+        (parse_nodes, "NodeName=a CPUTot=1 Gres={} NodeAddr=n OS=x RealMemory=1 State=IDLE Owner=N/A"),
+        (parse_nodes, "NodeName=a CPUTot=1 Gres={} NodeAddr=n RealMemory=1 State=IDLE Owner=N/A"),
+        (parse_reservations, "ReservationName=a StartTime=1 EndTime=2 Nodes=n1 Users={} Groups=x"),
+    ],
+)
+@pytest.mark.parametrize("text", ["x State=DOWN PartitionName=b", "x NodeAddr=y", "x EndTime=9 Nodes=y"])
+def test_a_text_of_an_administrators_that_holds_a_field_changes_none(
+    parse: Any, line: str, text: str
+) -> None:
+    plain = parse(line.format("x"))
+    with suppress(ValueError):
+        found = parse(line.format(text))
+        assert found == plain or replace(found["a"], gres=None) == replace(plain["a"], gres=None)
+        return
+    with pytest.raises(ValueError, match=r"field '\w+' occurs twice"):
+        parse(line.format(text))
+
+
+def test_a_user_who_has_a_node_alone_changes_nothing_of_it() -> None:
+    """A name service chooses what a user is called."""
+    line = "NodeName=a CPUAlloc=1 CPUTot=2 OS=x State=IDLE Owner={}(7) MCS_label=N/A Partitions=p BootTime=5"
+    plain = parse_nodes(line.format("ann"))["a"]
+    assert (plain.base, plain.partitions, plain.boot_time) == ("IDLE", ("p",), 5.0)
+    for name in ("x State=DOWN NodeName=b", "x Partitions=q BootTime=6", "x CPUAlloc=9 CPUTot=9"):
+        found = parse_nodes(line.format(name))["a"]
+        assert (found.base, found.partitions, found.boot_time) == ("IDLE", ("p",), 5.0)
+        assert (found.cpus_alloc, found.cpus) == (1, 2)
 
 
 # Fakes of Slurm's commands, which record their arguments.
@@ -405,6 +494,7 @@ def test_the_mark_between_texts_is_new_each_time_and_no_argument(spy: Path) -> N
         Control("/x").outputs([1, 2])
         seen = dict(line.split("=", 1) for line in (spy / "env").read_text().splitlines())
         mark = seen["SQUEUE_FORMAT2"].partition(":")[2].partition("f,")[0]
+        assert seen["SQUEUE_FORMAT2"] == squeue_format(OUTPUT, mark)
         assert len(mark) == 33
         assert mark not in (spy / "calls").read_text()
         marks.add(mark)
@@ -496,5 +586,27 @@ def test_a_command_that_is_not_there(spy: Path) -> None:
 
 def test_the_format_has_no_width() -> None:
     """Widths would cut node lists and comments."""
-    assert all(item.split(":")[1] in ("\x1f", "\x1e") for item in SQUEUE_FORMAT.split(","))
-    assert text_format(JOB_TEXTS, "mark") == "jobid:markf,name:markf,comment:markf,admin_comment:markr"
+    assert squeue_format(JOB_TEXTS, "mark") == "jobid:markf,name:markf,comment:markf,admin_comment:markr"
+
+
+def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_once(
+    spy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mark = "mark=${SQUEUE_FORMAT2#jobid:}; mark=${mark%%f,*}"
+    records = spy / "records"
+    _tool(spy, "squeue", f'{mark}; sed "s/{MARK}/$mark/g" {records}')
+    records.write_bytes(answer(5) + answer(6, restartcnt="x"))
+    control = Control("/x")
+    for _ in range(2):
+        assert control.unfinished_jobs() == {5}
+    assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
+    records.write_bytes(answer(5) + answer(5))
+    with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
+        control.unfinished_jobs()
+
+
+def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.slurm.control.ANSWER_BYTES", 1 << 16)
+    _tool(spy, "squeue", "sleep 0.2; exec head -c 9999999 /dev/zero")
+    with pytest.raises(SlurmAnswerError, match="its answer is longer than 65536 bytes"):
+        Control("/x").jobs()

@@ -5,20 +5,31 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import cancel_line, wait_line
+from node.elastic.capacity import unstarted
+from node.elastic.ledger import Ledger
+from node.elastic.requeue import Requeue
+from node.elastic.status import status
 from node.logs import show
 from node.logs.find import Cluster
 from node.model import SlurmSettings
-from node.slurm.control import Control, SlurmDown, SlurmError
+from node.slurm.control import ALL_JOBS, Control, SlurmDown, SlurmError
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
-from tests.support.hostile import FORGED, HOSTILE
+from tests.support.checkout import ROOT
+from tests.support.doubles import FakeDriver
+from tests.support.hostile import BESIDE, BOMB, FORGED, FORGED_LINES, FORMS, HOSTILE, forged_records, options
+from tests.support.wide import wide
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 
@@ -26,7 +37,7 @@ pytestmark = [pytest.mark.cluster, needs_slurm]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
     slurm = SlurmSettings(suspend_time=600, suspend_timeout=2, resume_timeout=300, slurmd_timeout=60)
-    with SlurmCluster(design(partition(nodes=6), slurm=slurm)) as running:
+    with SlurmCluster(design(partition(nodes=6), partition("gpu", nodes=2, gpus=2), slurm=slurm)) as running:
         yield running
 
 
@@ -42,7 +53,6 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     job = _submit(cluster, *options, "--wrap", "sleep 600")
     assert control.jobs()[job].is_pending
     assert job in control.unfinished_jobs()
-    assert control.current_jobs() == control.jobs()
     control.release(job)
     cluster.wait("the job has the node", lambda: control.nodes()[node].has_job)
     cluster.wait("the node is up", lambda: control.nodes()[node].is_up)
@@ -79,21 +89,21 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     control.cancel([job, job])
     cluster.wait("it is over", lambda: control.jobs()[job].is_over)
     assert job not in control.unfinished_jobs()
-    assert control.current_jobs()[job].is_over
+    assert control.jobs()[job].is_over
     with pytest.raises(SlurmError, match="already finished"):
         control.update_job(job, admin_comment="too late")
 
 
 def test_partitions_close_and_open_again(cluster: SlurmCluster) -> None:
     control = cluster.control
-    assert control.open_partitions() == ["debug"]
+    assert control.open_partitions() == ["debug", "gpu"]
     control.close_partition("debug")
-    assert control.open_partitions() == []
+    assert control.open_partitions() == ["gpu"]
     job = _submit(cluster, "--hold", "--wrap", "true")
     assert control.jobs()[job].is_pending, "jobs are still accepted"
     control.cancel([job])
     control.open_partition("debug")
-    assert control.open_partitions() == ["debug"]
+    assert control.open_partitions() == ["debug", "gpu"]
 
 
 def test_a_job_that_takes_fewer_nodes_than_it_wants_waits_for_the_least(cluster: SlurmCluster) -> None:
@@ -232,6 +242,189 @@ def test_no_text_of_a_users_is_a_job_a_field_or_a_path(
     assert left.pop(victim) == "PENDING"
     assert set(left.values()) <= {"CANCELLED"}
     control.cancel([victim])
+
+
+def _values(name: str, victim: int) -> Iterator[str]:
+    """Yield hostile values of an option of sbatch, or a key of scontrol."""
+    for text in (*forged_records(victim), BOMB):
+        yield FORMS.get(name, "{}").format(text)
+
+
+def _sbatch(name: str, value: str) -> list[str]:
+    return [
+        "sbatch",
+        "--hold",
+        "--partition=gpu",
+        "--output=/dev/null",
+        f"--{name}={value}",
+        "--wrap",
+        "true",
+    ]
+
+
+def _attached(program: str, name: str, value: str) -> list[str]:
+    """A command that waits for its nodes if it is not refused, and is ended by then."""
+    end = ["timeout", "1", program, "--hold", "--partition=gpu"]
+    return [*end, f"--{name}={value}", "true"]
+
+
+def _truth(cluster: SlurmCluster) -> set[int]:
+    """The jobs that there are, by numbers alone."""
+    return set(map(int, cluster.control.run("squeue", "--noheader", *ALL_JOBS, "--format=%A").split()))
+
+
+def _readings(cluster: SlurmCluster, tmp_path: Path, since: int) -> dict[str, Any]:
+    """What each reader of jobs says, apart from what changes by itself.
+
+    Args:
+        since: The first job of the test.
+    """
+    control = cluster.control
+
+    def run(line: str, seconds: float) -> str:
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, errors="replace", check=True
+        )
+        return done.stdout
+
+    jobs = control.jobs()
+    plan = cluster.settings.design
+    shown = status(plan, control, FakeDriver(), Ledger(tmp_path / "ledger.json", plan))
+    listed = ClusterControl(run, str(cluster.conf)).jobs()
+    return {
+        "jobs": set(jobs),
+        "detailed jobs": set(control.detailed_jobs()),
+        "dependencies": set(control.dependencies()),
+        "outputs": set(control.outputs(jobs)),
+        "unfinished": control.unfinished_jobs() == {job["id"] for job in shown["jobs"]},
+        "listed": {int(job.id) for job in listed} == control.unfinished_jobs(),
+        "users": {job.user for job in jobs.values()} | {job.user for job in listed},
+        "tried again": [job.id for job in unstarted(jobs.values(), {})],
+        "with nodes": [job.id for job in jobs.values() if job.nodes and job.id >= since],
+        "evacuated": Requeue(control).requeueable_jobs(["debug-1"]),
+        "states": {job.state for job in jobs.values() if job.id >= since}
+        - {"PENDING", "FAILED", "CANCELLED"},
+    }
+
+
+def _bounded(cluster: SlurmCluster) -> None:
+    """Run all readings in a process that has little memory."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (600 << 20,) * 2)\n"
+        "from node.slurm.control import Control\n"
+        f"control = Control({str(cluster.conf)!r})\n"
+        "control.detailed_jobs(), control.jobs(), control.unfinished_jobs(), control.dependencies()\n"
+        "control.outputs(control.unfinished_jobs()), control.detailed_nodes(), control.reservations()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def _expected(jobs: set[int], user: str) -> dict[str, Any]:
+    """What `_readings` are when nothing runs, and these are the jobs."""
+    return {
+        **dict.fromkeys(("jobs", "detailed jobs", "dependencies", "outputs"), jobs),
+        **{key: [] for key in ("tried again", "with nodes", "evacuated")},
+        **dict.fromkeys(("unfinished", "listed"), True),
+        "users": {user},
+        "states": set(),
+    }
+
+
+@pytest.fixture
+def victim(cluster: SlurmCluster) -> Iterator[int]:
+    """A job that an administrator holds, and which must be the same afterwards."""
+    control = cluster.control
+    job = _submit(cluster, "--hold", "-p", "debug", "-J", "victim", "-o", "/dev/null", "--wrap", "true")
+    control.update_job(job, hold=True)
+    before = control.detailed_jobs()[job]
+    yield job
+    assert control.detailed_jobs()[job] == before
+    control.cancel(number for number in _truth(cluster) if number >= job)
+
+
+def _run_all(cluster: SlurmCluster, commands: Iterable[list[str]]) -> list[subprocess.CompletedProcess[str]]:
+    """Run commands, of which Slurm may refuse some. None is killed."""
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda argv: cluster.run(*argv, check=False), commands))
+    assert all(ended.returncode >= 0 for ended in done)
+    return done
+
+
+@pytest.mark.parametrize("program", ["sbatch", *wide("srun", "salloc")])
+def test_no_option_forges_a_record(cluster: SlurmCluster, tmp_path: Path, victim: int, program: str) -> None:
+    """Every option with a value, of every release, with texts that forge records: nothing here begins to run.
+
+    Slurm keeps also a job that it refuses, for five minutes.
+    """
+    command = _sbatch if program == "sbatch" else partial(_attached, program)
+    names = [name for name in options(program) if name not in BESIDE]
+    _run_all(cluster, [command(name, value) for name in names for value in _values(name, victim)])
+    truth = _truth(cluster)
+    assert len(truth) > 20, "Slurm takes a text in many options"
+    kept = cluster.control.run("squeue", "--noheader", *ALL_JOBS, "--Format", "name:x,tres-per-node:x")
+    assert kept.count("launch failed requeued held") >= 2, "it keeps it in generic resources, too"
+    assert _readings(cluster, tmp_path, victim) == _expected(truth, cluster.site.user)
+    _bounded(cluster)
+
+
+def test_no_key_of_scontrol_forges_a_record(cluster: SlurmCluster, tmp_path: Path, victim: int) -> None:
+    job = _submit(cluster, "--hold", "-p", "gpu", "-o", "/dev/null", "--wrap", "true")
+    keys = [key for key in options("scontrol") if key not in ("JobId", "StepId")]
+    update = ["scontrol", "update", f"JobId={job}"]
+    done = _run_all(cluster, [[*update, f"{key}={v}"] for key in keys for v in _values(key, victim)])
+    assert sum(not ended.returncode for ended in done) > 4, "it takes texts"
+    assert _readings(cluster, tmp_path, victim) == _expected(_truth(cluster), cluster.site.user)
+    _bounded(cluster)
+
+
+@pytest.mark.wide
+def test_long_texts_of_large_arrays_fill_no_memory(cluster: SlurmCluster, victim: int) -> None:
+    """squeue repeats the texts of an array for each of its tasks: here 60 MB."""
+    text = "\U0001f600" + "y" * 1000
+    array = ["--hold", "--partition=gpu", "--output=/dev/null", "--array=0-9999", "--wrap", "true"]
+    for options_ in ([f"-J{text}"], [f"--comment={text}"], [f"-J{text}", f"--comment={text}"]):
+        _submit(cluster, *options_, *array)
+    _bounded(cluster)
+    tasks = [job for job in cluster.control.jobs().values() if job.array_task == "0-9999"]
+    assert len(tasks) == 3
+    assert {len(job.name) for job in tasks} == {len("wrap"), len(text)}
+
+
+@pytest.mark.parametrize("what", ["NodeName=debug-5", *wide("PartitionName=gpu", "ReservationName=kept")])
+def test_a_text_of_an_administrators_refuses_a_reading_or_changes_nothing(
+    cluster: SlurmCluster, what: str
+) -> None:
+    """Only Slurm's administrators write these. They are separated by spaces and lines."""
+    control = cluster.control
+    control.undrain({n: node for n, node in control.nodes().items() if node.is_drained})
+    create = ["scontrol", "create", "ReservationName=kept", "StartTime=now+1hour", "Duration=60"]
+    cluster.run(*create, "Nodes=debug-4", "Users=root")
+
+    def read() -> tuple[dict[str, Any], ...]:
+        nodes = {name: (node.base, node.flags, node.cpus) for name, node in control.nodes().items()}
+        kept = {one.name: (one.start, one.end, one.nodes) for one in control.reservations()}
+        return nodes, control.partition_states(), kept
+
+    before = read()
+    refused = 0
+    own = what.partition("=")[0]
+    # A slurmctld of 24.11 without accounting ends when it looks for a partition's quality of service.
+    taken = {"State", "StartTime", "EndTime", "Duration", "Nodes", "NodeCnt", "MinNodes", "QOS", own}
+    for key in (key for key in options("scontrol") if key not in taken):
+        for text in FORGED_LINES:
+            if cluster.run("scontrol", "update", what, f"{key}={text}", check=False).returncode:
+                continue
+            try:
+                # An object that looks like one of its kind may be beside the others.
+                assert all(now.items() >= was.items() for now, was in zip(read(), before, strict=True)), key
+            except SlurmError as error:
+                refused += "occurs twice" in str(error)
+            reset = {"NodeAddr": "127.0.0.1", "NodeHostname": "localhost", "Users": "root"}.get(key, "")
+            cluster.run("scontrol", "update", what, f"{key}={reset}", check=False)
+    cluster.run("scontrol", "delete", "ReservationName=kept")
+    control.undrain({"debug-5": control.nodes()["debug-5"]})
+    assert refused or own != "NodeName", "a comment of a node may hold what looks like a node"
+    assert read()[:2] == before[:2]
 
 
 def test_no_controller(cluster: SlurmCluster) -> None:

@@ -23,7 +23,9 @@ def test_a_node_is_the_lists_element(tag: str, index: int, node: str) -> None:
     assert node_of(tag, index) == node
 
 
-@pytest.mark.parametrize(("tag", "index"), [("compute-[0-3]", 4), ("compute-[0-3]", -1), ("", 0), ("a[", 0)])
+@pytest.mark.parametrize(
+    ("tag", "index"), [("compute-[0-3]", 4), ("compute-[0-3]", -1), ("", 0), ("a[", 0), ("a[0-9999]", 3)]
+)
 def test_a_tag_without_a_node_name_is_an_error(tag: str, index: int) -> None:
     with pytest.raises(ValueError, match=r"has no element|host list"):
         node_of(tag, index)

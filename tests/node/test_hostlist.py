@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.slurm.hostlist import LIMIT, expand, fold, fold_numbers
+from node.slurm.hostlist import LIMIT, LONGEST, Expander, expand, fold, fold_numbers
 from tests.support import texts
 
 
@@ -71,6 +71,24 @@ def test_a_mistyped_range_does_not_eat_the_memory() -> None:
     with pytest.raises(ValueError, match=f"more than {LIMIT}"):
         expand("n[0-99999]m[0-99999]")
     assert len(expand(f"n[1-{LIMIT}]")) == LIMIT
+
+
+def test_a_long_prefix_does_not_eat_the_memory() -> None:
+    assert expand(f"{'n' * 250}[0-3]")
+    for text in (f"{'n' * 255}[0-3]", f"n[{'0' * 300}-3]", f"{'n' * 90}[1]{'m' * 90}[1]{'o' * 90}[0-99]"):
+        with pytest.raises(ValueError, match=f"more than {LONGEST}"):
+            expand(text)
+
+
+def test_the_lists_of_a_reading_are_bounded_together_and_equal_ones_are_one() -> None:
+    expander = Expander(10)
+    assert expander("a[0-5]") == ("a0", "a1", "a2", "a3", "a4", "a5")
+    assert all(expander("a[0-5]") is expander("a[0-5]") for _ in range(9))
+    with pytest.raises(ValueError, match="5 names, more than 4"):
+        expander("b[0-4]")
+    assert len(expander("b[0-3]")) == 4
+    with pytest.raises(ValueError, match="more than 0"):
+        expander("c")
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from node.logs import find
 from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
 from node.logs.text import about_jobs, about_node
-from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
+from node.slurm.fields import OUTPUT
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
@@ -61,7 +61,7 @@ class Slurm:
 
 def writes(out: Path | str, err: Path | str | None = None, **changes: str) -> dict[str, str]:
     """What squeue tells of a batch job of this user's."""
-    fields = dict.fromkeys(OUTPUT_FIELDS, "N/A") | {"batchflag": "1", "userid": str(os.getuid())}
+    fields = dict.fromkeys(OUTPUT, "N/A") | {"batchflag": "1", "userid": str(os.getuid())}
     return fields | {"stdout": str(out), "stderr": str(out if err is None else err)} | changes
 
 
@@ -295,14 +295,16 @@ def test_where_others_jobs_ran_nothing_that_they_may_have_written_is_shown(
 
 
 def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> None:
-    def told(reason: str) -> list[str]:
-        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",))
+    def told(reason: str, host: str | None = None) -> list[str]:
+        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",), batch_host=host)
         return [
             line for found in find.logs_on_nodes([failed], "/x/slurmd.log", "s") for line in found.last(9)
         ]
 
     (line,) = told("JobLaunchFailure")
     assert "./cluster exec --stack s -- srun --nodelist=debug-1 grep -F '[8.' /x/slurmd.log" in line
+    # A job of srun's has the host that the submitting program sends.
+    assert told("JobLaunchFailure", "$(touch y)") == [line]
     assert told("NonZeroExitCode") == []
 
 

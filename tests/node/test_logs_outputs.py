@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from node.logs.find import Output, output_files, output_path
-from node.slurm.answers import OUTPUT_FIELDS
+from node.slurm.fields import OUTPUT
 
 ALONE = {
-    **dict.fromkeys(OUTPUT_FIELDS, "N/A"),
+    **dict.fromkeys(OUTPUT, "N/A"),
     "arrayjobid": "7", "userid": "1000", "username": "ann", "batchflag": "1", "batchhost": "n-0.cluster",
     "name": "a/b", "stdout": "/o/%j", "stderr": "/e/%j",
 }  # fmt: skip

@@ -102,11 +102,13 @@ def test_the_resume_files_content_goes_along(
     machine: Settings, daemon: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     wish = tmp_path / "resume"
-    wish.write_text('{"all_nodes": "debug-0"}')
+    # A user has asked for features that are no text.
+    wish.write_bytes(b'{"all_nodes": "debug-0", "jobs": [{"features": "\xff"}]}')
     run(machine, "resume", "debug-0", SLURM_RESUME_FILE=str(wish))
     run(machine, "resume", "debug-0", SLURM_RESUME_FILE=str(tmp_path / "gone"))
     run(machine, "suspend", "debug-0", SLURM_RESUME_FILE=str(wish))
-    assert [r.get("resume_file", "-") for r in daemon] == ['{"all_nodes": "debug-0"}', None, "-"]
+    text = '{"all_nodes": "debug-0", "jobs": [{"features": "\ufffd"}]}'
+    assert [r.get("resume_file", "-") for r in daemon] == [text, None, "-"]
 
 
 def test_the_prolog_waits_with_its_job(machine: Settings, daemon: list[dict[str, Any]]) -> None:

@@ -128,10 +128,8 @@ def test_jobs_that_wait_for_a_job_wait_for_its_next_run(
     """Slurm has decided that they never start (DependencyNeverSatisfied), and would not look again."""
     daemon.evacuate()
     daemon.shows("FAILED", **changes)
-    daemon.control.queue |= {
-        9: job(9, "PENDING", dependency=waits_for),
-        10: job(10, "CANCELLED", dependency=waits_for),
-    }
+    daemon.control.queue |= {9: job(9, "PENDING"), 10: job(10, "CANCELLED")}
+    daemon.control.waits_for = {9: waits_for or "(null)", 10: waits_for or "(null)"}
     daemon.asked()
     found = [call for call in daemon.control.calls if call[0] == "dependency"]
     assert found == ([("dependency", 9, renewed)] if renewed else [])

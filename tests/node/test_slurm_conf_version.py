@@ -80,6 +80,8 @@ def test_nodes_that_nobody_waits_for() -> None:
         '{"all_nodes": "a", "jobs": [{"nodes": "a"}]}',
         '{"all_nodes": "a", "jobs": [{"job_id": 1}]}',
         '{"all_nodes": "a", "jobs": 7}',
+        # Each list alone would do.
+        '{"all_nodes": "a[0-600000]", "jobs": [{"job_id": 1, "nodes": "b[0-600000]"}]}',
     ],
 )
 def test_what_is_no_resume_file(text: str) -> None:

@@ -72,7 +72,7 @@ def job(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
         "partition": "debug", "user": "u", "nodes": (), "wanted_nodes": 1, "batch_host": None,
         "requeue": True, "restarts": 0, "priority": 1, "submit_time": 1.0, "eligible_time": 1.0,
         "start_time": None, "end_time": None, "array_job": None, "array_task": None, "het_job": None,
-        "gres": None, "tres": None, "dependency": None, "exit_code": 0, "signal": 0, "comment": None,
+        "exit_code": 0, "signal": 0, "comment": None,
         "admin_comment": None,
     }  # fmt: skip
     return JobState(**plain | changes)
@@ -93,6 +93,7 @@ class FakeControl(Slurm):
         self.saves: list[str | int] = []
         self.reserved: list[Reservation] = []
         self.partitions: dict[str, str] = {}
+        self.waits_for: dict[int, str] = {}
         self.refuse_job_updates = False
         self.refuse_node_updates = False
         self.refuse_commands: set[str] = set()
@@ -117,6 +118,9 @@ class FakeControl(Slurm):
 
     def detailed_jobs(self) -> dict[int, JobState]:
         return self.jobs()
+
+    def dependencies(self) -> dict[int, str]:
+        return self.waits_for
 
     def reservations(self) -> list[Reservation]:
         return self.reserved

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+OPTIONS = Path(__file__).parents[1] / "node" / "data" / "slurm-options.json"
+"""Options with a value by release, made by tools/slurm_options.py."""
+
 HOSTILE = {
     # Each of the first six alone empties the list of jobs (squeue(1), INPUT ENVIRONMENT VARIABLES).
     "SQUEUE_USERS": "somebody-else",
@@ -63,3 +69,57 @@ FORGED = (
     "\ufffd\u202e\u200b" + "y" * 900,
 )
 """Texts that forge a record of one of the readings, or control a terminal."""
+FORGED_LINES = (
+    "x State=DOWN CPUTot=99 StartTime=1 Nodes=debug-[0-5]",
+    "x\nNodeName=debug-1 CPUTot=9 State=DOWN \nPartitionName=debug State=DOWN\n"
+    "ReservationName=kept StartTime=1 EndTime=9 Nodes=debug-[0-5]",
+)
+"""Texts that forge a field or a line of `scontrol show --oneliner`."""
+BOMB = ",".join(f"n{number}x[0-999990]" for number in range(4))
+"""A list of nodes with four million names."""
+FORMS = {
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), "{}:1"),
+    **dict.fromkeys(("licenses", "Licenses"), "{}:1"),
+    **dict.fromkeys(("chdir", "output", "error", "input"), "/{}"),
+    **dict.fromkeys(("gres", "Gres"), "gpu:{}:1"),
+    "TRESPerNode": "gres:gpu:{}:1", "tres-per-task": "cpu=1,gres/gpu:{}=1", "tres-bind": "gres/gpu:{}",
+    "gpu-bind": "map_gpu:{}", "export": "NONE,X={}", "acctg-freq": "task={}", "bb": "capacity={}",
+    "constraint": "{}*1",
+}  # fmt: skip
+"""Option -> the form of its value; `{}` is the text."""
+BESIDE = {
+    # They keep sbatch from reaching slurmctld, or have it wait.
+    "clusters", "uid", "gid", "wrap", "export-file", "bbf", "propagate", "array",
+}  # fmt: skip
+"""Options that are not tried: what they name is read or used by the submitting program itself."""
+
+
+def options(program: str) -> list[str]:
+    """Return the options of a program that take a value, in any release."""
+    releases = json.loads(OPTIONS.read_text()).values()
+    return sorted({name for release in releases for name in release["options"][program]})
+
+
+def forged_records(job: int) -> list[str]:
+    """Return texts that forge a job's record, or a line of another program's, in some reading."""
+    values = [
+        job,
+        job,
+        "N/A",
+        0,
+        "PENDING",
+        "launch failed requeued held",
+        "debug",
+        "x",
+        BOMB,
+        1,
+        "",
+        1,
+        0,
+        0,
+    ]
+    fields = [*values, *[1790000000] * 3, "N/A", "", "", "", 0, "(x)"]
+    return [
+        "x\x1e\n" + "\x1f".join(map(str, fields)) + "\x1e\n",
+        "x" + "".join(text.replace("1", str(job), 1) for text in FORGED if len(text) < 200),
+    ]

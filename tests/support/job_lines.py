@@ -12,13 +12,24 @@ MARK = "00112233445566778899aabbccddeeff"
 
 def told(text: str) -> str:
     """The answer to a listing. Each line of the text is a job with its name last, or another command's."""
-    jobs, names = [], []
+    others, jobs = [], []
     for line in text.splitlines():
-        *fields, name = line.split("|", 6)
-        jobs.append("|".join(fields) if len(fields) == 6 else line)
-        if len(fields) == 6:
-            names.append(f"{MARK}{fields[0]}|{name}\n")
-    return "".join(f"{line}\n" for line in jobs) + f"names={MARK}\n{''.join(names)}"
+        fields = line.split("|", 6)
+        if len(fields) == 7:
+            jobs.append(record(*fields))
+        else:
+            others.append(f"{line}\n")
+    return "".join(others) + listing(*jobs)
+
+
+def listing(*records: str) -> str:
+    """What `LISTING` prints for these records."""
+    return f"mark={MARK}\n" + "".join(records)
+
+
+def record(*fields: str) -> str:
+    """A job's record: id, user, partition, nodes, state, required nodes and name."""
+    return f"{MARK}f".join(fields) + f"{MARK}r\n"
 
 
 def inner(line: str, conf: str = CONF) -> str:

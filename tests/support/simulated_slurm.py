@@ -14,6 +14,7 @@ from typing import Any
 
 from node.model import SlurmSettings
 from node.slurm.control import Slurm, SlurmDown, SlurmError
+from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from tests.support import simulated_jobs
 from tests.support.doubles import job as job_state
@@ -239,6 +240,15 @@ class SimulatedSlurm(Slurm):
 
     def detailed_jobs(self) -> dict[int, JobState]:
         return self.jobs()
+
+    def dependencies(self) -> dict[int, str]:
+        return {}
+
+    def reservations(self) -> list[Reservation]:
+        return []
+
+    def partition_states(self) -> dict[str, str]:
+        return {node.partition: "UP" for node in self.members.values()}
 
     def update_node(
         self,

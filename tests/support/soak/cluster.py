@@ -77,7 +77,7 @@ class _Outside(Control):
         super().__init__("/etc/slurm/slurm.conf", timeout=60)
         self._directory = run
 
-    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
+    def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
         first = self._controller()
         if first is None:
             raise SlurmDown(command, None, "there is no controller")

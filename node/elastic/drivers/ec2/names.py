@@ -24,6 +24,8 @@ TAG_LENGTH = 256
 NODES_TAGS = 20
 """The largest number of tags for a host list: enough for 500 nodes of any numbers. EC2 allows 50 tags in all.
 """
+MOST_LAUNCHED = 5000
+"""The greatest number of nodes that are read from the tags of one launch."""
 
 
 def node_of(nodes_tag: str, launch_index: int) -> str:
@@ -90,4 +92,4 @@ def calls(nodes: Iterable[str], most: int) -> list[tuple[str, ...]]:
 
 @lru_cache(maxsize=4096)
 def _names(nodes_tag: str) -> tuple[str, ...]:
-    return tuple(expand(nodes_tag))
+    return tuple(expand(nodes_tag, MOST_LAUNCHED))
