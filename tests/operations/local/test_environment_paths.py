@@ -31,17 +31,8 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             archive.writestr(f"greet-1.dist-info/{name}", text)
     made = folder / "envs" / "0123456789abcdef"
     subprocess.run([UV, "venv", "--quiet", "--no-config", made], check=True)
-    install = [
-        UV,
-        "pip",
-        "install",
-        "--quiet",
-        "--no-config",
-        "--offline",
-        "--python",
-        made / "bin" / "python",
-    ]
-    subprocess.run([*install, wheel], check=True)
+    install = [str(UV), "pip", "install", "--quiet", "--no-config", "--offline"]
+    subprocess.run([*install, "--python", str(made / "bin" / "python"), str(wheel)], check=True)
     environment_paths.adapt(made)
     return made
 
