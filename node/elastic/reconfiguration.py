@@ -23,9 +23,6 @@ from node.slurm.control import Slurm, SlurmError
 REQUEST, CLOSED = "reconfigure", "closed-partitions.json"
 """Files in the daemon's folder: that Slurm is to read its configuration; the partitions that are closed for a
 moment. They outlive the daemon."""
-WITH_SCRIPT = ("CONFIGURING", "COMPLETING")
-"""The states of jobs whose PrologSlurmctld or EpilogSlurmctld may run: Slurm sets CONFIGURING before the
-prolog and keeps COMPLETING until the epilog has ended."""
 
 
 class Reconfiguration:
@@ -118,7 +115,8 @@ class Reconfiguration:
         return True
 
     def _scripts(self) -> bool:
-        return any(job.state in WITH_SCRIPT for job in self._control.jobs().values())
+        # Slurm sets CONFIGURING before PrologSlurmctld and keeps COMPLETING until EpilogSlurmctld has ended.
+        return any(job.is_starting or job.is_completing for job in self._control.jobs().values())
 
     def _release(self) -> str:
         record = hardware.read(self._lib)
