@@ -372,7 +372,9 @@ def test_a_controller_that_does_not_answer_is_no_job_that_has_ended(
     """A machine would otherwise end while its jobs save their work."""
     for number, answer in enumerate(answers, 1):
         status, *ids = answer.split()
-        (tmp_path / str(number)).write_text("".join(f"echo '{job}|RUNNING|debug-0'\n" for job in ids) + f"exit {status}\n")
+        (tmp_path / str(number)).write_text(
+            "".join(f"echo '{job}|RUNNING|debug-0'\n" for job in ids) + f"exit {status}\n"
+        )
     squeue = tmp_path / "squeue"
     squeue.write_text(
         "#!/bin/sh\ncase $* in *%u* | *--all) echo listed $SQUEUE_FORMAT; exit;; esac\n"
