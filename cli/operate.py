@@ -28,6 +28,7 @@ from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node import plurals
+from node.slurm.phases import Phase, phase
 from operations.access import StackUp
 from operations.waiting import attempts
 
@@ -425,12 +426,16 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: st
                 console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
             # Jobs that wait for nodes, and those that have just ended, keep none up.
-            others = [entry for entry in status["jobs"] if entry["state"] not in ("PENDING", "COMPLETING")]
+            others = [entry for entry in status["jobs"] if _keeps_nodes(entry)]
             if any(job is None or str(entry.get("id")) != job for entry in others):
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")
     console.say(f"nodes are still up: `{hint('status', up.stack.name)}` says why", "yellow")
+
+
+def _keeps_nodes(job: Mapping[str, Any]) -> bool:
+    return phase(job["state"], nodes=bool(job.get("nodes"))) not in (Phase.WAITING, Phase.COMPLETING)
 
 
 def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool = False) -> None:

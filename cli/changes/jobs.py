@@ -15,15 +15,15 @@ from infra.errors import UserError
 from node.logs.text import printable
 from node.slurm.fields import LISTED
 from node.slurm.hostlist import expand
+from node.slurm.phases import Phase, holding_line, phase
 
 MOST_LISTED = 20
 MOST_NODES = 1 << 16
 """The greatest number of nodes of a job: Slurm's own for one range of a list."""
 LONGEST_NAME = 200
 """The number of characters that are shown of a job's name."""
-HOLDING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "COMPLETING")
-"""The states of jobs that have nodes."""
-_SQUEUE = f"squeue --noheader --all --states=PENDING,{','.join(HOLDING)}"
+# Without --states: squeue then leaves out what has ended and nothing else, whatever flags a job has.
+_SQUEUE = "squeue --noheader --all"
 _MARK = "mark="
 _FORMAT = "${mark}f".join(LISTED) + "${mark}r"
 LISTING = (
@@ -43,10 +43,12 @@ class Job:
     """A job that has not ended.
 
     Attributes:
+        state: Slurm's word, for people. What it means is `phase`.
         partition: The partition where it runs; for a pending job all partitions in which it may start,
             separated by commas.
         nodes: The host list of its nodes; empty for a pending job.
         required: The host list of the nodes that it requires (`--nodelist`).
+        again: Whether it is queued again as soon as Slurm has cleaned up its nodes.
     """
 
     id: str
@@ -56,19 +58,25 @@ class Job:
     state: str
     required: str
     name: str
+    again: bool = False
 
     @property
     def partitions(self) -> frozenset[str]:
         return frozenset(self.partition.split(","))
 
     @property
+    def phase(self) -> Phase:
+        return phase(self.state, nodes=bool(self.nodes))
+
+    @property
     def pending(self) -> bool:
-        return self.state == "PENDING"
+        """Whether the job has no nodes and waits for some, or for its release."""
+        return self.phase is Phase.WAITING
 
     @property
     def over(self) -> bool:
         """Whether the job has finished and Slurm only cleans up its nodes: nothing of it can be lost."""
-        return self.state == "COMPLETING"
+        return self.phase is Phase.COMPLETING and not self.again
 
     @property
     def target(self) -> str:
@@ -87,7 +95,8 @@ class Job:
 
     def line(self) -> str:
         name = f" {self.name}" if self.name else ""
-        return f"job {self.id}{name} ({self.user}, {self.state} on {self.nodes or self.partition})"
+        state = f"{self.state}, then queued again," if self.again else self.state
+        return f"job {self.id}{name} ({self.user}, {state} on {self.nodes or self.partition})"
 
 
 _LIMIT = re.compile(r"%\d+(?=\])")
@@ -128,7 +137,17 @@ def parse(text: str) -> list[Job]:
         if job.id in found:
             raise _unsure(f"it lists job {job.id} twice")
         found[job.id] = job
-    return sorted(found.values(), key=_number)
+    return sorted((job for job in found.values() if job.phase is not Phase.OVER), key=_number)
+
+
+def _is_queued_again(fields: dict[str, str]) -> bool:
+    """Return whether a job that completes has been requeued: its base state is PENDING, which squeue hides.
+
+    For such a job squeue knows no time so far (%M), and expects an end (%e) after the start (%S). A job that
+    has ended at once has ended when it started.
+    """
+    completes = phase(fields["%T"], nodes=True) is Phase.COMPLETING
+    return completes and fields["%M"] == "0:00" and fields["%S"] != fields["%e"]
 
 
 def _unsure(why: str) -> UserError:
@@ -158,6 +177,7 @@ def _job(fields: dict[str, str]) -> Job:
         fields["%T"],
         "" if fields["%n"] in _EMPTY else printable(fields["%n"]),
         printable(name[:LONGEST_NAME]) + more,
+        _is_queued_again(fields),
     )
 
 
@@ -227,11 +247,12 @@ def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:
 def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: str = "") -> str:
     """Return a shell line that cancels jobs and requeues others, or cancels those that may not be."""
     lines = [cancel_line(ended, prefix)] if ended else []
-    for job in again:
+    # A job that is queued again already stays: requeue would refuse it, and it would be cancelled.
+    for job in (job for job in again if not job.again):
         # One command per job: Slurm refuses a whole command if one of its jobs may not be requeued.
         queued = f"{prefix}scontrol requeue {shlex.quote(job.target)} 2>/dev/null"
         lines.append(f"{{ {queued} || {cancel_line([job], prefix)}; }}")
-    return "; ".join(lines)
+    return "; ".join(lines) or ":"
 
 
 def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
@@ -242,7 +263,8 @@ def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
     Args:
         only: The jobs to wait for; empty means every job of the cluster.
     """
-    look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i 2>/dev/null"
+    look = f"{_SQUEUE} --format='%i|%T|%N' 2>/dev/null"
+    holding = holding_line('"$jobs"')
     search = (
         shlex.join(["grep", "-qwF", *(word for job in only for word in ("-e", job.id))])
         if only
@@ -251,6 +273,6 @@ def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
     none = f"! printf '%s\\n' \"$holding\" | {search}"
     over = '[ "$(date +%s)" -ge "$end" ]'
     return (
-        f"end=$(($(date +%s) + {seconds})); until {over}; do holding=$({look}) && {none} && break; sleep 1; "
-        f"done; {LISTING}"
+        f"end=$(($(date +%s) + {seconds})); until {over}; do "
+        f"jobs=$({look}) && holding=$({holding}) && {none} && break; sleep 1; done; {LISTING}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.logs.text import printable
+from node.slurm.phases import Phase, phase
 from node.slurm.reasons import in_words
 
 MOST_VALUES = 6
@@ -20,9 +21,10 @@ def situation(seen: Mapping[str, Any]) -> str:
     """
     job, progress = seen["job"], seen["progress"]
     nodes = f" on {job['nodes']}" if job["nodes"] else ""
-    if job["state"] == "PENDING":
+    doing = phase(job["state"], nodes=bool(job["nodes"]))
+    if doing is Phase.WAITING:
         return f"waits: {printable(in_words(job['cause']))}"
-    if job["state"] == "CONFIGURING":
+    if doing is Phase.STARTING:
         return f"nodes are starting: {job['nodes']}"
     if progress is not None and "script" in progress:
         figures = values(progress.get("values") or {})

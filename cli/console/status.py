@@ -15,6 +15,7 @@ from node import plurals
 from node.backup import archive
 from node.elastic.view import REASON_PREFIX, is_admin_disabled
 from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
+from node.slurm.phases import Phase, phase
 from node.slurm.reasons import in_words
 from node.slurm.reservations import Reservation, now_kept
 from node.slurm.states import MISSING, NodeState
@@ -53,7 +54,7 @@ def show_status(
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
     expander = Expander(MOST_FOREIGN)
     reserved = [_reservation(reservation, expander) for reservation in status.get("reservations", ())]
-    waiting = any(job["state"] == "PENDING" for job in status["jobs"])
+    waiting = any(_phase(job) is Phase.WAITING for job in status["jobs"])
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
     _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
@@ -169,9 +170,10 @@ def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
         return
     table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
     # By the ids that are shown: Slurm gives an array's tasks ids of their own, and the last one the array's.
-    ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job["slurm_id"])))
+    ordered = sorted(jobs, key=lambda job: (_phase(job) is Phase.WAITING, _numbers(job["slurm_id"])))
     for job in ordered[:MOST_JOBS]:
-        why = {"PENDING": in_words(job["cause"], job.get("advice")), "CONFIGURING": "its nodes are starting"}
+        waits = in_words(job["cause"], job.get("advice"))
+        why = {Phase.WAITING: waits, Phase.STARTING: "its nodes are starting"}
         row = (
             job["slurm_id"],
             job["name"],
@@ -180,12 +182,16 @@ def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
             job["state"].lower(),
             _elapsed(job["elapsed_seconds"]),
             job["nodes"],
-            why.get(job["state"]),
+            why.get(_phase(job)),
         )
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: {every}")
+
+
+def _phase(job: Mapping[str, Any]) -> Phase:
+    return phase(job["state"], nodes=bool(job["nodes"]))
 
 
 def _numbers(name: str | int) -> list[int]:

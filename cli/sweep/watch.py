@@ -21,6 +21,7 @@ from cli.sweep.table import Board, Row
 from infra import os_errors
 from infra.errors import NotUpError, UserError
 from node import foreign, plurals
+from node.slurm.phases import Phase, phase
 
 if TYPE_CHECKING:
     from operations.access import StackUp
@@ -186,11 +187,12 @@ def _live_row(run: PlannedRun, seen: Seen) -> Row:
     detail = situation(seen)
     if not job["alive"]:
         return Row(*base, "runs", "ends", f"over ({job['state']}): looking for its result", job["id"])
-    if job["state"] == "PENDING":
+    doing = phase(job["state"], nodes=bool(job["nodes"]))
+    if doing is Phase.WAITING:
         if job["cause"] == "Dependency":
             return Row(*base, "queued", "queued", job=job["id"])
         return Row(*base, "waits", detail, detail, job["id"])
-    if job["state"] == "CONFIGURING":
+    if doing is Phase.STARTING:
         return Row(*base, "starts", "nodes are starting", detail, job["id"])
     if progress is not None and "script" in progress:
         return Row(*base, "runs", values(progress.get("values") or {}) or "runs", detail, job["id"])

@@ -290,8 +290,7 @@ class BudgetEnforcer:
         self._control.cancel([job.spelling for job in jobs])
 
     def _is_ours(self, job: JobState) -> bool:
-        running = job.state in ("RUNNING", "SUSPENDED", "STOPPED")
-        return running and any(self._counts(node) for node in job.nodes)
+        return job.is_running and any(self._counts(node) for node in job.nodes)
 
     def _counts(self, node: str) -> bool:
         return node not in self._static and self._design.partition_of(node) is not None

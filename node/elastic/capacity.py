@@ -165,8 +165,6 @@ FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Nodes requ
 """Slurm's reasons for jobs that would start if there were more nodes."""
 PAUSED = "BeginTime"
 """Slurm's reason for a job that has a begin time, such as a requeued one."""
-STARTED = ("CONFIGURING", "RUNNING", "SUSPENDED")
-"""States of jobs that have nodes."""
 UNSTARTED = "launch failed requeued held"
 """A node refused to start the job, and Slurm holds it until a person releases it.
 
@@ -235,8 +233,8 @@ def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
     """
     found = {}
     for job in jobs:
-        if job.state in STARTED and job.start_time is not None:
-            found[job.id] = Run(job.restarts, job.start_time, job.state != "CONFIGURING")
+        if job.has_work and job.start_time is not None:
+            found[job.id] = Run(job.restarts, job.start_time, job.is_running)
         elif job.id in before:
             found[job.id] = before[job.id]
     return found
@@ -258,7 +256,7 @@ def job_changes(
         if job.is_pending:
             comment, start = _comment(job, capacities), _may_start(job, capacities, seen.get(job.id), now)
         else:
-            over = job.state == "RUNNING" and kind_of(job.admin_comment) is not None
+            over = job.is_running and kind_of(job.admin_comment) is not None
             comment, start = ("" if over else None), False
         if comment is not None or start:
             news = bool(comment) and not start and kind_of(job.admin_comment) is kind_of(comment)
@@ -372,7 +370,7 @@ class StateFlush:
             SlurmError: Slurm refused the save. The next call asks for it again.
         """
         up = frozenset(name for name, state in nodes.items() if state.is_up)
-        running = {(job.id, job.restarts): job for job in jobs if job.state == "RUNNING"}
+        running = {(job.id, job.restarts): job for job in jobs if job.is_running}
         if new := running.keys() - self._begun:
             self._control.save_all(running[max(new)])
         elif changed := (up ^ self._up) & nodes.keys():

@@ -27,8 +27,6 @@ from node.slurm.control import Slurm, SlurmDown
 from node.slurm.states import NodeState
 from node.slurm.version import ResumeJob, ResumeRequest
 
-IN_USE = ("RUNNING", "SUSPENDED")
-"""States of jobs that run on their nodes."""
 FRESH_SECONDS = 0.5
 """How old a reading of the nodes may be before a step reads them again.
 
@@ -201,7 +199,7 @@ class Reconciler:
 
     def _used(self, names: list[str]) -> list[str]:
         """Return those of the nodes that a job runs on."""
-        used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
+        used = {n for job in self._control.jobs().values() if job.is_running for n in job.nodes}
         return sorted(used & set(names))
 
     def _power_down(self, actions: list[Action]) -> None:
@@ -242,7 +240,7 @@ class Reconciler:
 
     def _launch(self, actions: list[Action]) -> None:
         # The request contains the waiting jobs, so that a job of several nodes is again launched as a whole.
-        waiting = [job for job in self._control.jobs().values() if job.state == "CONFIGURING"]
+        waiting = [job for job in self._control.jobs().values() if job.is_starting]
         jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
         self._launcher.resume(ResumeRequest(tuple(_names(actions)), jobs), f"reconcile-{time.time():.6f}")
 

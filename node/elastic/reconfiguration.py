@@ -24,9 +24,6 @@ from node.slurm.control import Slurm, SlurmError
 REQUEST, CLOSED = "reconfigure", "closed-partitions.json"
 """Files in the daemon's folder: that Slurm is to read its configuration; the partitions that are closed for a
 moment. They outlive the daemon."""
-WITH_SCRIPT = ("CONFIGURING", "COMPLETING")
-"""The states of jobs whose PrologSlurmctld or EpilogSlurmctld may run: Slurm sets CONFIGURING before the
-prolog and keeps COMPLETING until the epilog has ended."""
 
 
 class Reconfiguration:
@@ -119,7 +116,8 @@ class Reconfiguration:
         return True
 
     def _scripts(self) -> bool:
-        return any(job.state in WITH_SCRIPT for job in self._control.jobs().values())
+        # Slurm sets CONFIGURING before PrologSlurmctld and keeps COMPLETING until EpilogSlurmctld has ended.
+        return any(job.is_starting or job.is_completing for job in self._control.jobs().values())
 
     def _release(self) -> str:
         record = hardware.read(self._lib)
@@ -138,7 +136,7 @@ class Reconfiguration:
         try:
             names = [str(name) for name in foreign.record(file)]
         except (OSError, ValueError, TypeError) as error:
-            log(f"{file} cannot be read ({error!r}): partitions may be closed (scontrol show partition)")
+            log(f"{file} cannot be read ({error!r}): partitions may be DOWN that nobody opens")
             names = []
         for name in names:
             # A partition may be gone from the configuration that was just read. If slurmctld does not answer,

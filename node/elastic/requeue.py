@@ -20,8 +20,6 @@ from node.slurm.states import JobState, NodeState
 
 LOST_PHASES = (NodePhase.DOWN, NodePhase.POWERING_DOWN, NodePhase.POWERED_DOWN, NodePhase.STUCK)
 """The phases that a node can reach after it stopped answering."""
-STARTED = ("RUNNING", "CONFIGURING", "SUSPENDED")
-"""States of jobs that hold nodes and do not end."""
 
 # A dependency as squeue shows it: `afterok:12(failed),afterany:13_4(unfulfilled)`.
 _DEPENDED_ON = re.compile(r":(\d+(?:_(?:\d+|\*))?)")
@@ -135,7 +133,7 @@ class Requeue:
         for job in self._control.jobs().values():
             node = next((name for name in job.nodes if name in reasons), None)
             # A job that may not be requeued runs until the cloud takes the machine.
-            if node and job.state in STARTED and job.requeue and job.id not in self._not_requeueable:
+            if node and job.has_work and job.requeue and job.id not in self._not_requeueable:
                 due.append((job, node))
         # The daemon may be killed between Slurm's acknowledgement and the note of it.
         self._memory.expect({job.id: RequestedRequeue.of(job, node, reasons[node]) for job, node in due})
@@ -153,7 +151,7 @@ class Requeue:
         except SlurmError as error:  # interactive jobs cannot be requeued, nor can jobs that are ending
             log(f"job {job.id}: {error}")
             self._memory.refuse(job.id)
-            if job.state == "RUNNING":  # a job that still waits for its nodes is tried again
+            if not job.is_starting:  # a job that still waits for its nodes is tried again
                 self._not_requeueable.add(job.id)
         else:
             self._memory.acknowledge(job.id)
@@ -178,9 +176,7 @@ class Requeue:
             reason: Why the nodes were lost.
         """
         # A job that was ending has a state of its own already, whatever Slurm forgets.
-        started = {
-            job.id: RequestedRequeue.of(job, node, reason) for job, node in jobs if job.state in STARTED
-        }
+        started = {job.id: RequestedRequeue.of(job, node, reason) for job, node in jobs if job.has_work}
         self._memory.expect(started)
         for job, node in jobs:
             self._comment(job.spelling, node, reason, held=job.is_held)

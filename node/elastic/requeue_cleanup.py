@@ -85,7 +85,7 @@ class RequeueCleanup:
         ending = {
             (job.id, job.restarts): job
             for job in jobs
-            if job.state == "COMPLETING" and not silent.isdisjoint(job.nodes)
+            if job.is_completing and not silent.isdisjoint(job.nodes)
         }
         now = self._clock()
         self._epilogs = {

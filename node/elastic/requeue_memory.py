@@ -19,6 +19,7 @@ from node import foreign
 from node.bootstrap import files
 from node.codec import shown
 from node.elastic.view import log
+from node.slurm.phases import CANCELLED, FAILED, NODE_FAIL
 from node.slurm.states import JobState
 
 KEPT_SECONDS = 300.0
@@ -27,7 +28,7 @@ PASS_SECONDS = 30.0
 """A pass is at most this long after the one before it, unless Slurm did not answer between them."""
 SAVED_SECONDS = 30.0
 """When Slurm has shown a requeue for this long, it has saved it: it does so within 5 s, or later if busy."""
-CAUSED = ("FAILED", "NODE_FAIL")
+CAUSED = (FAILED, NODE_FAIL)
 """The ends that the loss of a machine may cause."""
 
 
@@ -137,7 +138,7 @@ class RequeueMemory:
 
     def _is_settled(self, job: JobState, request: RequestedRequeue) -> bool:
         age = self._ages[job.id]
-        if job.state == "CANCELLED" or age > KEPT_SECONDS:
+        if job.state == CANCELLED or age > KEPT_SECONDS:
             return True
         if job.restarts > request.restarts:
             return age - self._shown.setdefault(job.id, age) > SAVED_SECONDS

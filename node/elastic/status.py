@@ -15,6 +15,7 @@ from node.model import ClusterDesign
 from node.slurm import reservations
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold
+from node.slurm.reasons import cure
 from node.slurm.reservations import Reservation
 from node.slurm.states import MISSING, JobState, NodeState
 
@@ -100,7 +101,7 @@ def _reservation(reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def _job(job: JobState, advice: str | None) -> dict[str, Any]:
+def _job(job: JobState, reservation: str | None) -> dict[str, Any]:
     return {
         "id": job.id,
         "slurm_id": job.slurm_id,
@@ -111,7 +112,7 @@ def _job(job: JobState, advice: str | None) -> dict[str, Any]:
         "elapsed_seconds": None if job.elapsed is None else int(job.elapsed),
         "nodes": fold(job.nodes),
         "cause": job.cause,
-        "advice": advice,
+        "advice": cure(job, reservation),
     }
 
 

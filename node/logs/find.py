@@ -29,7 +29,8 @@ from node.sites import LocalSite
 from node.slurm import reservations
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
-from node.slurm.reasons import in_words
+from node.slurm.phases import CANCELLED, DEADLINE
+from node.slurm.reasons import cure, in_words
 from node.slurm.states import JobState
 
 # Finds the files that a batch job writes, from what Slurm knows of it.
@@ -165,7 +166,7 @@ def facts(job: JobState, advice: str | None) -> list[str]:
     task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
     lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
     if job.is_pending:
-        lines.append(f"waits: {in_words(job.cause, advice)}")
+        lines.append(f"waits: {in_words(job.cause, cure(job, advice))}")
     if job.restarts:
         lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
     if job.is_over and _never_ran(job):
@@ -184,7 +185,7 @@ def _never_ran(job: JobState) -> bool:
 
     Its reason is then the one that it waited for.
     """
-    return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
+    return job.state in (CANCELLED, DEADLINE) and not (job.nodes or job.exit_code or job.signal)
 
 
 def _ending(job: JobState) -> str:

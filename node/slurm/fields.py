@@ -107,7 +107,11 @@ OUTPUT = _fields(
 )
 """The fields of squeue that tell where a batch job writes, and as whom."""
 LISTED = MappingProxyType(
-    {"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT}
+    {
+        **{"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT},
+        # The times: so far, of the start and of the end.
+        **{"%M": _WORD, "%S": _WORD, "%e": _WORD},
+    }
 )
 """The fields of `squeue --format` in the lines for a login machine."""
 NODE = _fields(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from node.slurm.states import JobState
+
 _HELD = "it is held: scontrol release lets it go"
 _LIMIT = "a limit of Slurm's accounting (sacctmgr) keeps it: wait for the end of other jobs, or ask for less"
 _PER_JOB = (
@@ -20,6 +22,7 @@ EXPLANATIONS = {
     "JobHoldMaxRequeue": "it was queued again too often: repair that, then scontrol release lets it go",
     "ReservationDeleted": "its reservation was deleted: scontrol update jobid=N reservationname= and "
     "scontrol release N let it start without one",
+    "job requeued in special exit state": _HELD,
     "JobArrayTaskLimit": "its array already runs as many tasks as it allows",
     "PartitionConfig": "it asks for more than its partition has",
     "PartitionNodeLimit": "it asks for more nodes than its partition has",
@@ -49,6 +52,12 @@ PATTERNS = (
     (re.compile(r"QOSMin\w+"), "it asks for less than its quality of service wants: ask for more"),
     (re.compile(r"(Assoc|QOS)(Grp|Max)\w+|(Association|QOS)(Job|Resource|Time)Limit"), _LIMIT),
     (re.compile(r"Max\w+PerAccount|QOSUsageThreshold"), _LIMIT),
+    # Slurm's sentences for RESV_DEL_HOLD, with the reservation's name.
+    (re.compile(r"Reservation .+ was deleted"), "it is held: scontrol release lets it start without one"),
+    (
+        re.compile(r"Reservation .+ is invalid"),
+        "it is held: after scontrol update jobid=N reservationname=, scontrol release lets it start",
+    ),
 )
 """Kinds of reasons -> the same."""
 AFTER_THE_COMMA = {
@@ -65,13 +74,34 @@ def in_words(cause: str | None, advice: str | None = None) -> str:
     first, because its manual explains it.
 
     Args:
-        advice: What is known of its reservation (`node.slurm.reservations.advice`).
+        advice: What lets it start (`cure`).
     """
     if not cause:
         return "the scheduler has not looked at it yet"
     meaning = meaning_of(cause)
     text = f"{cause}: {meaning}" if meaning else cause
     return f"{text}: {advice}" if advice else text
+
+
+def cure(job: JobState, reservation: str | None) -> str | None:
+    """Return what lets a waiting job start, if anything does.
+
+    Args:
+        reservation: What reservations mean for the job (`node.slurm.reservations.advice`).
+    """
+    return "; ".join(filter(None, (reservation, _release(job)))) or None
+
+
+def _release(job: JobState) -> str | None:
+    """Return the command that lets a held job go. `None` if it is not held, or if that is no cure."""
+    # The hold of BadConstraints ends with a change of what the job asks for.
+    if not job.is_pending or not job.is_held or job.reason == "BadConstraints":
+        return None
+    command = f"`scontrol release {job.spelling}`"
+    cause = job.cause or ""
+    if command in cause:
+        return None
+    return command if "release" in (meaning_of(cause) or "") else f"it is held: {command} lets it go"
 
 
 def meaning_of(cause: str) -> str | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from node.slurm.phases import Phase, phase
+
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 _BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN", "MISSING"})
 # The node is registered but unusable: silent, restarting, or with less hardware than its line says.
@@ -120,7 +122,7 @@ class JobState:
         array_job: The array's id. `None` means that the job is not part of an array.
         array_task: The task's index. A pending array has a list of indices (`3-9`).
         het_job: The id of the heterogeneous job. `None` means that the job is not part of one.
-        state: PENDING, CONFIGURING, RUNNING, COMPLETING, COMPLETED, CANCELLED, FAILED, NODE_FAIL, TIMEOUT, …
+        state: Slurm's word, for people. What it means is `phase`.
         reason: Slurm's reason for waiting or ending: "None" (as text), Resources, BeginTime, JobHeldUser, …
         explanation: The reason as a sentence, if Slurm has one.
         nodes: The nodes that the job holds or held.
@@ -192,13 +194,39 @@ class JobState:
         return self.run_seconds if self.is_active else None
 
     @property
+    def phase(self) -> Phase:
+        """What the job does, whatever word Slurm has for it."""
+        return phase(self.state, nodes=bool(self.nodes))
+
+    @property
     def is_active(self) -> bool:
         """Whether the job holds nodes."""
-        return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")
+        return self.phase.holds_nodes
 
     @property
     def is_pending(self) -> bool:
-        return self.state == "PENDING"
+        """Whether the job waits, also one that is held."""
+        return self.phase is Phase.WAITING
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the job waits for its nodes to be ready."""
+        return self.phase is Phase.STARTING
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job has begun and its script has not ended. It may be suspended or stopped."""
+        return self.phase is Phase.RUNNING
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the job holds nodes and does not end, so that it may be requeued."""
+        return self.is_starting or self.is_running
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether Slurm cleans up the job's nodes. It may be about to run again."""
+        return self.phase is Phase.COMPLETING
 
     @property
     def is_held(self) -> bool:
@@ -211,7 +239,7 @@ class JobState:
     @property
     def is_over(self) -> bool:
         """Whether the job has ended and will not run again."""
-        return not self.is_active and not self.is_pending and self.state not in ("REQUEUED", "SIGNALING")
+        return self.phase is Phase.OVER
 
     @property
     def cause(self) -> str | None:

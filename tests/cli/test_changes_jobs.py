@@ -32,9 +32,9 @@ FAKE = """#!/bin/sh
 case "$(basename "$0") $*" in
     'scontrol ping') echo 'Slurmctld(primary) at head is UP' ;;
     'scontrol '*show*) echo 'PartitionName=cpu State=UP TotalCPUs=1' ;;
-    squeue*--format=%i) ;;
+    squeue*--format=*) ;;
     squeue*) mark=${{SQUEUE_FORMAT#%i}}; mark=${{mark%%f\\%*}}
-        printf "%s${{mark}}f" 1 ann cpu cpu-0 RUNNING ''; echo "a name${{mark}}r" ;;
+        printf "%s${{mark}}f" 1 ann cpu cpu-0 RUNNING '' "a name" 1:00 N/A; echo "N/A${{mark}}r" ;;
     sudo*) shift; export SCANCEL_STATE=PENDING SLURM_CLUSTERS=other; exec "$@" ;;
 esac
 """
@@ -91,7 +91,8 @@ def test_no_shell_changes_what_slurms_programs_are_told(
     for call, variables in calls:
         mark = variables.pop("SQUEUE_FORMAT", "")
         assert variables == of_ours(CONF), call
-        drawn = re.fullmatch(r"%i(([0-9a-f]{32})f%u\2f%P\2f%N\2f%T\2f%n\2f%j\2r)?", mark or "%i")
+        fields = r"\2f".join(["", "%P", "%N", "%T", "%n", "%j", "%M", "%S", "%e"])
+        drawn = re.fullmatch(rf"%i(([0-9a-f]{{32}})f%u{fields}\2r)?", mark or "%i")
         assert drawn, "ours, and not the shell's"
         assert not mark or drawn[2] not in call
 

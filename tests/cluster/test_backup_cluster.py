@@ -71,6 +71,16 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     after = submit(cluster, f"--dependency=afterany:{again}", script="true")
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
     cluster.execute("scontrol", "create", "reservation", "reservationname=mine", *at)
+    # Jobs that wait to be released: one after its reservation, the other after its run.
+    ends = ("starttime=now", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
+    cluster.execute("scontrol", "create", "reservation", "reservationname=ends", *ends)
+    deleted = submit(cluster, "--reservation=ends", "--begin=now+1hour", script="true")
+    cluster.execute("scontrol", "update", "reservationname=ends", "endtime=now+1")
+    special = submit(cluster, script="sleep 600")
+    until(lambda: states(cluster).get(special) == "RUNNING", 240, "the job", 0.5)
+    cluster.execute("scontrol", "requeuehold", "state=SpecialExit", special)
+    flags = {deleted: "RESV_DEL_HOLD", special: "SPECIAL_EXIT"}
+    until(lambda: flags.items() <= states(cluster).items(), 120, "their holds", 0.5)
     cluster.execute("sacctmgr", "--immediate", "add", "account", "physics")
     keys = host_keys(cluster)
 
@@ -83,7 +93,7 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     print(f"{time.monotonic() - began:.1f} s for a backup of {told['backup']['size']} bytes")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert archive.read(file).as_json() == told["backup"]
-    assert told["backup"]["jobs"] == 6
+    assert told["backup"]["jobs"] == 8
     assert [states(cluster)[job] for job in running] == 3 * ["RUNNING"], "they went on"
     assert "exists" in cluster.cluster("backup", str(file)).stderr
 
@@ -116,6 +126,8 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
     now = states(cluster)
     assert (now[held], now[after]) == ("PENDING", "PENDING")
+    assert flags.items() <= now.items()
+    assert {int(job) for job in flags} <= {job["id"] for job in cluster.status()["jobs"]}
     assert "one of mine" in cluster.execute("squeue", "--noheader", "--format=%k", f"--jobs={held}")
     assert now.get(lost) in ("NODE_FAIL", None), "Slurm ends what may not run again"
     until(lambda: recorded(cluster, lost)[-1][0] == "NODE_FAIL", 120, "the record of the lost job", 0.5)
@@ -124,8 +136,10 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert int(new) > int(after)
     for name in ("again", "on"):
         (home(cluster) / f"go-{name}").touch()
-    cluster.execute("scontrol", "release", held)
-    for job in (new, held, after):
+    cluster.execute("scontrol", "release", f"{held},{deleted}")
+    cluster.execute("scancel", special)
+    cluster.execute("scontrol", "update", f"jobid={deleted}", "starttime=now")
+    for job in (new, held, after, deleted):
         until(lambda job=job: recorded(cluster, job)[-1:] == DONE, 240, f"job {job}", 0.5)  # type: ignore[misc]
     until(lambda: recorded(cluster, again)[-1] == ("FAILED", "7:0"), 240, "the job that ran", 0.5)
     until(

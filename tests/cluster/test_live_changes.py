@@ -53,6 +53,14 @@ def begin(checkout: Checkout, *options: str, script: str = "sleep 3600") -> str:
     return job
 
 
+def special(checkout: Checkout, *options: str) -> str:
+    """Return a job that waits to be released, in a state that squeue does not list as PENDING."""
+    job = begin(checkout, *options)
+    checkout.execute("scontrol", "requeuehold", "state=SpecialExit", job)
+    until(lambda: state(checkout, job) == "SPECIAL_EXIT", 60, "its hold")
+    return job
+
+
 def saves(begun: Path, saved: Path) -> str:
     """Return a script that saves its work at SIGTERM. Its `sleep` gets the signal before the shell."""
     ready = f"trap 'sleep 1; echo done >>{saved}; exit' TERM; touch {begun}"
@@ -148,13 +156,23 @@ def _answers(cluster: Checkout) -> bool:
 def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: Checkout) -> None:
     (runs,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=first").split()
     waits = begin(cluster, "--partition=first", "--hold")
+    held = special(cluster, "--partition=first")
+    shown = cluster.cluster("status", check=True).stdout
+    assert "special_exit" in shown
+    assert f"scontrol release {held}`" in " ".join(shown.split())
+    assert f"`scontrol release {held}`" in cluster.cluster("logs", held, check=True).stdout
     cluster.write_stack(text(first="renamed", machine="local.medium"))
-    assert planned(cluster)[0] == ("partitions.name", "ends", [f"{runs} ends", f"{waits} is lost"])
+    assert planned(cluster)[0] == (
+        "partitions.name",
+        "ends",
+        [f"{runs} ends", f"{waits} is lost", f"{held} is lost"],
+    )
     refused = cluster.cluster("up")
     assert refused.returncode == EXIT_REFUSED
     assert f"\n  job {runs} wrap" in refused.stderr
     assert f"\n  job {waits} wrap" in refused.stderr
-    assert [state(cluster, job) for job in (runs, waits)] == ["RUNNING", "PENDING"]
+    assert f"\n  job {held} wrap" in refused.stderr
+    assert [state(cluster, job) for job in (runs, waits, held)] == ["RUNNING", "PENDING", "SPECIAL_EXIT"]
     # The refused change does not keep jobs from starting.
     assert cluster.ask("sinfo", "--noheader", "--format=%a", "--partition=first").split() == ["up"]
 
@@ -267,9 +285,11 @@ def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
     script = saves(begun, saved)
     job = begin(cluster, script=script)
     until(begun.exists, 120, "the script, which waits for its signal")
+    held = special(cluster)
     code, said = on_terminal(cluster, "down", answer="n\n")
     assert code == EXIT_REFUSED, said
     assert f"job {job} wrap" in said
+    assert f"job {held} wrap" in said
     assert state(cluster, job) == "RUNNING"
     assert set(cluster.ask("sinfo", "--noheader", "--format=%a").split()) == {"up"}
     # Without a terminal there is no question.

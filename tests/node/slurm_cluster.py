@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -213,6 +213,16 @@ class SlurmCluster:
     def stop_node(self, node: str) -> None:
         if process := self._processes.pop(node, None):
             _end(process)
+
+    @contextlib.contextmanager
+    def stopped(self, node: str) -> Iterator[None]:
+        """Have a node's slurmd answer nobody for a while."""
+        pid = self._processes[node].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def wait(self, what: str, condition: Callable[[], object], seconds: float = 120) -> None:
         """Wait until a condition holds. Most look at the answer of a program, so the looks become rarer."""

@@ -308,9 +308,8 @@ STATES = ("UP", "DOWN", "DRAIN", "INACTIVE")
 @pytest.mark.parametrize(
     ("names", "active", "over"),
     [
-        ("CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED RESIZING", True, False),
-        # The job is about to be requeued, or is being signalled. It has not ended.
-        ("PENDING REQUEUED SIGNALING", False, False),
+        ("CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED RESIZING SIGNALING", True, False),
+        ("PENDING REQUEUED RESV_DEL_HOLD SPECIAL_EXIT REQUEUE_HOLD", False, False),
         ("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL", False, True),
     ],
 )

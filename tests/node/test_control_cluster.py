@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -45,6 +46,19 @@ def _submit(cluster: SlurmCluster, *arguments: str) -> int:
     return int(cluster.run("sbatch", "--parsable", *arguments).stdout)
 
 
+@pytest.fixture(scope="module")
+def deleted(cluster: SlurmCluster) -> list[int]:
+    """A job, an array and a heterogeneous job whose reservation ends: Slurm sees it in half a minute."""
+    at = ("starttime=now", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
+    cluster.run("scontrol", "create", "reservation", "reservationname=ends", *at)
+    in_it, script = ("--reservation=ends", "--begin=now+1hour"), ("--wrap", "sleep 600")
+    parts = (*in_it, "-n1", ":", *in_it, "-n1")
+    jobs = [_submit(cluster, *options, *script) for options in (in_it, (*in_it, "--array=0-2%2"), parts)]
+    cluster.run("scontrol", "update", "reservationname=ends", "endtime=now+1")
+    return jobs
+
+
+@pytest.mark.usefixtures("deleted")
 def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     control, node = cluster.control, "debug-0"
     assert control.nodes()[node].is_powered_down
@@ -218,7 +232,7 @@ def test_no_text_of_a_users_is_a_job_a_field_or_a_path(
         return done.stdout
 
     cluster_control = ClusterControl(run, str(cluster.conf))
-    listed = [job for job in cluster_control.jobs() if int(job.id.partition("_")[0]) >= victim]
+    listed = [job for job in cluster_control.jobs() if int(re.split("[_+]", job.id)[0]) >= victim]
     assert [int(job.id.partition("_")[0]) for job in listed] == mine
     assert [job.name for job in listed[:2]] == [
         "victim",
@@ -425,6 +439,79 @@ def test_a_text_of_an_administrators_refuses_a_reading_or_changes_nothing(
     control.undrain({"debug-5": control.nodes()["debug-5"]})
     assert refused or own != "NodeName", "a comment of a node may hold what looks like a node"
     assert read()[:2] == before[:2]
+
+
+def test_a_job_with_any_flag_is_seen_by_all_who_look_at_jobs(
+    cluster: SlurmCluster, deleted: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs that squeue leaves out if it is asked for states, and those that complete to run again."""
+    control, waiting = cluster.control, deleted
+
+    def begun(*nodes: str) -> list[int]:
+        # Two nodes that earlier tests have left up: a job starts there at once.
+        jobs = [_submit(cluster, "--mem=10", "-w", node, "--wrap", "sleep 600") for node in nodes]
+        cluster.wait("the jobs", lambda: all(control.jobs()[job].state == "RUNNING" for job in jobs))
+        return jobs
+
+    special, suspended, signaled, again = begun("debug-0", "debug-0", "debug-2", "debug-2")
+    control.run("scontrol", "update", f"JobId={again}", "TimeLimit=60")
+    cluster.run("scontrol", "requeuehold", "state=SpecialExit", str(special))
+    cluster.run("scontrol", "suspend", str(suspended))
+    stopped, ended = begun("debug-0", "debug-0")
+    cluster.run("scancel", "--signal=STOP", str(stopped))
+    cluster.wait("its stop", lambda: control.jobs()[stopped].state == "STOPPED")
+    running = [special, suspended, signaled, again, stopped, ended]
+    with cluster.stopped("debug-0"), cluster.stopped("debug-2"):
+        cluster.run("scancel", "--signal=STOP", str(signaled))
+        cluster.run("scontrol", "requeue", str(again))
+        control.cancel([ended])
+        states = {
+            special: "SPECIAL_EXIT", suspended: "SUSPENDED", stopped: "STOPPED", signaled: "SIGNALING",
+            again: "COMPLETING", ended: "COMPLETING",
+            **dict.fromkeys((*waiting, waiting[-1] + 1), "RESV_DEL_HOLD"),
+        }  # fmt: skip
+
+        def now() -> dict[int, str]:
+            return {number: job.state for number, job in control.jobs().items() if number in states}
+
+        cluster.wait("their states", lambda: now() == states)
+        seen = control.jobs()
+        assert {number for number in states if seen[number].is_pending} == {
+            special,
+            *waiting,
+            waiting[-1] + 1,
+        }
+        assert states.keys() <= control.unfinished_jobs()
+
+        def run(line: str, seconds: float) -> str:
+            return subprocess.run(
+                ["bash", "-c", line], env={}, capture_output=True, text=True, timeout=seconds, check=True
+            ).stdout
+
+        cluster_control = ClusterControl(run, str(cluster.conf))
+        listed = {job.id: job for job in cluster_control.jobs()}
+        spelled = [
+            *map(str, running),
+            str(waiting[0]),
+            f"{waiting[1]}_[0-2%2]",
+            *(f"{waiting[2]}+{n}" for n in (0, 1)),
+        ]
+        assert set(spelled) <= listed.keys()
+        assert {job for job in spelled if listed[job].pending} == {str(special), *spelled[len(running) :]}
+        assert {job for job in spelled if listed[job].over} == {str(ended)}, "the other one runs again"
+        assert {job for job in spelled if listed[job].again} == {str(again)}
+        text = cluster_control.ask(wait_line(2, [listed[str(signaled)]]), 60)
+        assert f"{signaled}|" in text
+
+    for job, cause in ((special, "special exit|held state"), (waiting[0], "Reservation ends was deleted")):
+        show.run(Cluster(cluster.settings), str(job), lines=9, follow=False)
+        told = capsys.readouterr().out
+        assert re.search(rf"waits: .*({cause}): it is held: .*`scontrol release {job}`", told), told
+    control.release(waiting[0])
+    assert (control.jobs()[waiting[0]].state, control.jobs()[waiting[0]].is_held) == ("RESV_DEL_HOLD", False)
+    cluster.run("scontrol", "resume", str(suspended))
+    control.cancel([*running, *waiting])
+    cluster.wait("their end", lambda: not control.unfinished_jobs() & states.keys())
 
 
 def test_no_controller(cluster: SlurmCluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.slurm.reasons import in_words, meaning_of
+from node.slurm.reasons import cure, in_words, meaning_of
 from node.slurm.reservations import Reservation, advice, clock
 from node.slurm.states import JobState
 from tests.support.doubles import job
@@ -50,6 +50,9 @@ TOLD = {
     "DeadLine": "deadline",
     "launch failed requeued held": "scontrol release",
     "job requeued in held state": "scontrol release",
+    "job requeued in special exit state": "scontrol release",
+    "Reservation rr was deleted": "scontrol release",
+    "Reservation rr is invalid": "reservationname=",
     "AssocGrpCpuLimit": "wait for the end",
     "AssocGrpNodeRunMinutes": "wait for the end",
     "AssocMaxJobsLimit": "wait for the end",
@@ -91,6 +94,33 @@ def test_each_limit_that_slurm_knows_is_explained() -> None:
     assert {word for word in limits if meaning_of(word) is None} == set()
     unknown = {word for word in TOLD if word.isalpha() and f"{word}\0".encode() not in library}
     assert unknown == set(), "words that Slurm does not have"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cure_of_it"),
+    [
+        ({"state": "SPECIAL_EXIT", "reason": "job requeued in held state"}, "`scontrol release 7`"),
+        ({"state": "RESV_DEL_HOLD", "reason": "Reservation rr was deleted"}, "`scontrol release 7`"),
+        ({"reason": "JobHeldUser", "array_job": 7, "array_task": "3-9%2"}, "`scontrol release 7_[3-9]`"),
+        ({"reason": "Dependency"}, "it is held: `scontrol release 7` lets it go"),
+        # Its release changes nothing, or is told already.
+        ({"reason": "BadConstraints"}, None),
+        ({"admin_comment": "preempted: x; it is held: `scontrol release 7` lets it go"}, None),
+        # Slurm keeps the word of one that was released.
+        ({"state": "RESV_DEL_HOLD", "reason": "BeginTime", "priority": 5}, None),
+        ({"state": "SUSPENDED", "nodes": ("debug-0",)}, None),
+    ],
+)
+def test_a_held_job_has_the_command_that_frees_it(changes: dict[str, Any], cure_of_it: str | None) -> None:
+    held = {"state": "PENDING", "priority": 0, **changes}
+    assert cure(job(7, held.pop("state"), **held), None) == cure_of_it
+
+
+def test_what_a_reservation_means_comes_before_the_release() -> None:
+    held = job(7, "PENDING", reason="JobHeldUser", priority=0)
+    assert cure(held, "there is no reservation rr any more") == (
+        "there is no reservation rr any more; `scontrol release 7`"
+    )
 
 
 # --- reservations ----------------------------------------------------------------------------------------

@@ -28,8 +28,15 @@ def listing(*records: str) -> str:
 
 
 def record(*fields: str) -> str:
-    """A job's record: id, user, partition, nodes, state, required nodes and name."""
-    return f"{MARK}f".join(fields) + f"{MARK}r\n"
+    """A job's record: id, user, partition, nodes, state, required nodes and name.
+
+    The state may be followed by the time so far, the start and the end, all separated by commas.
+    """
+    values = list(fields)
+    if len(values) == 7:
+        values[4], *times = values[4].split(",")
+        values += times or ["1:00", "N/A", "N/A"]
+    return f"{MARK}f".join(values) + f"{MARK}r\n"
 
 
 def inner(line: str, conf: str = CONF) -> str:

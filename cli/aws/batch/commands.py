@@ -13,6 +13,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from node import plurals
 from node.model import ClusterDesign
+from node.slurm import phases
 from operations.aws.batch.service import ALIVE, BatchService, Client, Job
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
-STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
+STATES = {"RUNNING": phases.RUNNING, "STARTING": phases.CONFIGURING}
 """State of a job in Batch -> its state in `./cluster status`; jobs in all other states wait."""
 
 
@@ -208,7 +209,7 @@ class BatchCommands:
             "name": job.name,
             "user": None,
             "partition": self._service.config.queue,
-            "state": STATES.get(job.status, "PENDING"),
+            "state": STATES.get(job.status, phases.PENDING),
             "elapsed_seconds": job.seconds(now),
             "nodes": job.nodes,
             "cause": batch_jobs.waits(job, environment, queue) or None,

@@ -10,6 +10,7 @@ from cli.changes.jobs import Job
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
+from node.slurm import phases
 from operations.aws import account
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
@@ -86,7 +87,7 @@ KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
 """The kinds of leftovers of a stack with `scheduler: batch`, and how each is listed."""
 
 
-STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
+STATES = {"RUNNING": phases.RUNNING, "STARTING": phases.CONFIGURING}
 
 
 def client_of(place: ClusterRef) -> Client:
@@ -109,7 +110,7 @@ def drain(
             user="",
             partition=queue,
             nodes="",
-            state=STATES.get(str(job["status"]), "PENDING"),
+            state=STATES.get(str(job["status"]), phases.PENDING),
             required="",
             name=str(job["jobName"]),
         )
