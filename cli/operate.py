@@ -480,7 +480,7 @@ def _destroy(
     damaged = False
     with console.waiting("taking the cluster down"), console.errors_once():
         try:
-            engine.destroy(console.on_event)
+            engine.destroy(console.on_event, functools.partial(chosen.lost, stack, known, console.say))
         except DamagedStateError as error:
             console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
             damaged = True

@@ -258,6 +258,17 @@ class Provider(Protocol):
         """Return a sentence for whatever a cluster of this design lacks because of this machine."""
         ...
 
+    def lost(
+        self, stack: Stack, outputs: Outputs, say: Callable[[str], None], hosts: Sequence[str]
+    ) -> Sequence[str] | None:
+        """Return which of a cluster's hosts have lost their machines; `None` if that cannot be told.
+
+        Args:
+            outputs: As for `force_cleanup`.
+            hosts: The hosts that the engine knows.
+        """
+        ...
+
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
         """Say what stays of the storage on purpose, what it costs, and how to take it back, a line each.
 

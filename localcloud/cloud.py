@@ -263,6 +263,7 @@ class FaultInjector:
                 self._store.try_to_save()
 
 
+NAME_IN_USE = "NameInUse"
 KEEP_TERMINATED_SECONDS = 60.0
 """Seconds for which a terminated machine is still listed."""
 
@@ -330,9 +331,11 @@ class Cloud:
                 earlier = self._store.launches[token]
                 return self._answer(earlier)
             taken = {r.name for r in self._store.machines.values() if r.state != "terminated"}
-            if clash := sorted(set(names.values()) & taken):
-                raise CloudError("NameInUse", f"a machine named {clash[0]} exists")
-            hosts = list(names)
+            hosts = [host for host, name in names.items() if name not in taken]
+            clash = [host for host in names if host not in hosts]
+            in_use = f"a machine named {names[clash[0]]} exists" if clash else ""
+            if len(hosts) < min_count:
+                raise CloudError(NAME_IN_USE, in_use)
             found = LaunchAllowance(len(hosts))
             if tags["role"] == COMPUTE:
                 found = self._allowed(len(hosts), gpus, tags.get("partition"), zone)
@@ -346,8 +349,9 @@ class Cloud:
                 )
                 for host in hosts[: found.count]
             ]  # fmt: skip
-            refused = {"nodes": hosts[found.count :], "code": found.code, "message": found.message}
-            return self._take_in(token, records, [refused] if refused["nodes"] else [])
+            failures = [(clash, NAME_IN_USE, in_use), (hosts[found.count :], found.code, found.message)]
+            refused = [{"nodes": nodes, "code": code, "message": words} for nodes, code, words in failures]
+            return self._take_in(token, records, [one for one in refused if one["nodes"]])
 
     def terminate(self, ids: list[str]) -> dict[str, Any]:
         """Terminate machines and wait until they have ended; unknown and terminated ids are no error."""

@@ -372,6 +372,18 @@ class CloudProvider(abc.ABC):
         """Return `None`: `up` waits for the machines itself, and its message says everything."""
         return None
 
+    def lost(
+        self, stack: Stack, outputs: Outputs, say: Callable[[str], None], hosts: Sequence[str]
+    ) -> Sequence[str] | None:
+        from cli.clouds import heads
+
+        try:
+            (place, *_) = self._known_clusters(stack, outputs)
+            return heads.gone(self.cloud(place), hosts, stack.name, say)
+        except UserError as error:
+            say(f"the engine itself asks for the machines of {', '.join(hosts)}, because: {error}")
+            return None
+
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         from operations.clouds import commands
 

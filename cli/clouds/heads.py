@@ -194,6 +194,23 @@ def lost(
     return tuple(seen.host for seen in gone)
 
 
+def gone(
+    cloud: Cloud, hosts: Sequence[str], stack: str, say: Say, sleep: Sleep = time.sleep
+) -> tuple[str, ...]:
+    """Return those of a cluster's hosts whose machines are gone, for a cluster that is destroyed.
+
+    What still ends is waited for here, too: no disk can be detached from it.
+
+    Raises:
+        UserError: As for `settled`.
+    """
+    found = [settled(cloud, host, say, stack, sleep) for host in hosts]
+    missing = [seen for seen in found if seen.state is State.GONE]
+    for seen in missing:
+        say(f"{_end(cloud, seen)}: the engine forgets what ended with it, and deletes the rest")
+    return tuple(seen.host for seen in missing)
+
+
 def silence(cloud: Cloud, up: ClusterDesign, stack: str) -> UserError | None:
     """Return what the cloud says of a controller that does not answer; `None` if it finds nothing wrong.
 

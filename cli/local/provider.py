@@ -159,6 +159,12 @@ class LocalProvider:
         """Return nothing: `up` has reported everything itself."""
         return None
 
+    def lost(
+        self, stack: Stack, outputs: Outputs, say: Callable[[str], None], hosts: Sequence[str]
+    ) -> Sequence[str]:
+        """Return nothing: the deletion of a local resource needs no machine."""
+        return ()
+
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         from operations.local.agent import end_cluster
 

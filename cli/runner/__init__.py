@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 OVERRIDE = "SLURM_STACKS_RUNNER"
 """Environment variable that forces the runner: `embedded` or `pulumi`."""
+
+
+Look = Callable[[Sequence[str]], Collection[str] | None]
+"""Returns which of some hosts' machines are gone; `None` if that cannot be told."""
+
+
+def nobody(_hosts: Sequence[str]) -> Collection[str]:
+    """Return that no machine is gone."""
+    return ()
 
 
 class Runner(Protocol):
@@ -53,8 +62,12 @@ class Runner(Protocol):
         """
         ...
 
-    def destroy(self, on_event: OnEvent = ignore) -> None:
-        """Destroy the stack. A stack that is not up is no error."""
+    def destroy(self, on_event: OnEvent = ignore, look: Look = nobody) -> None:
+        """Destroy the stack. A stack that is not up is no error.
+
+        Args:
+            look: Tells which of the stack's hosts on a cloud are gone, which the engine does not notice.
+        """
         ...
 
     def outputs(self) -> dict[str, Any] | None:
@@ -83,7 +96,8 @@ class EmbeddedRunner:
         assert not lost, "it runs local stacks, whose provider starts their machines again"
         return self._engine.up(self._stack, on_event, benchmark=benchmark)
 
-    def destroy(self, on_event: OnEvent = ignore) -> None:
+    def destroy(self, on_event: OnEvent = ignore, look: Look = nobody) -> None:
+        # It runs local stacks, whose provider ends what is left of their machines.
         self._engine.destroy(self._stack, on_event)
 
     def outputs(self) -> dict[str, Any] | None:

@@ -24,11 +24,11 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cli.runner import selection, state
+from cli.runner import Look, nobody, selection, state
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
@@ -38,6 +38,9 @@ from node import foreign
 from node.processes import children
 from operations import programs
 from operations.signals import handled
+
+if TYPE_CHECKING:
+    from cli.runner.engine_events import Translator
 
 PLUGIN = "command"
 PLUGIN_SECONDS = 120
@@ -58,6 +61,7 @@ class PulumiRunner:
     def __init__(self, stack: Stack, *, local: bool) -> None:
         self._stack = Stack(stack.project.resolve(), stack.name)
         self._local = local
+        self._interrupted = threading.Event()
         # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
         fallback = Path(owner.fallback_url(self._stack).removeprefix("file://"))
         self._fallback = fallback.exists() or owner.logged_in(self._stack.project) is None
@@ -133,8 +137,15 @@ class PulumiRunner:
         # An older CLI does not know the option.
         return {"exclude": left_out} if left_out else {}
 
-    def destroy(self, on_event: OnEvent = ignore) -> None:
+    def destroy(self, on_event: OnEvent = ignore, look: Look = nobody) -> None:
         """Destroy the stack. A stack that was never up is no error.
+
+        The engine forgets first what has ended with hosts that are gone, because its deletion could fail, and
+        all that depends on it would stay. A host may also go meanwhile, or a disk: so a destroy that fails is
+        tried once more if the engine finds that something of the hosts is gone.
+
+        Args:
+            look: Tells which of the stack's hosts are gone. If it cannot tell, the engine asks for all.
 
         Raises:
             UserError: The engine failed.
@@ -143,13 +154,49 @@ class PulumiRunner:
             owner.check(self._stack, self.backend)
         with self._operation("down", on_event, create=False) as (stack, translator, config):
             if stack is not None:
-                stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
+                self._delete(stack, translator, config, look)
                 if self._fallback:
                     # Without preserve_config the CLI would remove the stack file from the checkout.
                     stack.workspace.remove_stack(self._stack.name, preserve_config=True)
             self._forget()
             if self._local:
                 owner.release(self._stack)
+
+    def _delete(self, stack: Any, translator: Translator, config: str | None, look: Look) -> None:
+        """Delete the stack's resources.
+
+        Raises:
+            CommandError: The engine failed, and nothing of the hosts is gone.
+            UserError: Exit 130; it was interrupted before anything was deleted.
+        """
+        from pulumi.automation.errors import CommandError
+
+        hosts = [] if self._local else hosts_of(_resources(stack))
+        lost = look(hosts) if hosts else ()
+        if self._interrupted.is_set():
+            raise _unchanged()
+        self._refresh(stack, config, hosts if lost is None else lost)
+        try:
+            stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
+        except CommandError:
+            if self._local or self._interrupted.is_set() or not self._refresh(stack, config, hosts):
+                raise
+            translator.again("something of the head is gone: its resources are forgotten, and the rest goes")
+            stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
+
+    def _refresh(self, stack: Any, config: str | None, hosts: Collection[str]) -> bool:
+        """Have the engine ask for what ends with hosts, and return whether something of it is gone.
+
+        An engine that cannot ask can hardly delete: what it says of that is the better answer.
+        """
+        from pulumi.automation.errors import CommandError
+
+        targets = resources_of(_resources(stack), hosts)
+        if not targets:
+            return False
+        with contextlib.suppress(CommandError):
+            stack.refresh(target=targets, color="never", show_secrets=False, config_file=config)
+        return not {*targets} <= {resource["urn"] for resource in _resources(stack)}
 
     def outputs(self) -> dict[str, Any] | None:
         """Return the stack's outputs; `None` if it is not up."""
@@ -173,6 +220,7 @@ class PulumiRunner:
 
         translator = Translator(on_event)
         with state.locked(self._stack, verb), _patient(on_event) as interrupted:
+            self._interrupted = interrupted
             if self._fallback and create and verb != "preview":
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
@@ -183,11 +231,7 @@ class PulumiRunner:
                 yield stack, translator, self._config_file()
             except CommandError as error:
                 if interrupted.is_set() and verb == "preview":
-                    raise UserError(
-                        "interrupted; nothing was changed",
-                        EXIT_INTERRUPTED,
-                        code="runner.interrupted-unchanged",
-                    ) from None
+                    raise _unchanged() from None
                 if interrupted.is_set():
                     raise UserError(
                         f"interrupted; what was done is recorded: "
@@ -302,6 +346,12 @@ class PulumiRunner:
             shutil.rmtree(self._engine_dir, ignore_errors=True)
 
 
+def _unchanged() -> UserError:
+    return UserError(
+        "interrupted; nothing was changed", EXIT_INTERRUPTED, code="runner.interrupted-unchanged"
+    )
+
+
 def _resources(stack: Any) -> list[dict[str, Any]]:
     """Return the resources of a stack's state, as the CLI exports them."""
     found: list[dict[str, Any]] = (stack.export_stack().deployment or {}).get("resources") or []
@@ -333,6 +383,20 @@ def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str])
         ):
             found.append(str(resource["urn"]))
     return found
+
+
+def hosts_of(resources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the hosts whose machines, or the attachments of their disks, are in a stack's state."""
+    types = {resource["urn"]: resource["type"] for resource in resources}
+    hosts = []
+    for resource in resources:
+        kind, parent = types.get(resource.get("parent", "")), str(resource.get("parent", ""))
+        name = str(resource["urn"]).rpartition("::")[2].removeprefix(f"{parent.rpartition('::')[2]}-")
+        if kind in HEADS and resource["type"] in MACHINES:
+            hosts.append(name)
+        elif kind == ATTACHMENTS:
+            hosts.append("controller")
+    return list(dict.fromkeys(hosts))
 
 
 def _holder(file: Path) -> int | None:

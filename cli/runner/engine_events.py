@@ -61,6 +61,12 @@ class Translator:
         elif event.summary_event is not None:
             self._sum_up(event.summary_event.resource_changes)
 
+    def again(self, why: str) -> None:
+        """Begin anew, because the operation failed for a cause that is over."""
+        self.errors.clear()
+        self._failed = 0
+        self._on_event(Message(why, "warning"))
+
     def finish(self) -> None:
         """Report the summary; the last event."""
         self.summary = Summary(self.summary.counts, self._failed, time.monotonic() - self._start)

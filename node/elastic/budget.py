@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import threading
 import time
 from collections import Counter
@@ -225,9 +224,7 @@ class Budget:
         refused = set(group.nodes if group.all_or_nothing else wanted[found.count :])
         nodes = tuple(node for node in group.nodes if node not in refused)
         failure = dataclasses.replace(found.failure, nodes=tuple(n for n in group.nodes if n in refused))
-        # The reduced group needs a token of its own: a cloud refuses a known token with other nodes.
-        token = hashlib.sha256("\n".join([group.token, *nodes]).encode()).hexdigest()[:32]
-        return (dataclasses.replace(group, nodes=nodes, token=token) if nodes else None), failure
+        return (group.part(nodes) if nodes else None), failure
 
 
 # Enforces a used-up budget: powers nodes down and cancels or keeps their jobs, as the stack file says.

@@ -47,6 +47,9 @@ def main(program: str, socket: str, requests: str) -> int:
                 request["resume_file"] = stream.read()
         except OSError:
             request["resume_file"] = None
+    elif program == "resume":
+        # The job that asks for a new machine of nodes that are up (`--reboot`), before 23.02.
+        request["job"] = os.environ.get("SLURM_JOB_ID")
     try:
         rpc.call(socket, "request", RESUME_SECONDS, request=request)
     except rpc.RpcUnavailableError:

@@ -44,7 +44,7 @@ from node.model import ClusterDesign, Settings
 from node.published import read_settings
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold
-from node.slurm.version import ResumeRequest, parse_resume
+from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
@@ -155,7 +155,7 @@ class Elastic:
             self._ending.submit(self._suspend, nodes, request["time"])
         elif request["program"] == "resume":
             text = request.get("resume_file")
-            resume = parse_resume(text) if text else ResumeRequest(tuple(expand(request["nodes"])))
+            resume = parse_resume(text) if text else _without_file(request)
             if request.get("spooled"):
                 resume = self._still_wanted(resume)
             self.launcher.resume(self.renewal.without_outdated_nodes(resume), request["id"])
@@ -199,6 +199,7 @@ class Elastic:
         """Run the periodic tasks. The budget is also enforced while the cloud does not answer."""
         for part in (
             self.reconciler.once,
+            self.launcher.launch_delayed,
             self.renewal.once,
             self._budget_enforcer.enforce,
             self._reconfiguration.once,
@@ -216,6 +217,12 @@ class Elastic:
         """Return the cluster's state; see `node.elastic.status`."""
         found = status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
         return {**found, **self._disks.status()}
+
+
+def _without_file(request: dict[str, Any]) -> ResumeRequest:
+    """Return a request of which Slurm has written no file: for a job with `--reboot`, before 23.02."""
+    nodes, job = tuple(expand(request["nodes"])), request.get("job")
+    return ResumeRequest(nodes, () if job is None else (ResumeJob(int(job), nodes),))
 
 
 def _changed(settings_file: Path) -> float:

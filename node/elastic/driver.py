@@ -5,8 +5,9 @@ Each cloud has one driver that implements it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -99,6 +100,8 @@ class Failure:
         message: The cloud's own message.
         seen: A node whose logs show the cause; `None` means that no node is known to. `nodes` may be others,
             which are not launched for the same cause.
+        own: Whether the cause is these nodes' own: their names are in use. It says nothing about the pool, or
+            about other nodes. A name that is in use for a while only is UNAVAILABLE.
     """
 
     nodes: tuple[str, ...]
@@ -106,6 +109,7 @@ class Failure:
     code: str
     message: str
     seen: str | None = None
+    own: bool = False
 
     def sentence(self) -> str:
         """Return one line for a job's comment and a node's reason."""
@@ -174,6 +178,13 @@ class LaunchGroup:
     token: str
     job: int | None = None
     zone: str | None = None
+
+    def part(self, nodes: Sequence[str]) -> LaunchGroup:
+        """Return a request for some of the nodes. A cloud refuses a known token with other nodes."""
+        if tuple(nodes) == self.nodes:
+            return self
+        token = hashlib.sha256("\n".join([self.token, *nodes]).encode()).hexdigest()[:32]
+        return replace(self, nodes=tuple(nodes), token=token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from node.elastic.budget import Budget
-from node.elastic.driver import API_FAILURES, POLICIES, Driver, ErrorClass, Failure, LaunchGroup, LaunchResult
+from node.elastic.driver import (
+    API_FAILURES,
+    POLICIES,
+    Driver,
+    ErrorClass,
+    Failure,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+)
 from node.elastic.ledger import Ledger
 from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
 from node.elastic.view import REASON_PREFIX, log
@@ -255,6 +264,21 @@ LISTING_DELAY_SECONDS = 60.0
 """After this time a cloud lists every machine that it has launched."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Delayed:
+    """A launch that waits until the former machines of its nodes have ended.
+
+    Attributes:
+        failure: Why it waits.
+        until: How long it waits, on a clock that never jumps.
+    """
+
+    group: LaunchGroup
+    jobs: Mapping[str, int]
+    failure: Failure
+    until: float
+
+
 class Launcher:
     """The launcher of what Slurm asks for. Nodes that get no machine are powered down, their jobs told why.
 
@@ -284,6 +308,8 @@ class Launcher:
         self._busy: dict[str, int] = {}
         self._launched: dict[str, tuple[str, float]] = {}
         self._powered_down: set[str] = set()
+        self._listed: frozenset[str] | None = None
+        self._delayed: list[_Delayed] = []
         self.boots = FailedBoots()
         self._replacements = Replacements()
         self.surplus_nodes = SurplusNodes()
@@ -299,7 +325,15 @@ class Launcher:
         names = list(nodes)
         with self._lock:
             self._powered_down.update(node for node in names if node in self._busy)
+            over = [one for one in self._delayed if not set(names).isdisjoint(one.group.nodes)]
+            self._delayed = [one for one in self._delayed if one not in over]
         self._ledger.forget(names)
+        for one in over:
+            self._count_launches(one.group.nodes, -1)
+
+    def see(self, machines: Iterable[Machine]) -> None:
+        """Record the cloud's newest listing: nodes that have a machine there are not launched again."""
+        self._listed = frozenset(machine.node for machine in machines if machine.node and machine.state.alive)
 
     def unlisted(self, listed: Iterable[str]) -> dict[str, str]:
         """Return node -> machine id of machines that were launched but are in no listing yet.
@@ -334,15 +368,24 @@ class Launcher:
             self._count_launches(group.nodes, +1)
             self._threads.submit(self.launch, group, jobs)
 
-    def launch(self, group: LaunchGroup, jobs: Mapping[str, int]) -> None:
+    def launch(self, group: LaunchGroup, jobs: Mapping[str, int], until: float | None = None) -> None:
         """Launch one group, in this thread.
 
         Args:
             group: The nodes.
             jobs: Node -> the job that waits for it.
+            until: How long the launch may wait for the ends of former machines, on a clock that never jumps.
         """
+        nodes = group.nodes
+        if until is None:
+            # Later there would be no time left for the boot: Slurm has counted since its request.
+            until = time.monotonic() + self._design.slurm.resume_timeout / 2
         try:
             failures: list[Failure] = []
+            left = self._without_machines(group, jobs, until)
+            if left is None:
+                return
+            group = left
             with self._budget.admission(group) as (allowed, refused):
                 if refused is not None:
                     wanted = len(group.nodes) if group.all_or_nothing else 1
@@ -352,13 +395,32 @@ class Launcher:
                     failures += self._launch_in_zones(allowed)
             for failure in failures:
                 try:
+                    if failure.own and failure.kind is ErrorClass.UNAVAILABLE:
+                        self._delay(_Delayed(group.part(failure.nodes), jobs, failure, until))
+                        continue
                     self._give_up(failure, jobs)
+                    if failure.own:
+                        self._control.avoid(failure.nodes if failure.seen is None else [failure.seen])
                 except SlurmError as error:  # the reconciler finds the nodes that are left
                     log(f"powers down {fold(failure.nodes)}: {error}")
         except Exception:  # an unexpected error of the driver; the reconciler launches again
             traceback.print_exc()
         finally:
-            self._count_launches(group.nodes, -1)
+            self._count_launches(nodes, -1)
+
+    def launch_delayed(self) -> None:
+        """Try the launches again that wait for the ends of machines. Those that waited too long are over."""
+        now = time.monotonic()
+        with self._lock:
+            waiting, self._delayed = self._delayed, []
+        for one in waiting:
+            if now < one.until:
+                self._threads.submit(self.launch, one.group, one.jobs, one.until)
+                continue
+            try:
+                self._give_up(one.failure, one.jobs)
+            finally:
+                self._count_launches(one.group.nodes, -1)
 
     def give_up_boots(self, nodes: list[str], why: str) -> None:
         """Power down nodes whose machines started but did not register. Jobs are tried on other nodes next.
@@ -400,6 +462,7 @@ class Launcher:
             if why := self._pools.refusal(of_kind, len(group.nodes), whole=group.all_or_nothing):
                 return [dataclasses.replace(why, nodes=group.nodes)]
         left, failures = group.nodes, []
+        own: list[Failure] = []
         causes: list[tuple[str | None, Failure]] = []
         for pool in self._pools.zones(group.partition):
             if why := self._pools.refusal(pool, len(left), whole=group.all_or_nothing):
@@ -408,14 +471,70 @@ class Launcher:
                 continue
             part = dataclasses.replace(group, nodes=left, zone=pool.zone, token=_token(group, pool.zone))
             result = self._call(part)
+            own += [failure for failure in result.failures if failure.own]
+            result = LaunchResult(result.launched, tuple(f for f in result.failures if not f.own))
             self._record(part, pool, result)
-            if not result.failures:
-                return []
             failures = list(result.failures)
+            if not failures:
+                return own
             causes.append((pool.zone, failures[0]))
             lost = {node for failure in failures for node in failure.nodes}
             left = tuple(node for node in left if node in lost)
-        return failures if len(causes) == 1 else [combined(causes, left)]
+        return own + (failures if len(causes) == 1 else [combined(causes, left)])
+
+    def _without_machines(
+        self, group: LaunchGroup, jobs: Mapping[str, int], until: float
+    ) -> LaunchGroup | None:
+        """Return the part of a group that has no machines; `None` if there is none, or if it has to wait.
+
+        Slurm asks again for a node that boots, or for a new machine of one that was up. What becomes of such
+        a machine the reconciler decides, who launches another one when it has ended. A machine of a node that
+        was powered down since should have ended, and Slurm would take no registration of it.
+        """
+        newest = self._ledger.newest()
+        machines = self._machines_of(group.nodes, newest)
+        there = {node for node in machines if node in newest}
+        if there:
+            log(f"{fold(there)}: not launched, because the machine is there")
+        left = group.part([node for node in group.nodes if node not in there])
+        former = [node for node in left.nodes if node in machines]
+        if former:
+            self._driver.terminate([machine for node in former for machine in machines[node]])
+            with self._lock:
+                for node in former:
+                    self._launched.pop(node, None)
+            message = f"the former machine of {fold(former)} is ending"
+            waiting = left.nodes if group.all_or_nothing else tuple(former)
+            failure = Failure(waiting, ErrorClass.UNAVAILABLE, "Ending", message, own=True)
+            self._delay(_Delayed(left.part(waiting), jobs, failure, until))
+            left = left.part([node for node in left.nodes if node not in waiting])
+        return left if left.nodes else None
+
+    def _machines_of(self, nodes: Iterable[str], newest: Mapping[str, str]) -> dict[str, list[str]]:
+        """Return the ids of nodes' machines. The cloud is asked only if one is likely to be there."""
+        with self._lock:
+            launched = set(self._launched)
+        known = self._listed
+        likely = {n for n in nodes if known is None or n in known or n in newest or n in launched}
+        if not likely:
+            return {}
+        try:
+            machines = self._driver.list()
+        except Exception as error:  # any refusal of any cloud, which will hardly launch anything now
+            log(f"{fold(likely)}: whether there are machines is unknown: {error}")
+            return {}
+        found = {node: [machine] for node, machine in self.unlisted(m.id for m in machines).items()}
+        for machine in machines:
+            if machine.node and machine.state.alive:
+                found.setdefault(machine.node, []).append(machine.id)
+        return {node: ids for node, ids in found.items() if node in likely}
+
+    def _delay(self, later: _Delayed) -> None:
+        """Keep a launch for later. Until then its nodes count as being launched."""
+        log(f"{fold(later.group.nodes)}: {later.failure.message}: the launch waits for its end")
+        self._count_launches(later.group.nodes, +1)
+        with self._lock:
+            self._delayed.append(later)
 
     def _record(self, part: LaunchGroup, pool: Pool, result: LaunchResult) -> None:
         job = "" if part.job is None else f", job {part.job}"
@@ -426,7 +545,9 @@ class Launcher:
             self._launched.update({node: (machine_id, now) for node, machine_id in result.launched.items()})
             powered_down = self._powered_down & result.launched.keys()
         self._ledger.forget(powered_down)
-        self._pools.launched(pool, len(result.launched), whole=not result.failures)
+        # Where only names were in use, nothing was launched, and nothing is known of the pool.
+        whole = bool(result.launched) and not result.failures
+        self._pools.launched(pool, len(result.launched), whole=whole)
         if result.failures:
             self._fail(pool, result.failures[0], len(part.nodes) if part.all_or_nothing else 1)
 
@@ -435,7 +556,7 @@ class Launcher:
         self._ledger.forget(group.nodes)
         for pause in (*RETRY_PAUSES, None):
             result = self._driver.launch(group)
-            retry = [f for f in result.failures if f.kind in API_FAILURES]
+            retry = [f for f in result.failures if f.kind in API_FAILURES and not f.own]
             if pause is None or not retry or result.launched:
                 return result
             log(f"{fold(group.nodes)}: {retry[0].sentence()}; next try in {pause:g} s")

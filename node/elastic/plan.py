@@ -21,6 +21,7 @@ from node.elastic.rules import (
     LAUNCHED_TWICE,
     NEAR_SECONDS,
     OUTDATED,
+    REGISTERED,
     RULES,
     STATIC,
     UNFIT,
@@ -30,7 +31,7 @@ from node.elastic.rules import (
     Rule,
     Verb,
 )
-from node.elastic.view import REASON_PREFIX, RESUME_TIMEOUT
+from node.elastic.view import REASON_PREFIX, REBOOT_ISSUED, RESUME_TIMEOUT
 
 Pair = tuple[NodePhase, MachinePhase]
 """What Slurm and the cloud say of one node."""
@@ -39,6 +40,7 @@ OWN_HEALTH = f"{REASON_PREFIX}{HEALTH}"
 SCRIPT_ERRORS = ("Prolog error", "Epilog error")
 _REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
 """The pairs in which an outdated machine is replaced."""
+_UNLISTED = (NodePhase.POWERING_UP, MachinePhase.NONE)
 _OFF = (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
 BOOT_JITTER_SECONDS = 3.0
 """How much the boot time that Slurm reports may differ between two registrations of the same machine."""
@@ -133,6 +135,7 @@ class NodeMemory:
         alive: The machine that was last seen alive since the node was last powered up.
         boot: When that machine booted, as Slurm reports it.
         replaced: Whether the node's first machine ended while it started, so that another was launched.
+        ended: Whether we have ended its machine because Slurm asks for another one.
         admin_reason: Why an administrator has taken the node out of service. Slurm forgets that itself: it
             takes a DOWN node back when its slurmd answers (ReturnToService), and undrains each node that it
             powers down (idle_on_node_suspend).
@@ -144,6 +147,7 @@ class NodeMemory:
     alive: str | None = None
     boot: float | None = None
     replaced: bool = False
+    ended: bool = False
     admin_reason: str | None = None
 
 
@@ -205,7 +209,8 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
             view, node_machines, memory.nodes.get(name), launched, newest, passed, observation.utc
         )
         nodes[name] = remembered
-        if remembered.admin_reason is not None and not view.drained:
+        rebooting = view.phase is NodePhase.REBOOTING
+        if remembered.admin_reason is not None and not (view.drained or rebooting):
             actions.append(Action(Verb.KEEP_OUT, name, None, remembered.admin_reason))
             continue
         if name in observation.busy:
@@ -214,11 +219,18 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
         rule = _rule(view, remembered, node_machines)
         if rule.verb is None or remembered.age < policy.grace(rule.grace):
             continue
-        if (view.admin_disabled and rule.verb is not Verb.TERMINATE) or (blind and rule.verb is Verb.LAUNCH):
+        untouched = view.admin_disabled and not rebooting and rule.verb is not Verb.TERMINATE
+        if untouched or (blind and rule.verb is Verb.LAUNCH):
             continue
-        actions += _actions(rule, view, node_machines)
+        concerned = _registered(view, remembered, node_machines) if rule is REGISTERED else node_machines
+        actions += _actions(rule, view, concerned)
         # The same action is repeated only after the grace period has passed again.
-        nodes[name] = replace(remembered, age=0.0, replaced=remembered.replaced or rule.verb is Verb.LAUNCH)
+        nodes[name] = replace(
+            remembered,
+            age=0.0,
+            replaced=remembered.replaced or rule.verb is Verb.LAUNCH,
+            ended=remembered.ended or rule is REGISTERED,
+        )
     return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(nodes, now)
 
 
@@ -229,12 +241,27 @@ def _rule(view: NodeView, remembered: NodeMemory, machines: list[Machine]) -> Ru
     )
     if view.static and off and not view.capacity_drain:
         return STATIC
+    if _registered(view, remembered, machines):
+        return REGISTERED
     if remembered.replaced and remembered.pair == (NodePhase.POWERING_UP, MachinePhase.GONE):
         return LAUNCHED_TWICE
+    if remembered.ended and not remembered.replaced and remembered.pair == _UNLISTED:
+        return RULES[NodePhase.POWERING_UP][MachinePhase.GONE]
     # A machine that was made for an earlier stack file may be unfit now. That is no failed boot.
     if remembered.pair in _REPLACEABLE and any(m.outdated for m in machines if m.state.alive):
         return OUTDATED
     return RULES[remembered.pair[0]][remembered.pair[1]]
+
+
+def _registered(view: NodeView, remembered: NodeMemory, machines: list[Machine]) -> list[Machine]:
+    """Return the machines of a node that powers up which booted before Slurm asked for it.
+
+    Slurm keeps the time of the node's last boot, and learns of the next one by the registration that ends the
+    power-up. A clock that was set back makes a new machine look old, so this is believed once in a power-up.
+    """
+    if view.phase is not NodePhase.POWERING_UP or view.boot is None or remembered.replaced:
+        return []
+    return [m for m in machines if m.state.alive and m.launched <= view.boot + BOOT_JITTER_SECONDS]
 
 
 def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action]:
@@ -304,6 +331,7 @@ def _look(
         alive,
         boot,
         before is not None and before.replaced and view.phase is NodePhase.POWERING_UP,
+        before is not None and before.ended and view.phase is NodePhase.POWERING_UP,
         _admin_reason(view, before),
     )
 
@@ -315,9 +343,12 @@ def _admin_reason(view: NodeView, before: NodeMemory | None) -> str | None:
     removes it.
     """
     if view.admin_disabled:
-        return view.reason
+        return view.reason and view.reason.removesuffix(REBOOT_ISSUED)
     if view.phase not in _OFF:
         return None
+    if before is not None and before.pair[0] is NodePhase.REBOOTING:
+        # Slurm removes the reason of a reboot that is cancelled by a power-down.
+        return before.admin_reason
     if before is None:  # the daemon has just started: who gave the node this reason while it was up?
         return view.reason if view.admin_reason else None
     return before.admin_reason if view.reason in (before.admin_reason, RESUME_TIMEOUT) else None

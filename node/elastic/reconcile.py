@@ -13,7 +13,7 @@ from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
-from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, NodePhase, Verb
+from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, REBOOT, NodePhase, Verb
 from node.elastic.view import (
     REASON_PREFIX,
     has_admin_reason,
@@ -113,6 +113,7 @@ class Reconciler:
         machines = self.seen = self._driver.list()
         busy |= self._launcher.busy()
         unlisted = self._launcher.unlisted(m.id for m in machines)
+        self._launcher.see(machines)
         self._ledger.see(machines, time.time())
         self._see_successes(nodes, machines)
         outdated_nodes = self._outdated_nodes()
@@ -208,7 +209,7 @@ class Reconciler:
             self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
             return
         lost = self._used(names)
-        if lost and (reason == EMPTIED or reason.startswith(HEALTH)):
+        if lost and (reason in (EMPTIED, REBOOT) or reason.startswith(HEALTH)):
             log(f"a suspended job is on {', '.join(lost)}: the node stays")
             names, lost = [name for name in names if name not in lost], []
         if not names:

@@ -30,6 +30,8 @@ class NodePhase(StrEnum):
     """The node registered with less hardware than slurm.conf says and runs no job. Slurm gives it none."""
     SILENT = "silent"
     """The node has not answered lately, or not since slurmctld started. Its jobs still count as running."""
+    REBOOTING = "rebooting"
+    """Somebody has asked Slurm for the node's reboot. It is free, and Slurm waits for its next boot."""
     POWERING_DOWN = "powering_down"
     DOWN = "down"
     """Slurm has given the node up. Its jobs have been requeued or have ended."""
@@ -128,6 +130,8 @@ UNFIT = BOOTSTRAP + "the machine has less than slurm.conf says"
 """
 EMPTIED = "out of service, and its jobs are over"
 """The reason of a drained node without jobs. Slurm shows a node whose job is suspended in the same way."""
+REBOOT = "reboot: its next job gets a new machine"
+"""The reason of a node whose reboot was asked for. Its machine ends."""
 HEALTH = "health: "
 """Prefix of the reason of a node whose devices failed, or a job's prolog or epilog on it."""
 USABLE = "its machine is gone: the node can be used again"
@@ -152,6 +156,11 @@ STATIC = Rule(Verb.POWER_UP, GracePeriod.SETTLE, "static node")
 """The rule for a static node that is off and has no machine."""
 OUTDATED = Rule(Verb.RETIRE, GracePeriod.SETTLE, "its partition's new machines are made differently")
 """The rule for a node that is up on an outdated machine. A new machine replaces it after its jobs."""
+REGISTERED = Rule(Verb.TERMINATE, GracePeriod.NOW, "Slurm asks for a new machine of its node")
+"""The rule for a node that powers up and has the machine with which it was up before.
+
+Slurm takes no registration of it: it waits for one that booted after its request (`--reboot` before 23.02, or
+a SuspendProgram that was lost). When the machine has ended, another one is launched."""
 LAUNCHED_TWICE = Rule(Verb.POWER_DOWN, GracePeriod.NOW, BOOTSTRAP + "its machines end while they start")
 """The rule for a node whose second machine also ended before it registered."""
 
@@ -245,6 +254,9 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.ANNOUNCED: _FINE,
         _M.SEVERAL: _FINE,
     },
+    # The machine is replaced, because no cloud's API is needed for that which other rules do not need.
+    # Powering a node down ends Slurm's wait for its boot.
+    NodePhase.REBOOTING: dict.fromkeys(_M, Rule(Verb.POWER_DOWN, GracePeriod.NOW, REBOOT)),
     NodePhase.POWERING_DOWN: {
         _M.NONE: _FINE,
         _M.GONE: _FINE,

@@ -27,6 +27,8 @@ SLURMS_REASONS = (
 """Prefixes of reasons that Slurm itself sets."""
 INVALID_REGISTRATION = ("Low RealMemory", "Low CPUs", "Low socket*core", "Low TmpDisk", "gres/")
 """Prefixes of Slurm's reasons for nodes that register with less than their line in slurm.conf says."""
+REBOOT_ISSUED, REBOOT_TIMED_OUT = " : reboot issued", " : reboot timed out"
+"""What Slurm adds to the reason with which somebody has asked for a reboot."""
 AUTOMATIC_REASONS = (REASON_PREFIX, *SLURMS_REASONS, *INVALID_REGISTRATION)
 """Prefixes of all reasons that no administrator gave."""
 DRAIN_PREFIXES = tuple(f"{REASON_PREFIX}{kind}: " for kind in ErrorClass if kind is not ErrorClass.PREEMPTED)
@@ -45,6 +47,8 @@ def phase(state: NodeState) -> NodePhase:
         return NodePhase.STUCK if is_automatic and lost else NodePhase.POWERED_DOWN
     if state.is_powering_up and state.base != "DOWN":
         return NodePhase.POWERING_UP
+    if state.is_rebooting:
+        return NodePhase.REBOOTING
     # After a restart of slurmctld a node is UNKNOWN until it answers.
     if state.is_down and state.base != "UNKNOWN":
         return NodePhase.DOWN
@@ -64,12 +68,22 @@ def state_text(state: NodeState) -> str:
 
 def is_admin_disabled(state: NodeState) -> bool:
     """Return whether an administrator took the node out of service, so that only one may bring it back."""
-    return (state.is_drained or state.is_down) and has_admin_reason(state)
+    out_of_service = state.is_drained or state.is_down
+    if state.awaits_reboot:
+        # `ASAP` drains the node, and Slurm sets it DOWN while it reboots. Both end with the reboot, unless
+        # somebody wants the node to be DOWN then, or had drained it before.
+        out_of_service = (
+            state.is_drained
+            if state.next_state is None
+            else (out_of_service and state.next_state.startswith("DOWN"))
+        )
+    return out_of_service and has_admin_reason(state)
 
 
 def has_admin_reason(state: NodeState) -> bool:
     """Return whether a person gave the node's reason, which may be that of an earlier state."""
-    return bool(state.reason) and not str(state.reason).startswith(AUTOMATIC_REASONS)
+    reason = state.reason or ""
+    return bool(reason) and not (reason.startswith(AUTOMATIC_REASONS) or reason.endswith(REBOOT_TIMED_OUT))
 
 
 def has_capacity_drain(state: NodeState) -> bool:

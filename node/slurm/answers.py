@@ -133,6 +133,7 @@ def _node(line: str) -> NodeState | None:
         reason_time=when,
         boot_time=_time(fields.get("BootTime")),
         slurmd_start_time=_time(fields.get("SlurmdStartTime")),
+        next_state=_text(fields.get("NextState")),
         last_busy_time=_time(fields.get("LastBusyTime")),
         cpus_alloc=_count(fields.get("CPUAlloc")),
         cpus=_count(fields.get("CPUTot")),

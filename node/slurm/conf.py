@@ -292,6 +292,10 @@ def _power(settings: Settings) -> Options:
         ("SuspendTime", slurm.suspend_time),
         ("SuspendTimeout", slurm.suspend_timeout),
         ("ResumeTimeout", slurm.resume_timeout),
+        # `scontrol reboot` refuses without it. Slurm drains the node, or waits until it is free, and then
+        # calls this program once, on the controller (`reboot_from_controller`). The elastic daemon sees the
+        # node's state, which is not lost as a call may be, and gives the node another machine.
+        ("RebootProgram", "/bin/true"),
         # 0 means no limit: one call has all nodes. Any other value would split a job's nodes over several
         # calls, and no launch could be all or nothing.
         ("ResumeRate", 0),
@@ -343,7 +347,7 @@ def _has_checks(settings: Settings) -> bool:
 def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
     site, folders, has = settings.site, Folders(settings), traits(version)
     # A node that failed and was powered down becomes idle. Otherwise it stays DOWN until an admin acts.
-    parameters = ["idle_on_node_suspend"]
+    parameters = ["idle_on_node_suspend", "reboot_from_controller"]
     # Seconds between two cycles of Slurm's power saving. The default is 10 s.
     parameters.append("power_save_interval=1")
     by_name = folders.process or site.cloud_dns

@@ -34,6 +34,8 @@ class NodeState:
         reason_user: The user who set the reason.
         boot_time: The start time of the node's machine, as its slurmd reported at registration.
         slurmd_start_time: The start time of that slurmd.
+        next_state: The state that a reboot shall leave (`scontrol reboot nextstate=…`). `ASAP` alone means
+            RESUME.
         cpus_alloc: The number of allocated CPUs, also by a job that waits for the node.
         gres_used: The number of generic resources in use; 0 unless it was asked for by
             `Slurm.detailed_nodes`.
@@ -47,6 +49,7 @@ class NodeState:
     reason_time: float | None = None
     boot_time: float | None = None
     slurmd_start_time: float | None = None
+    next_state: str | None = None
     last_busy_time: float | None = None
     cpus_alloc: int = 0
     cpus: int = 0
@@ -86,6 +89,16 @@ class NodeState:
     def is_down(self) -> bool:
         """Whether the node failed or was set to DOWN, whatever its power state is."""
         return self.base in _BROKEN
+
+    @property
+    def is_rebooting(self) -> bool:
+        """Whether Slurm has called RebootProgram for the node, which was free, and waits for its boot."""
+        return "REBOOT_ISSUED" in self.flags
+
+    @property
+    def awaits_reboot(self) -> bool:
+        """Whether somebody has asked for the node's reboot (`scontrol reboot`), and it is not over."""
+        return self.is_rebooting or "REBOOT_REQUESTED" in self.flags
 
     @property
     def is_silent(self) -> bool:

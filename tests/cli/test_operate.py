@@ -56,7 +56,7 @@ class Engine:
         self.did.append("up" if benchmark else "up without the benchmark")
         return {"login_ssh": "./cluster ssh"}
 
-    def destroy(self, _on_event: Any) -> None:
+    def destroy(self, _on_event: Any, _look: Any) -> None:
         self.did.append("destroy")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from node import rpc
+from node.slurm import version
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import end, pids, until_saved
 
@@ -217,3 +218,41 @@ def test_a_daemon_that_is_killed_in_the_middle_of_a_launch(cluster: Checkout, tm
     finally:
         call(cluster, "limits", boot_delay=0, api_latency=0)
         cluster.execute("scancel", job.id)
+
+
+def test_a_job_that_asks_for_a_reboot_gets_another_machine_and_nobody_notices(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    """Slurm before 23.02 calls ResumeProgram for a node that is up, and newer ones ignore the option."""
+    node = cluster.execute("srun", "--exclusive", "printenv", "SLURMD_NODENAME").strip()
+    beside = Job(cluster, tmp_path, "beside", "--no-requeue", f"--exclude={node}", first="sleep 20")
+    beside.until_started()
+    former = machines(cluster)[node]
+    job = Job(cluster, tmp_path, "reboot", "--no-requeue", "--reboot", f"--nodelist={node}", first="true")
+    seen: set[str] = set()
+
+    def over() -> bool:
+        seen.update(state for name, state in _states_by_node(cluster).items() if name != node)
+        return job.state() == "COMPLETED"
+
+    until(over, 120, "the job's end")
+    assert not [state for state in seen if state.startswith("dr")], "the other nodes are as they were"
+    if version.parse(cluster.ask("sinfo", "--version")) < (23, 2):
+        assert machines(cluster)[node] != former
+
+    # `scontrol reboot` waits for a job, and the node's next job has another machine.
+    busy = Job(cluster, tmp_path, "busy", "--no-requeue", f"--nodelist={node}", first="sleep 5")
+    busy.until_started()
+    former = machines(cluster)[node]
+    cluster.ask("scontrol", "reboot", "ASAP", node)
+    until(lambda: former not in machines(cluster).values(), 120, "the end of the machine")
+    assert busy.state() == "COMPLETED"
+    cluster.execute("srun", f"--nodelist={node}", "true")
+    assert machines(cluster)[node] != former
+    until(lambda: beside.state() == "COMPLETED", 120, "the job beside")
+
+
+def _states_by_node(cluster: Checkout) -> dict[str, str]:
+    return dict(
+        line.split() for line in cluster.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+    )

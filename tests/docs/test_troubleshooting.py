@@ -26,6 +26,9 @@ FOREIGN = {
     "OUT_OF_MEMORY",
     "Slurm accounting storage is disabled",
     "Immediate execution impossible",
+    # of the providers for AWS and Google Cloud
+    "IncorrectInstanceState",
+    "Error deleting instance",
 }
 FOREIGN |= {"source: not found", "conda: not found", NoCredentialsError.fmt}
 HOLE = "…"

@@ -86,6 +86,14 @@ def test_a_name_in_use_is_refused_until_its_machine_is_gone(tmp_path: Path, make
     with pytest.raises(CloudError, match="t-debug-0 exists") as caught:
         cloud.launch("b", names(1), 1, "local.small", TAGS)
     assert caught.value.code == "NameInUse"
+    # One name keeps no other machine from its start, unless all are needed.
+    with pytest.raises(CloudError, match="t-debug-0 exists"):
+        cloud.launch("b", names(3), 3, "local.small", TAGS)
+    answer = cloud.launch("c", names(3), 1, "local.small", TAGS)
+    assert [machine["node"] for machine in answer["machines"]] == ["debug-1", "debug-2"]
+    assert answer["failures"] == [
+        {"nodes": ["debug-0"], "code": "NameInUse", "message": "a machine named t-debug-0 exists"}
+    ]
     cloud.terminate([first["machines"][0]["id"]])
     cloud.launch("b", names(1), 1, "local.small", TAGS)
 

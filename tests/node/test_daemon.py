@@ -141,10 +141,10 @@ def test_a_throttled_call_is_repeated_with_the_same_token(
     assert len({group.token for group in daemon.driver.launches}) == 1
     assert daemon.control.calls == []
 
-    daemon.driver.answers = [busy] * 10
-    daemon.resume("debug-0", (7, "debug-0"), identity="r2")
+    daemon.driver.answers = [(failure("debug-1", ErrorClass.THROTTLED),)] * 10
+    daemon.resume("debug-1", (7, "debug-1"), identity="r2")
     assert len(daemon.driver.launches) == 3 + 4, "the first call and one after each pause"
-    assert [call[0] for call in daemon.told("down")] == [("debug-0",)]
+    assert [call[0] for call in daemon.told("down")] == [("debug-1",)]
 
 
 def test_other_failures_are_not_repeated_at_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +183,8 @@ def test_nor_is_one_whose_node_goes_while_it_is_launched(
     daemon.resume("debug-[0-1]")
     assert set(daemon.elastic._ledger.newest()) == {"debug-1"}
     monkeypatch.setattr(daemon.driver, "launch", launch)
+    daemon.elastic.launcher.unlisted(["m-debug-0"])
+    daemon.driver.terminate(["m-debug-0"])
     daemon.resume("debug-0", identity="r2")
     assert set(daemon.elastic._ledger.newest()) == {"debug-0", "debug-1"}, "of its next life"
 
@@ -210,6 +212,7 @@ def test_it_takes_no_earlier_machine_for_the_one_that_it_was_launching(
     """The new machine is up, and no list shows it yet."""
     daemon.resume("debug-0")
     ended = replace(daemon.driver.machines[0], state=MachineState.TERMINATED)
+    daemon.driver.machines = [ended]
     monkeypatch.setattr(daemon.elastic._budget_enforcer._budget, "launched", killed)
     daemon.resume("debug-0", identity="r2")
     restarted = Daemon(tmp_path)

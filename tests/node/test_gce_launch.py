@@ -302,6 +302,7 @@ def test_remains_of_the_nodes_earlier_machine_make_way(fake: FakeGce, driver: Gc
     wish = group("compute-0", zone=A, token="2")
     (failure,) = driver.launch(wish).failures
     assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "NAME_IN_USE"), "the launcher asks again"
+    assert failure.own
     fake.cloud.advance(1)
     assert driver.launch(wish).failures == ()
     assert [i.name for i in fake.living()] == ["t-compute-0"]

@@ -138,6 +138,7 @@ def test_refusals_are_classed(driver: LocalDriver, wire: Wire, code: str, kind: 
     wire.answer = type("CodedError", (Exception,), {"code": code})("no")
     (failure,) = driver.launch(group("gpu-0", "gpu-1")).failures
     assert (failure.nodes, failure.kind, failure.code) == (("gpu-0", "gpu-1"), kind, code)
+    assert failure.own == (code == "NameInUse")
     assert f"{kind}: no ({code})" in failure.sentence()
 
 

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.elastic import view as slurm_view
 from node.elastic.driver import Machine, MachineState
-from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, clock, plan
+from node.elastic.plan import BOOT_JITTER_SECONDS, Action, Memory, NodeView, Observation, Policy, clock, plan
 from node.elastic.reconcile import policy_of
-from node.elastic.rules import EMPTIED, RULES, MachinePhase, NodePhase, Verb
+from node.elastic.rules import EMPTIED, REBOOT, RULES, MachinePhase, NodePhase, Verb
 from node.model import SlurmSettings
+from node.slurm.answers import parse_nodes
+from node.slurm.states import NodeState
 
 POLICY = Policy(settle=5, launch=10, boot=60, silence=8, doubt=90, credit=1000)
 PATIENT = replace(POLICY, credit=3)
@@ -92,6 +95,14 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.SILENT, M.NOTICED): (Verb.EVACUATE, 0),
     (N.SILENT, M.ANNOUNCED): NOTHING,
     (N.SILENT, M.SEVERAL): NOTHING,
+    (N.REBOOTING, M.NONE): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.GONE): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.PENDING): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.RUNNING): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.FAILED): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.ANNOUNCED): (Verb.POWER_DOWN, 0),
+    (N.REBOOTING, M.SEVERAL): (Verb.POWER_DOWN, 0),
     (N.POWERING_DOWN, M.NONE): NOTHING,
     (N.POWERING_DOWN, M.GONE): NOTHING,
     (N.POWERING_DOWN, M.PENDING): (Verb.TERMINATE, 5),
@@ -440,6 +451,58 @@ def test_a_machine_that_ends_while_it_starts_is_replaced_once() -> None:
     ]
 
 
+def test_a_machine_that_was_up_before_slurm_asked_for_another_one_is_replaced() -> None:
+    """`--reboot` on a node that is up, before 23.02: Slurm waits for a boot after its request."""
+
+    def at(*machines: Machine, node: NodePhase = N.POWERING_UP) -> Observation:
+        return Observation((OTHER, NodeView("debug-0", node, boot=50.0)), machines)
+
+    old, new = (machine("debug-0", MachineState.RUNNING, f"m-{at}", at) for at in (40.0, 60.0))
+    _, memory = plan(at(old, node=N.UP), Memory(), 55.0, POLICY)
+    # Even a daemon that has just started knows.
+    for known in (memory, Memory()):
+        for seen in (at(old), at(old, new), at(replace(old, notice=3.0)), at(replace(old, failure="no"))):
+            actions, after = plan(seen, known, 57.0, POLICY)
+            assert [(a.verb, a.machine) for a in actions] == [(Verb.TERMINATE, old.id)]
+    ended = replace(old, state=MachineState.TERMINATED)
+    # Google Cloud does not list a machine that has ended.
+    for seen in (at(), at(ended)):
+        actions, memory = plan(seen, after, 59.0, POLICY)
+        assert [a.verb for a in actions] == [Verb.LAUNCH]
+    for now in range(61, 100, 3):
+        actions, memory = plan(at(ended, new), memory, float(now), POLICY)
+        assert actions == [], "it boots"
+
+
+def test_a_clock_that_was_set_back_costs_one_machine_and_no_more() -> None:
+    nodes = (OTHER, NodeView("debug-0", N.POWERING_UP, boot=3650.0))
+    memory = Memory()
+    verbs: list[Verb] = []
+    machines: list[Machine] = [machine("debug-0", MachineState.RUNNING, "m-0", 60.0)]
+    for now in range(60, 110, 2):
+        actions, memory = plan(Observation(nodes, tuple(machines)), memory, float(now), POLICY)
+        for action in actions:
+            verbs.append(action.verb)
+            if action.verb is Verb.TERMINATE:
+                machines = [replace(machines[0], state=MachineState.TERMINATED)]
+            else:
+                machines.append(machine("debug-0", MachineState.RUNNING, "m-1", float(now)))
+    assert verbs == [Verb.TERMINATE, Verb.LAUNCH]
+
+
+def test_a_node_that_shall_be_down_after_its_reboot_is_kept_out_on_its_next_machine() -> None:
+    reason = "bad fan : reboot issued"
+    seen: dict[str, Any] = {"reason": reason, "admin_reason": True, "admin_disabled": True}
+    for drained in (False, True):
+        rebooting = observe(N.REBOOTING, M.RUNNING, drained=drained, **seen)
+        actions, memory = plan(rebooting, Memory(), 0.0, POLICY)
+        assert [(a.verb, a.reason) for a in actions] == [(Verb.POWER_DOWN, REBOOT)]
+        # Slurm cancels the reboot, with its reason, and undrains the node.
+        assert kept_out((N.POWERING_DOWN, {}), (N.POWERING_DOWN, DRAINED), memory=memory) == [["bad fan"], []]
+    _, memory = plan(observe(N.REBOOTING, M.RUNNING), Memory(), 0.0, POLICY)
+    assert kept_out((N.POWERING_DOWN, {}), memory=memory) == [[]]
+
+
 def test_of_two_machines_under_one_node_none_is_taken_while_it_is_up() -> None:
     """Either machine may run the job. The node is powered down after the job, and then both machines end."""
     _, memory = plan(observe(N.UP, M.SEVERAL), Memory(), 0.0, POLICY)
@@ -467,7 +530,7 @@ _VIEWS = st.builds(
     st.booleans(),
     st.booleans(),
     st.booleans(),
-    st.sampled_from([None, 10.0, 11.0, 90.0]),
+    boot=st.sampled_from([None, 10.0, 11.0, 90.0]),
 )
 _MACHINES = st.builds(
     Machine,
@@ -507,10 +570,13 @@ def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
             view = views.get(action.node or "")
             if action.verb is Verb.TERMINATE:
                 assert action.machine in living
-                assert view is None or view.phase not in (*IN_USE, N.POWERING_UP)
+                assert view is None or view.phase not in IN_USE
+                if view is not None and view.phase is N.POWERING_UP:
+                    booted = view.boot or 0.0
+                    assert living[action.machine or ""].launched <= booted + BOOT_JITTER_SECONDS
                 continue
             assert view is not None
-            assert not view.admin_disabled
+            assert not view.admin_disabled or view.phase is N.REBOOTING, "who asked for it"
             if action.verb is Verb.LAUNCH:
                 assert not any(m.state.alive for m in mine)
             if action.verb is Verb.POWER_DOWN and view.phase in IN_USE:
@@ -560,3 +626,49 @@ def test_a_notice_that_is_no_time_is_none(notice: float) -> None:
 @given(_FLOATS)
 def test_any_number_has_a_text(moment: float) -> None:
     assert clock(moment).endswith((" UTC", "an unknown time"))
+
+
+# --- what Slurm says of a reboot ---------------------------------------------------------------------------
+
+ISSUED, REQUESTED = "REBOOT_ISSUED", "REBOOT_REQUESTED"
+
+
+@pytest.mark.parametrize(
+    ("base", "flags", "next_state", "reason", "expected"),
+    [
+        # `scontrol reboot ASAP N`, on a busy and on a free node. The drain ends with the reboot.
+        ("MIXED", ("DRAIN", REQUESTED), "RESUME", "Reboot ASAP", (N.UP, False)),
+        ("DOWN", ("DRAIN", ISSUED), "RESUME", "Reboot ASAP : reboot issued", (N.REBOOTING, False)),
+        # Without ASAP.
+        ("MIXED", (REQUESTED,), None, "reboot requested", (N.UP, False)),
+        ("DOWN", (ISSUED,), None, "reboot requested : reboot issued", (N.REBOOTING, False)),
+        # Of a node that somebody had drained before.
+        ("IDLE", ("DRAIN", REQUESTED), None, "bad fan", (N.UP, True)),
+        ("DOWN", ("DRAIN", ISSUED), None, "bad fan : reboot issued", (N.REBOOTING, True)),
+        # With nextstate=DOWN: the node takes jobs until its reboot, and none afterwards.
+        ("MIXED", (REQUESTED,), "DOWN", "bad fan", (N.UP, False)),
+        ("DOWN", (ISSUED,), "DOWN", "bad fan : reboot issued", (N.REBOOTING, True)),
+        # Ours are nobody's wish.
+        ("DOWN", ("DRAIN", ISSUED), None, "slurm-stacks health: x : reboot issued", (N.REBOOTING, False)),
+        # Slurm gave a reboot up, or the node is powered down already.
+        ("DOWN", (), None, "Reboot ASAP : reboot timed out", (N.DOWN, False)),
+        ("IDLE", ("POWERING_DOWN", ISSUED), None, None, (N.POWERING_DOWN, False)),
+    ],
+)
+def test_what_slurm_says_of_a_reboot(
+    base: str,
+    flags: tuple[str, ...],
+    next_state: str | None,
+    reason: str | None,
+    expected: tuple[NodePhase, bool],
+) -> None:
+    state = NodeState("debug-0", base, frozenset({"CLOUD", *flags}), reason, next_state=next_state)
+    assert (slurm_view.phase(state), slurm_view.is_admin_disabled(state)) == expected
+
+
+def test_the_state_after_a_reboot_is_read_from_slurms_answer() -> None:
+    line = (
+        "NodeName=debug-3 State=DOWN+CLOUD+DRAIN+REBOOT_ISSUED Weight=10 NextState=RESUME Reason=x [root@1]"
+    )
+    assert parse_nodes(line)["debug-3"].next_state == "RESUME"
+    assert parse_nodes("NodeName=debug-3 State=IDLE Weight=10")["debug-3"].next_state is None

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from node.elastic.driver import ErrorClass
+from node.elastic.view import is_admin_disabled
 from node.model import Budget, Partition
 from node.slurm.control import SlurmError
 from tests.support.simulation import World
@@ -55,11 +56,23 @@ class Histories(RuleBasedStateMachine):
 
     # --- users -------------------------------------------------------------------------------------------
 
-    @rule(count=st.integers(1, 6), work=st.sampled_from([1, 5, 30, 120]), requeue=st.booleans())
-    def somebody_submits(self, count: int, work: int, requeue: bool) -> None:
+    @rule(
+        count=st.integers(1, 6),
+        work=st.sampled_from([1, 5, 30, 120]),
+        requeue=st.booleans(),
+        reboot=st.sampled_from([False, False, True]),
+    )
+    def somebody_submits(self, count: int, work: int, requeue: bool, reboot: bool) -> None:
         if self.world.slurm.alive:
-            self.world.slurm.submit(count, work, requeue)
+            self.world.slurm.submit(count, work, requeue, reboot=reboot)
             self.world.step(2)
+
+    @rule(index=INDEX, asap=st.booleans(), down=st.booleans())
+    def an_administrator_reboots(self, index: int, asap: bool, down: bool) -> None:
+        names = list(self.world.slurm.members)
+        if self.world.slurm.alive:
+            name = names[index % len(names)]
+            self.world.slurm.reboot(name, asap=asap, next_state="DOWN" if down else None)
 
     @rule(index=INDEX)
     def somebody_cancels(self, index: int) -> None:
@@ -175,7 +188,10 @@ class Histories(RuleBasedStateMachine):
             assert self.world.wrongs == [], self.world.story()
 
     def nobody_waits(self) -> bool:
-        """Once everything is at rest and an administrator has released held jobs."""
+        """Once everything is at rest and an administrator has released held jobs and resumed nodes."""
+        kept_out = [name for name, state in self.world.slurm.nodes().items() if is_admin_disabled(state)]
+        if kept_out:
+            self.world.slurm.update_node(kept_out, state="RESUME")
         for job in list(self.world.slurm.queue.values()):
             if job.held and job.state == "PENDING":
                 self.world.slurm.release(job.id)

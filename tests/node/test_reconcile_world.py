@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node.elastic.driver import MachineState
 from node.elastic.rules import AT_RISK, TAKEN
 from node.elastic.view import REASON_PREFIX
 from node.model import Partition
@@ -434,3 +435,107 @@ def _an_hour_ahead(world: World) -> None:
     assert records[0].lives, "queued again while it can still save its work"
     rest(world, 6000)
     assert (long.state, long.restarts) == ("COMPLETED", 1)
+
+
+# --- reboots ---------------------------------------------------------------------------------------------
+
+
+def machines_of(world: World, node: str) -> list[str]:
+    return [record.id for record in world.cloud.records.values() if record.node == node]
+
+
+@pytest.mark.parametrize("unique", [True, False])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_job_that_asks_for_a_reboot_gets_another_machine(
+    tmp_path: Path, unique: bool, killed: bool, requeue: bool
+) -> None:
+    """Before 23.02 Slurm calls ResumeProgram for nodes that are up. All of them boot for the job."""
+    with World(tmp_path / "lib", unique=unique).running() as world:
+        first = run(world, 2, 5)
+        nodes = first.nodes
+        assert world.until(lambda: first.state == "COMPLETED", 30)
+        before = {node: machines_of(world, node) for node in nodes}
+        job = world.slurm.submit(3, 10, requeue, reboot=True)
+        if killed:
+            assert world.until(lambda: job.state == "CONFIGURING", 5)
+            world.step()
+            world.kill()
+        assert world.until(lambda: job.state == "COMPLETED", 60), world.story()
+        assert job.restarts == 0
+        assert set(nodes) <= before.keys()
+        assert all(len(machines_of(world, node)) == len(before[node]) + 1 for node in nodes)
+        assert not [line for line in world.lines if "unavailable" in line], "no node is given back or drained"
+        rest(world)
+        assert world.wrongs == []
+
+
+@pytest.mark.parametrize("asap", [True, False])
+def test_a_reboot_waits_for_the_job_and_ends_with_another_machine(world: World, asap: bool) -> None:
+    job = run(world, 1, 30)
+    (node,) = job.nodes
+    world.slurm.reboot(node, asap=asap)
+    world.step(10)
+    assert job.state == "RUNNING"
+    assert world.until(lambda: not world.cloud.living(), 40), world.story()
+    assert job.state == "COMPLETED"
+    rest(world, 30)
+    second = world.slurm.submit(5, 1)
+    assert world.until(lambda: second.state == "COMPLETED", 60), "the node takes jobs again"
+    assert len(machines_of(world, node)) == 2
+
+
+def test_a_reboot_that_the_daemon_missed_is_done_when_it_is_back(world: World) -> None:
+    (node,) = run(world, 1, 5).nodes
+    world.step(10)
+    world.kill()
+    world.slurm.reboot(node, asap=True)
+    for _ in range(5):
+        world.pass_time(1.0)
+    assert world.slurm.nodes()[node].is_rebooting
+    world.step(5)
+    assert not world.cloud.living()
+    rest(world)
+
+
+def test_a_node_that_shall_be_down_after_its_reboot_stays_out(world: World) -> None:
+    (node,) = run(world, 1, 5).nodes
+    world.step(10)
+    world.slurm.update_node([node], reason="bad fan")
+    world.slurm.reboot(node, next_state="DOWN")
+    assert world.until(lambda: world.slurm.members[node].power == "down", 60)
+    world.step(20)
+    state = world.slurm.nodes()[node]
+    assert (state.is_drained, state.reason) == (True, "bad fan")
+    assert not world.cloud.living()
+
+
+def test_a_machine_that_ends_slowly_delays_its_own_nodes_launch_alone(world: World) -> None:
+    """Its name is in use, as on Google Cloud until the machine is deleted."""
+    first = run(world, 1, 5)
+    record = machine(world, first)
+    assert world.until(lambda: first.state == "COMPLETED", 20)
+    assert world.until(lambda: world.slurm.members[record.node].power == "falling", 60)
+    assert world.until(lambda: record.state is MachineState.STOPPING, 10)
+    record.ends_at = world.clock.now + 25
+    assert world.until(lambda: world.slurm.members[record.node].power == "down", 20)
+    job = world.slurm.submit(5, 10, requeue=False)
+    single = [line for line in world.lines if "the launch waits for its end" in line]
+    assert single == []
+    assert world.until(lambda: job.state == "COMPLETED", 80), world.story()
+    assert [line for line in world.lines if "the launch waits for its end" in line]
+    assert not [line for line in world.lines if "unavailable" in line]
+
+
+def test_a_repeated_request_launches_nothing_beside_a_machine_that_boots(tmp_path: Path) -> None:
+    """On EC2 a name may be given twice."""
+    with World(tmp_path / "lib", unique=False).running() as world:
+        world.cloud.boot_delay = 20.0
+        job = world.slurm.submit(1, 10)
+        assert world.until(lambda: job.state == "CONFIGURING" and world.cloud.living(), 10)
+        for _ in range(3):
+            world._program({"program": "resume", "nodes": job.nodes[0], "jobs": []})
+            world.step(3)
+        assert world.until(lambda: job.state == "COMPLETED", 60), world.story()
+        assert len(world.cloud.records) == 1
+        rest(world)

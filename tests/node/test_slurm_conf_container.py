@@ -55,7 +55,9 @@ COMMON = {
     "LaunchParameters": "use_interactive_step",
     "TreeWidth": "65533",
     "PropagateResourceLimitsExcept": "MEMLOCK",
-    "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=1,enable_configless",
+    "SlurmctldParameters": (
+        "cloud_dns,idle_on_node_suspend,reboot_from_controller,power_save_interval=1,enable_configless"
+    ),
     "ResumeProgram": "/opt/slurm-stacks/current/bin/resume",
     "PrologSlurmctld": "/opt/slurm-stacks/current/bin/prolog-slurmctld",
     "GresTypes": "gpu",

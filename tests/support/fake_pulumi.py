@@ -24,7 +24,7 @@ with open({calls!r}, "a") as log:
 state = pathlib.Path({state!r})
 if words[0] == "version":
     print("v3.200.0")
-elif words[0] in ("preview", "up", "refresh"):
+elif words[0] in ("preview", "up", "refresh", "destroy"):
     if "--event-log" in words:
         file = pathlib.Path(words[words.index("--event-log") + 1])
         file.write_text("".join(json.dumps(event) + "\\n" for event in json.loads({events!r})))
@@ -32,6 +32,9 @@ elif words[0] in ("preview", "up", "refresh"):
         targets = [words[at + 1] for at, word in enumerate(words) if word == "--target"]
         gone = set(targets) & set(json.loads({gone!r}))
         state.write_text(json.dumps([one for one in json.loads(state.read_text()) if one["urn"] not in gone]))
+    elif words[0] == "destroy":
+        stuck = {{one["urn"] for one in json.loads(state.read_text())}} & set(json.loads({stuck!r}))
+        sys.exit(255 if stuck else {status})
     sys.exit({status})
 elif words[:2] == ["stack", "export"]:
     print(json.dumps({{"version": 3, "deployment": {{"resources": json.loads(state.read_text())}}}}))
@@ -50,6 +53,7 @@ def install(
     status: int = 0,
     resources: Sequence[dict[str, Any]] = (),
     gone: Sequence[str] = (),
+    stuck: Sequence[str] = (),
 ) -> Path:
     """Put such a CLI on PATH. Returns the file with its calls.
 
@@ -58,6 +62,7 @@ def install(
         status: With which exit status an operation ends.
         resources: The resources of its state.
         gone: The URNs of what is not there any more.
+        stuck: The URNs of resources that no `destroy` can delete.
     """
     program = folder / "bin" / "pulumi"
     program.parent.mkdir(exist_ok=True)
@@ -70,7 +75,8 @@ def install(
     program.write_text(
         CLI.format(
             python=sys.executable, calls=str(calls), events=json.dumps(numbered), status=status,
-            state=str(state), gone=json.dumps(list(gone)), kept="SLURM_STACKS_KEPT_BENCHMARK",
+            state=str(state), gone=json.dumps(list(gone)), stuck=json.dumps(list(stuck)),
+            kept="SLURM_STACKS_KEPT_BENCHMARK",
         )
     )  # fmt: skip
     program.chmod(0o755)

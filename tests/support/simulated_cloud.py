@@ -142,7 +142,11 @@ class SimulatedCloud(Driver):
             return LaunchResult({}, (self._failure(group.nodes, self.error, "refused"),))
         named = {r.node for r in self.records.values() if r.state is not MachineState.TERMINATED}
         if self.unique and named & set(group.nodes):
-            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.UNAVAILABLE, "name in use"),))
+            if group.all_or_nothing or set(group.nodes) <= named:
+                return LaunchResult({}, (self._in_use(group.nodes),))
+            part = self.launch(group.part([node for node in group.nodes if node not in named]))
+            in_use = self._in_use([node for node in group.nodes if node in named])
+            return LaunchResult(part.launched, (*part.failures, in_use))
         self.before_launch(group)
         room = self._room(len(group.nodes))
         if room < (len(group.nodes) if group.all_or_nothing else 1):
@@ -218,6 +222,9 @@ class SimulatedCloud(Driver):
             record.broken, self.broken = True, self.broken - 1
         self.records[identity] = record
         return identity
+
+    def _in_use(self, nodes: Sequence[str]) -> Failure:
+        return Failure(tuple(nodes), ErrorClass.UNAVAILABLE, "NameInUse", "name in use", own=True)
 
     def _failure(self, nodes: Sequence[str], kind: ErrorClass, words: str) -> Failure:
         return Failure(tuple(nodes), kind, "Code", words)

@@ -32,6 +32,7 @@ class Job:
         array: The array's id.
         tasks: Indices; only tasks that have not begun have several.
         limit: Tasks of the array that may run at once.
+        reboot: Whether it asks for nodes that boot for it (`--reboot`).
     """
 
     id: int
@@ -53,6 +54,7 @@ class Job:
     array: int | None = None
     tasks: tuple[int, ...] = ()
     limit: int | None = None
+    reboot: bool = False
 
     @property
     def indices(self) -> str | None:

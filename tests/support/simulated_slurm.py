@@ -42,6 +42,8 @@ class Node:
         leave: Whether POWER_DOWN_ASAP or POWER_DOWN_FORCE was requested.
         lost: Whether slurmctld started while the node was off and silent, and so never uses it.
         told: Whether its slurmd has registered already, and slurmctld has forgotten it.
+        reboot: Whether somebody has asked for its reboot (REQUESTED), and RebootProgram was called (ISSUED).
+        next_state: The state after the reboot.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Node:
     weight: int = 1
     lost: bool = False
     told: bool = False
+    reboot: str | None = None
+    next_state: str | None = None
 
     def flags(self) -> frozenset[str]:
         found = {"CLOUD"}
@@ -70,6 +74,8 @@ class Node:
             found.add("POWERING_DOWN")
         if self.leave:
             found.add("POWER_DOWN")
+        if self.reboot:
+            found.add(f"REBOOT_{self.reboot}")
         if self.drained:
             found.add("DRAIN")
         if self.silent:
@@ -123,10 +129,30 @@ class SimulatedSlurm(Slurm):
         return self._jobs.all
 
     def submit(
-        self, count: int, work: float, requeue: bool = True, partition: str = "debug", *, held: bool = False
+        self,
+        count: int,
+        work: float,
+        requeue: bool = True,
+        partition: str = "debug",
+        *,
+        held: bool = False,
+        reboot: bool = False,
     ) -> Job:
         self._disk.due = True
-        return self._jobs.add(Job(0, count, work, requeue, partition, held=HELD_BY_USER if held else None))
+        hold = HELD_BY_USER if held else None
+        return self._jobs.add(Job(0, count, work, requeue, partition, held=hold, reboot=reboot))
+
+    def reboot(self, name: str, *, asap: bool = False, next_state: str | None = None) -> None:
+        """Ask for a node's reboot as `scontrol reboot` does. A node that is off is left out."""
+        self._answer()
+        node = self.members[name]
+        if node.power in ("down", "falling") or node.leave or node.reboot:
+            return
+        self._disk.due = True
+        node.reboot = "REQUESTED"
+        node.next_state = next_state or ("RESUME" if asap else None)
+        node.drained = node.drained or asap
+        node.reason = node.reason or ("Reboot ASAP" if asap else "reboot requested")
 
     def submit_array(
         self, tasks: Iterable[int], count: int, work: float, *, limit: int | None = None, requeue: bool = True
@@ -346,6 +372,11 @@ class SimulatedSlurm(Slurm):
             node.down = node.down and state == "UNDRAIN"
         elif state == "POWER_UP" and node.power == "down":
             node.power = "asked"
+        elif state.startswith("POWER_DOWN") and node.reboot and node.power != "falling":
+            # The reboot is cancelled, with the reason that this very command may have given.
+            node.reboot = node.next_state = node.reason = None
+            node.down = False
+            self._set(node, state)
         elif state == "POWER_DOWN_FORCE" or (state == "POWER_DOWN_ASAP" and node.power != "down"):
             node.leave = state
             if state == "POWER_DOWN_ASAP":
@@ -362,7 +393,11 @@ class SimulatedSlurm(Slurm):
         if machine is not None and node.power == "rising" and machine[1] >= node.asked_at and not node.told:
             node.power, node.silent, node.boot, node.heard_at = "up", False, machine[1], now
             node.idle_since = now
+        elif machine is not None and node.reboot == "ISSUED" and machine[1] < node.asked_at:
+            node.heard_at = now  # "Still waiting for boot of node"
         elif machine is not None and node.power == "up":
+            if node.reboot == "ISSUED":
+                node.drained, node.reboot, node.next_state = False, None, None
             if node.down:  # ReturnToService=2
                 node.down, node.reason = False, node.reason if node.drained else None
             node.silent, node.boot, node.heard_at = False, machine[1], now
@@ -384,6 +419,12 @@ class SimulatedSlurm(Slurm):
         held = bool(self.all_on(node.name))
         if held:
             node.idle_since = now
+        if node.reboot == "REQUESTED" and node.power == "up" and not (held or node.silent):
+            node.reboot, node.down, node.asked_at = "ISSUED", True, now
+            node.reason = f"{node.reason} : reboot issued"
+        elif node.reboot == "ISSUED" and now - node.asked_at > self.timers.resume_timeout:
+            node.reboot, node.drained = None, False
+            node.reason = f"{node.reason} : reboot timed out"
         if node.power == "rising" and now - node.asked_at > self.timers.resume_timeout:
             node.power, node.down, node.reason = "down", True, "ResumeTimeout reached"
             node.leave = None
@@ -398,12 +439,13 @@ class SimulatedSlurm(Slurm):
             if now - node.idle_since > self.timers.suspend_time:
                 self._fall(node)
         elif node.power == "falling" and now >= node.falls_until:
-            node.power, node.boot = "down", None
+            node.power = "down"
 
     def _fall(self, node: Node) -> None:
         node.power, node.leave = "falling", None
         # As in Slurm's idle_on_node_suspend.
         node.drained = node.down = node.silent = node.lost = node.told = False
+        node.reboot = node.next_state = None
         node.falls_until = self._clock() + self.timers.suspend_timeout
         self._program({"program": "suspend", "nodes": node.name})
 
@@ -419,9 +461,18 @@ class SimulatedSlurm(Slurm):
                 begins.state, begins.nodes = "CONFIGURING", tuple(n.name for n in free[: one.count])
                 begins.began = now
                 self._disk.due = True
+                if begins.reboot:
+                    self._reboot(begins)
                 for node in free[: one.count]:
                     if node.power == "down":
                         node.power = "asked"
+
+    def _reboot(self, job: Job) -> None:
+        """Call ResumeProgram for all nodes of a job that asks for a reboot, without a file."""
+        for name in job.nodes:
+            node = self.members[name]
+            node.power, node.silent, node.asked_at = "rising", True, self._clock()
+        self._program({"program": "resume", "nodes": ",".join(job.nodes), "job": str(job.id)})
 
     def _free(self, job: Job) -> list[Node]:
         free = [
@@ -429,7 +480,7 @@ class SimulatedSlurm(Slurm):
             for n in self.members.values()
             if n.partition == job.partition
             and n.power in ("up", "down")
-            and not (n.drained or n.down or n.lost or n.leave or self.jobs_on(n.name))
+            and not (n.drained or n.down or n.lost or n.leave or n.reboot == "ISSUED" or self.jobs_on(n.name))
             and not (n.silent and n.power == "up")
         ]
         return sorted(free, key=lambda n: (n.weight, n.power != "up"))
@@ -518,6 +569,7 @@ class SimulatedSlurm(Slurm):
             node.flags(),
             node.reason,
             boot_time=None if node.boot is None else self.epoch(node.boot),
+            next_state=node.next_state,
             partitions=(node.partition,),
             cpus_alloc=int(held),
             cpus=1,

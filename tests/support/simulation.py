@@ -249,6 +249,7 @@ class World:
         if now - self._reconciled >= daemon.reconciler.interval:
             self._reconciled = now
             self._survive(daemon.reconciler.once)
+            self._survive(daemon.launcher.launch_delayed)
             self._survive(daemon._budget_enforcer.enforce)
         quiet = not (daemon.capacity_limiter._pools.failures() or self._woken)
         if not quiet or now - self._drains_updated >= daemon.reconciler.interval:
@@ -280,7 +281,9 @@ class World:
             "nodes": request["nodes"],
             "time": self.clock.time(),
         }
-        if request["program"] == "resume":
+        if "job" in request:
+            made["job"] = request["job"]
+        elif request["program"] == "resume":
             made["resume_file"] = json.dumps({"all_nodes": request["nodes"], "jobs": request["jobs"]})
         (self._spool if self.daemon is None else self._requests).append(made)
 

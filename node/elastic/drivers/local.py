@@ -24,6 +24,7 @@ from node.model import PROCESS, Partition, Settings
 from node.sites import LocalSite
 from node.slurm.topology import Place
 
+NAME_IN_USE = "NameInUse"
 _CODES = {
     "QuotaExceeded": ErrorClass.QUOTA,
     "InsufficientCapacity": ErrorClass.CAPACITY,
@@ -31,8 +32,8 @@ _CODES = {
     "AccessDenied": ErrorClass.PERMISSION,
     "RequestLimitExceeded": ErrorClass.THROTTLED,
     "Unavailable": ErrorClass.UNAVAILABLE,
-    # The node's last machine is still ending: the same call works a moment later.
-    "NameInUse": ErrorClass.UNAVAILABLE,
+    # The node's last machine is still ending: the same call works when it has.
+    NAME_IN_USE: ErrorClass.UNAVAILABLE,
     "InvalidRequest": ErrorClass.CONFIG,
 }
 
@@ -142,4 +143,5 @@ def _devices(partition: Partition) -> int:
 
 
 def _failure(nodes: Sequence[str], code: str, message: str) -> Failure:
-    return Failure(tuple(nodes), _CODES.get(code, ErrorClass.CONFIG), code, message)
+    kind = _CODES.get(code, ErrorClass.CONFIG)
+    return Failure(tuple(nodes), kind, code, message, own=code == NAME_IN_USE)

@@ -467,7 +467,7 @@ class Engine:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
 
-    def destroy(self, _on_event: Any) -> None:
+    def destroy(self, _on_event: Any, _look: Any) -> None:
         self.did.append("destroy")
         self._gone()
 

@@ -377,3 +377,32 @@ def test_doctor_says_it_too(cloud: FakeCloud, provider: FakeProvider, head: Head
     lone = running.published(cloud)
     assert lone == plan
     assert json.loads(cloud.objects["bucket-1", "current.json"][0])["settings"]
+
+
+# --- down -------------------------------------------------------------------------------------------------
+
+
+def test_down_looks_for_the_hosts_that_the_engine_knows(cloud: FakeCloud, provider: FakeProvider) -> None:
+    cloud.up(with_login(kept()))
+    cloud.run("login-0")
+    said: list[str] = []
+    hosts = ["controller", "login-0"]
+    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ()
+    lose(cloud, state="stopped")
+    assert provider.lost(NOWHERE, outputs, said.append, hosts) == (), "it is not lost"
+    assert said == []
+    lose(cloud)
+    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ("controller",)
+    cloud.there.clear()
+    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ("controller", "login-0")
+    assert all("the engine forgets what ended with it" in line for line in said)
+
+
+def test_down_goes_on_where_the_cloud_does_not_tell(cloud: FakeCloud, provider: FakeProvider) -> None:
+    cloud.up(kept())
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="test.cause")
+    said: list[str] = []
+    assert provider.lost(NOWHERE, outputs, said.append, ["controller"]) is None
+    assert said == [
+        "the engine itself asks for the machines of controller, because: there are no credentials"
+    ]

@@ -10,18 +10,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pulumi.automation.errors import CommandError
 
 from cli.clouds import heads
-from cli.runner.automation import resources_of
+from cli.runner import Look
+from cli.runner.automation import PulumiRunner, resources_of
+from cli.runner.engine_events import Translator
 from infra.clouds.commands import ClusterRef
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
+from infra.program.stack import Stack
 from node.model import ClusterDesign
+from operations.aws import machines
 from operations.clouds.cloud import Cloud
 from operations.gcp.cloud import GcpCloud
 from tests.support.aws_account import IMAGE, Account, account, moto, nobody
@@ -29,10 +35,17 @@ from tests.support.fake_google import BUCKET, Project, project
 from tests.support.replacements import Run, of_stack
 from tests.support.stack_parts import UNMAINTAINED
 from tests.support.stack_values import values
-from tests.support.stand_in_engine import AwsCalls, GoogleCalls, StandInEngine
+from tests.support.stand_in_engine import (
+    INSTANCE,
+    AutomationStack,
+    AwsCalls,
+    GoogleCalls,
+    RefusedError,
+    StandInEngine,
+)
 
 __all__ = ["account", "moto", "nobody"]
-KEPT: dict[str, Any] = {"slurm.accounting": True, **UNMAINTAINED}
+KEPT: dict[str, Any] = {"slurm.accounting": True, "login.count": 1, **UNMAINTAINED}
 REPORT = {
     "host": "controller", "state": "ready", "started": 1, "host_keys": [], "facts": {}, "steps": [],
 }  # fmt: skip
@@ -206,8 +219,6 @@ def test_on_aws_nothing_is_left_of_a_cluster_that_had_two_controllers(amazon: Aw
     amazon.ec2.terminate_instances(InstanceIds=[amazon.engine.of("-head-controller")["id"]])
     take_over(amazon.engine, amazon.cloud, amazon.design)
     amazon.engine.destroy()
-    from operations.aws import machines
-
     assert machines.leftovers(amazon.ec2, amazon.design.name) == []
 
 
@@ -235,15 +246,16 @@ class Google:
         self.engine.calls.delete("gcp:compute/instance:Instance", self.engine.of("-head-controller"))
 
     def machine(self) -> Any:
-        (found,) = self.gce.cloud.instances()
+        (found,) = (one for one in self.gce.cloud.instances() if one.name == "lab-controller")
         return found
 
     def holders(self) -> dict[str, list[str]]:
-        """Return the machines that have each disk: /home, /apps, /state, and the root disk."""
+        """Return the machines that have each disk of the controller: /home, /apps, /state, its root disk."""
         zone = f"zones/{self.design.zone}"
         return {
             name: [user.rpartition("/")[2] for user in disk.users]
             for name, disk in self.gce.cloud.at(zone, "disks").items()
+            if name != "lab-login-0"
         }
 
 
@@ -272,7 +284,8 @@ def test_on_google_cloud_the_disks_go_to_the_next_machine_with_the_address(googl
     names = google.gce.names()
     asked = names[: names.index("instances.insert")]
     assert asked.count("instances.aggregated_list") >= heads.LOOKS, "a list alone is no proof"
-    assert asked.count("instances.get") == 1, "the engine's own question"
+    # Whether the login machine, which lives, is faulty; and the engine's own question for the controller.
+    assert asked.count("instances.get") == 2
     second = google.machine()
     assert (second.name, second.network_interfaces[0].network_i_p) == before[1:]
     assert second.id != before[0]
@@ -304,4 +317,141 @@ def test_on_google_cloud_nothing_is_left_of_a_cluster_that_had_two_controllers(g
     google.end()
     take_over(google.engine, google.cloud, google.design)
     google.engine.destroy()
+    assert google.cloud.leftovers() == [f"bucket {BUCKET}"], "the engine has it"
+
+
+# --- down: nothing of a cluster whose machines are gone keeps costing -------------------------------------
+
+
+def take_down(
+    there: Aws | Google,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    look: Look | None = None,
+    folder: Path,
+) -> AutomationStack:
+    """Do what `down` does once it has drained, with the product's own runner and look."""
+    stack = AutomationStack(there.engine)
+    stack.meanwhile = meanwhile
+    said: list[str] = []
+    look = look or (lambda hosts: heads.gone(there.cloud, hosts, "test", said.append))
+    runner = PulumiRunner(Stack(folder, "test"), local=False)
+    runner._delete(stack, Translator(lambda _event: None), None, look)
+    assert there.engine.state == {}
+    return stack
+
+
+def silent(_hosts: Sequence[str]) -> None:
+    """The cloud does not tell."""
+
+
+class Losses:
+    """What happens to machines and disks of a cluster on AWS, by somebody's hand or by AWS."""
+
+    def __init__(self, amazon: Aws) -> None:
+        self.ec2, self.engine = amazon.ec2, amazon.engine
+
+    def nothing(self) -> None: ...
+
+    def terminated(self, host: str = "controller") -> None:
+        self.ec2.terminate_instances(InstanceIds=[self.engine.of(f"-head-{host}")["id"]])
+
+    def forgotten(self) -> None:
+        """EC2 lists a terminated machine for about an hour."""
+        from moto.ec2.models import ec2_backends
+
+        self.terminated()
+        gone = self.engine.of("-head-controller")["id"]
+        for region in ec2_backends["123456789012"].values():
+            for reservation in region.reservations.values():
+                reservation.instances = [one for one in reservation.instances if one.id != gone]
+
+    def stopped(self) -> None:
+        self.ec2.stop_instances(InstanceIds=[self.engine.of("-head-controller")["id"]])
+
+    def login_terminated(self) -> None:
+        self.terminated("login-0")
+
+    def all_terminated(self) -> None:
+        self.terminated()
+        self.login_terminated()
+
+    def volume_detached(self) -> None:
+        attachment = self.engine.of("-disks-home")
+        self.ec2.detach_volume(VolumeId=attachment["volumeId"], InstanceId=attachment["instanceId"])
+
+    def volume_deleted(self) -> None:
+        self.volume_detached()
+        self.ec2.delete_volume(VolumeId=self.engine.of("-storage-home")["id"])
+
+
+LOSSES = [name for name in vars(Losses) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("when", ["before", "meanwhile", "before, and the cloud does not tell"])
+def test_on_aws_down_deletes_all_whatever_was_lost(amazon: Aws, tmp_path: Path, loss: str, when: str) -> None:
+    happens = getattr(Losses(amazon), loss)
+    if when != "meanwhile":
+        happens()
+    look = silent if "not tell" in when else None
+    stack = take_down(amazon, look=look, meanwhile=happens if when == "meanwhile" else None, folder=tmp_path)
+    assert machines.leftovers(amazon.ec2, amazon.design.name) == []
+    mine = [{"Name": "tag:slurm-stacks:cluster", "Values": [amazon.design.name]}]
+    assert amazon.ec2.describe_volumes(Filters=mine)["Volumes"] == []
+    # What lives is not read anew where the cloud has told so.
+    if when == "before" and loss in ("nothing", "stopped", "volume_detached"):
+        assert stack.refreshed == []
+
+
+def test_on_aws_without_the_look_the_volumes_would_stay(amazon: Aws) -> None:
+    """The stand-in fails as the provider does, so the tests above can fail."""
+    Losses(amazon).terminated()
+    with pytest.raises(RefusedError, match="issue 20165"):
+        amazon.engine.destroy()
+
+
+@pytest.mark.parametrize("loss", ["terminated", "volume_deleted", "forgotten"])
+def test_on_aws_a_down_that_died_half_way_is_continued(amazon: Aws, tmp_path: Path, loss: str) -> None:
+    getattr(Losses(amazon), loss)()
+    targets = resources_of(amazon.engine.exported(), ["controller"])
+    for urn in targets:  # the machine is forgotten, and the attachments are not
+        if amazon.run.declared[urn].type == INSTANCE and loss != "volume_deleted":
+            amazon.engine.refresh([urn])
+    take_down(amazon, folder=tmp_path)
+    take_down(amazon, folder=tmp_path)
+    assert machines.leftovers(amazon.ec2, amazon.design.name) == []
+
+
+def test_a_failure_that_has_another_cause_is_told_at_once(
+    amazon: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kind: str, known: Any) -> None:
+        raise RefusedError("UnauthorizedOperation")
+
+    monkeypatch.setattr(amazon.engine.calls, "delete", refuse)
+    with pytest.raises(CommandError, match="UnauthorizedOperation"):
+        take_down(amazon, folder=tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "before, and the cloud does not tell"])
+@pytest.mark.parametrize("loss", ["nothing", "controller", "controller and its disk", "login", "stopped"])
+def test_on_google_cloud_down_deletes_all_whatever_was_lost(
+    google: Google, tmp_path: Path, loss: str, when: str
+) -> None:
+    def happens() -> None:
+        calls, of = google.engine.calls, google.engine.of
+        if loss.startswith("controller"):
+            google.end()
+        if loss == "login":
+            calls.delete("gcp:compute/instance:Instance", of("-head-login-0"))
+        if loss == "controller and its disk":
+            calls.delete("gcp:compute/disk:Disk", of("-head-controller-disk"))
+        if loss == "stopped":
+            google.gce.status("lab-controller", "TERMINATED")
+
+    if when != "meanwhile":
+        happens()
+    look = silent if "not tell" in when else None
+    take_down(google, look=look, meanwhile=happens if when == "meanwhile" else None, folder=tmp_path)
     assert google.cloud.leftovers() == [f"bucket {BUCKET}"], "the engine has it"

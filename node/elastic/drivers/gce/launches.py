@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from node import plurals
@@ -403,13 +403,14 @@ class GceLaunches:
             except refusals() as error:
                 failure = failure_of(error, (node,))
                 # The instance has just disappeared: the same call works now.
-                gone = Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, f"{name} is just being deleted")
+                message = f"{name} is just being deleted"
+                gone = Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
                 return found, gone if failure.code == "notFound" else failure
             labels = dict(instance.labels)
             ours = (self._cluster, gce_names.COMPUTE)
             if (labels.get(gce_names.CLUSTER), labels.get(gce_names.ROLE)) != ours:
                 message = f"an instance {name} that is not this cluster's is in zone {zone}"
-                return found, Failure((node,), ErrorClass.CONFIG, NAME_IN_USE, message)
+                return found, Failure((node,), ErrorClass.CONFIG, NAME_IN_USE, message, node, own=True)
             identity = Identity(zone, name, int(instance.id))
             if instance.status in _ALIVE:
                 found[node] = str(identity)
@@ -417,7 +418,7 @@ class GceLaunches:
             if instance.status in _HALTED:
                 self._end([identity])
             message = f"the node's earlier machine is still {instance.status.lower()} in zone {zone}"
-            return found, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message)
+            return found, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
         return found, None
 
     def _renew_token(self, group: LaunchGroup) -> None:
@@ -431,7 +432,7 @@ def _calls(nodes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _for_nodes(failure: Failure, nodes: Sequence[str]) -> Failure:
-    return Failure(tuple(nodes), failure.kind, failure.code, failure.message)
+    return replace(failure, nodes=tuple(nodes))
 
 
 def _combined(
