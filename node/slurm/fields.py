@@ -128,6 +128,7 @@ NODE = _fields(
     BootTime=_WORD,
     SlurmdStartTime=_WORD,
     LastBusyTime=_WORD,
+    NextState=_WORD,
 )
 """The keys of `scontrol show nodes`. The reason, which is a text too, is what `Reason=` begins."""
 PARTITION = _fields(PartitionName=_TEXT, State=_WORD)

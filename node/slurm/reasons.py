@@ -20,9 +20,6 @@ EXPLANATIONS = {
     "JobHeldUser": _HELD,
     "JobHeldAdmin": _HELD,
     "JobHoldMaxRequeue": "it was queued again too often: repair that, then scontrol release lets it go",
-    "ReservationDeleted": "its reservation was deleted: scontrol update jobid=N reservationname= and "
-    "scontrol release N let it start without one",
-    "job requeued in special exit state": _HELD,
     "JobArrayTaskLimit": "its array already runs as many tasks as it allows",
     "PartitionConfig": "it asks for more than its partition has",
     "PartitionNodeLimit": "it asks for more nodes than its partition has",
@@ -52,6 +49,7 @@ PATTERNS = (
     (re.compile(r"QOSMin\w+"), "it asks for less than its quality of service wants: ask for more"),
     (re.compile(r"(Assoc|QOS)(Grp|Max)\w+|(Association|QOS)(Job|Resource|Time)Limit"), _LIMIT),
     (re.compile(r"Max\w+PerAccount|QOSUsageThreshold"), _LIMIT),
+    (re.compile(r"job requeued in special exit state"), _HELD),
     # Slurm's sentences for RESV_DEL_HOLD, with the reservation's name.
     (re.compile(r"Reservation .+ was deleted"), "it is held: scontrol release lets it start without one"),
     (

@@ -37,7 +37,7 @@ TOLD = {
     "ReqNodeNotAvail, Reserved for maintenance": "reserved for maintenance",
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": "reserved",
     "Reservation": "has not begun",
-    "ReservationDeleted": "reservationname=",
+    "Reservation old was deleted": "release",
     "Licenses": "licenses",
     "BadConstraints": "can ever have",
     "InvalidAccount": "account=NAME",
@@ -156,7 +156,7 @@ def test_who_waits_for_a_reservation_is_told_which_until_when_and_what_helps() -
         f"later lasts from {clock(LATER.start)} until {clock(LATER.end)}; "
         "`scontrol update jobid=7 reservationname=` lets it start outside of it"
     )
-    gone = advice(waits("ReservationDeleted", reservation="old"), [LATER], NODES, NOW)
+    gone = advice(waits("Reservation old was deleted", reservation="old"), [LATER], NODES, NOW)
     assert gone is not None
     assert gone.startswith("there is no reservation old any more: ")
 
