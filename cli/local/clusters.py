@@ -116,7 +116,7 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     run = RunDirectory(cluster.run_dir)
     if background := interrupt.background_hint():
         console.say(background, "dim")
-    running.drain(run, cluster.stack, console.say, agree, gone=True)
+    running.drain(run, cluster.home, console.say, agree, gone=True)
     backend = ""
     with contextlib.suppress(OSError):
         backend = (run.path / owner.OWNER).read_text(encoding="utf-8").strip()

@@ -29,6 +29,7 @@ from node.backup.archive import BackupError, Manifest
 from node.backup.take import SPARE_MIB
 from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError, Runner
+from node.elastic.view import REASON_PREFIX
 from node.folders import Folders
 from node.model import Settings
 from node.slurm import version
@@ -49,7 +50,7 @@ CLUSTER_ID = "clustername"
 BOOT = "slurm-stacks-boot.service"
 """The unit of the boot's steps (`infra.clouds.userdata`)."""
 BOOT_SECONDS = 900.0
-REASON = "slurm-stacks: restored from a backup, whose machine this is not"
+REASON = f"{REASON_PREFIX}restored: the job of this node was of a backup, whose machine this is not"
 LEAVE_SECONDS = 120.0
 PREPARED, SWAPPED = "prepared", "swapped"
 
