@@ -148,7 +148,7 @@ class CheckedChanges:
 
     recreate: bool = False
     end_jobs: Callable[[], None] = lambda: None
-    release: Callable[[], object] = lambda: None
+    release: Callable[[], object] = field(default=lambda: None, compare=False)
     lost: tuple[str, ...] = ()
 
     def begin(self, prepare: Callable[[], None]) -> None:
@@ -204,9 +204,7 @@ class Hold:
         """
         try:
             there, _ = self._reach.look()
-        except NotUpError:
-            return True
-        except UserError:
+        except UserError:  # its controller may be gone, and come back with the mark
             return False
         if there is None:
             return True

@@ -23,6 +23,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from node import locks
+from node.processes import ProcessId
 
 STATE_FILE = "state.json"
 VERSION = 1
@@ -290,5 +291,7 @@ def acquire_lock(
 
 
 def _refusal(stack: str, pid: str, operation: str) -> str:
-    who = f"`{operation}` (pid {pid})" if operation else "another command"
+    # A holder that could not write its name has left that of an earlier one.
+    named = operation and pid.isdigit() and ProcessId.of(int(pid)) is not None
+    who = f"`{operation}` (pid {pid})" if named else "another command"
     return f"{who} is working on stack {stack} of this checkout. Wait for it to end, or interrupt it."

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.changes import jobs
+from cli.changes import closing, jobs
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import running
@@ -71,15 +71,17 @@ def test_no_shell_changes_what_slurms_programs_are_told(
     asked: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where == "here":
-        monkeypatch.setattr(machine_access, "command", lambda _run, argv: Command(list(argv), {}))
+        monkeypatch.setattr(machine_access, "command", lambda _run, argv, **_options: Command(list(argv), {}))
         run = RunDirectory(tmp_path)
-        control = ClusterControl(lambda line, seconds: running._shell(run, line, seconds), CONF)
+        control = ClusterControl(
+            lambda line, seconds: running._shell(run, line, seconds), CONF, str(tmp_path)
+        )
     else:
-        control = ClusterControl(remote, CONF, sudo="administrator" in where)
+        control = ClusterControl(remote, CONF, str(tmp_path), sudo="administrator" in where)
     expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
     assert control.jobs() == expected
     assert control.hold(["cpu"], "DOWN") == (["cpu"], expected)
-    assert control.release(["cpu"])
+    assert control.release() == [], "the fake's partition stays as it is"
     line = f"{jobs.cancel_or_requeue_line(expected, expected, control.prefix)}; {jobs.wait_line(9, expected)}"
     assert parse(control.ask(line, 9)) == expected
     calls = seen(asked)
@@ -113,7 +115,7 @@ def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
     found = parse(f"held=cpu\n{answer(given_names)}")
     assert [job.id for job in found] == list(given_names)
     assert {(job.user, job.state, job.partition) for job in found} == {("ann", "RUNNING", "cpu")}
-    assert jobs.held(f"held=cpu\n{answer(given_names)}") == ["cpu"]
+    assert closing.held(f"held=cpu\n{answer(given_names)}") == ["cpu"]
     for job, name in zip(found, names, strict=True):
         assert job.nodes == f"cpu-{job.id}"
         assert all(c.isprintable() or c == "\t" for c in job.line())
@@ -125,7 +127,7 @@ def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
 @given(TEXTS)
 def test_a_text_alone_never_stops_the_reading(text: str) -> None:
     assert isinstance(parse(text), list)
-    assert isinstance(jobs.held(text), list)
+    assert isinstance(closing.held(text), list)
 
 
 def test_without_names_the_jobs_are_there() -> None:

@@ -6,6 +6,7 @@ do, are answers that botocore's Stubber holds to Batch's model.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -466,6 +467,9 @@ class Engine:
     def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
+
+    def changing(self, _verb: str, _on_event: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def destroy(self, _on_event: Any) -> None:
         self.did.append("destroy")
