@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.hints import left_over
 from cli.runner import interrupt
 from infra import os_errors
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, locations, owner
 from infra.program.clusters import Cluster
 from infra.program.stack import Stack
 from localcloud import containers
-from node import rpc
+from node import locks, rpc
 from operations.local import agent, machine_access
 from operations.local.agent import end_cluster
 from operations.local.run_directory import RunDirectory
@@ -116,13 +116,14 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     run = RunDirectory(cluster.run_dir)
     if background := interrupt.background_hint():
         console.say(background, "dim")
-    running.drain(run, cluster.home, console.say, agree, gone=True)
-    backend = ""
-    with contextlib.suppress(OSError):
-        backend = (run.path / owner.OWNER).read_text(encoding="utf-8").strip()
-    with console.waiting("taking the cluster down"):
-        end_cluster(run)
-        left = leftovers(run)
+    with _alone(run, cluster):
+        running.drain(run, cluster.home, console.say, agree, gone=True)
+        backend = ""
+        with contextlib.suppress(OSError):
+            backend = (run.path / owner.OWNER).read_text(encoding="utf-8").strip()
+        with console.waiting("taking the cluster down"):
+            end_cluster(run)
+            left = leftovers(run)
     if left:
         raise UserError(left_over(cluster.stack, left, cluster.down_command), code="cluster.left-over")
     clusters.remove(cluster.id)
@@ -137,6 +138,26 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
         "forgets it",
         "yellow",
     )
+
+
+@contextlib.contextmanager
+def _alone(run: RunDirectory, cluster: Cluster) -> Iterator[None]:
+    """Be the only `down --cluster` of a cluster. Its checkout, with the lock of its stack, is gone.
+
+    Raises:
+        UserError: Exit 3; another one is under way.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing is left there to end
+            folder = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, folder)
+            if not locks.acquire(folder, wait=False):
+                raise UserError(
+                    f"another `{cluster.down_command}` is ending this cluster. Wait for it to end.",
+                    EXIT_REFUSED,
+                    code="cluster.busy",
+                )
+        yield
 
 
 def other_owners(stack: Stack) -> str:
