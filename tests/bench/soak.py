@@ -8,8 +8,9 @@ It brings up a cluster of its own on this machine. For N minutes it submits jobs
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
 machines, and kills daemons. With --lose-head it ends the controller and deletes its root disk every so many
 seconds, and `./cluster up` makes another one, which takes over its disk with Slurm's state. It kills
-`./cluster up` while that changes the cluster, and `./cluster down` when it has closed the partitions, and runs
-`./cluster down` beside another command, which must refuse it. Then it removes all faults, waits until the queue is empty, and checks that
+`./cluster up` that changes the cluster, and `./cluster down` that has closed the partitions, and runs
+`./cluster down` beside another command, where it must be refused. Then it removes all faults, waits until the
+queue is empty, and checks that
 
 - every job is accounted for: completed, cancelled by us, or ended with its machine where it asked for that;
 - every run that was cut off was cut off by a fault of this program, of its job or of its machine;

@@ -30,7 +30,7 @@ decision._agreed, operate._destroy = end, end
 sys.argv = ["cluster", "down", "--yes", "--stack", sys.argv[1]]
 main.main()
 """
-"""A `down` that ends by SIGKILL with its partitions closed, or before the destroy if Slurm does not answer."""
+"""A `down` that ends by SIGKILL with its partitions closed, or before the destroy if Slurm is silent."""
 
 
 _WIDE = "name: wide, instance_type: local.small, nodes: {max: "
@@ -65,10 +65,9 @@ def _write(checkout: Checkout, before: str, after: str) -> None:
 
 def kill_up(checkout: Checkout, seconds: float) -> str:
     """Run `up`, kill it after a while, and return how it ended."""
-    up = subprocess.Popen(
-        [str(checkout.folder / "cluster"), "up", "--stack", checkout.stack], env=checkout.env,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [str(checkout.folder / "cluster"), "up", "--stack", checkout.stack]
+    up = subprocess.Popen(command, env=checkout.env, start_new_session=True, **nothing)
     try:
         return f"ended with status {up.wait(seconds)}"
     except subprocess.TimeoutExpired:
@@ -91,8 +90,13 @@ def refused_down(checkout: Checkout) -> str:
 
 def kill_down(checkout: Checkout) -> str:
     """Run a `down` that is killed when it has closed the partitions, and return how it ended."""
+    folder = str(checkout.folder)
     done = subprocess.run(
-        [sys.executable, "-c", DOWN, checkout.stack], cwd=checkout.folder, check=False, capture_output=True, text=True,
-        env={**checkout.env, "PYTHONPATH": str(checkout.folder), "SLURM_STACKS_PROJECT": str(checkout.folder)},
-    )  # fmt: skip
+        [sys.executable, "-c", DOWN, checkout.stack],
+        env={**checkout.env, "PYTHONPATH": folder, "SLURM_STACKS_PROJECT": folder},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return f"status {done.returncode}: {done.stderr.strip()[-200:]}"
