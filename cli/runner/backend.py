@@ -93,14 +93,14 @@ def refuse_if_updating(stack: Stack, url: str, selected: Any, config: str | None
         selected.refresh(target=targets, color="never", show_secrets=False, config_file=config)
     except ConcurrentUpdateError as error:
         raise _busy(
-            stack, url, str(error).rpartition("stderr: ")[2].strip().rpartition("error: ")[2]
+            stack, url, str(error).rpartition("stderr: ")[2].strip().rpartition("error: ")[2].rstrip(".")
         ) from None
 
 
 def _busy(stack: Stack, url: str, who: str) -> UserError:
     return UserError(
-        f"nothing was changed: another operation of Pulumi works on stack {stack.name}, by the word of its "
-        f"backend {url}: {who}. Wait for it to end. If it was killed, `pulumi cancel --stack {stack.name}` "
+        f"nothing was changed: another operation of Pulumi works on stack {stack.name}, as its backend {url} "
+        f"says: {who}. Wait for it to end. If it was killed, `pulumi cancel --stack {stack.name}` "
         "removes its lock.",
         EXIT_REFUSED,
         code="runner.backend-busy",

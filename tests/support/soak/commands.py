@@ -65,9 +65,14 @@ def _write(checkout: Checkout, before: str, after: str) -> None:
 
 def kill_up(checkout: Checkout, seconds: float) -> str:
     """Run `up`, kill it after a while, and return how it ended."""
-    nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [str(checkout.folder / "cluster"), "up", "--stack", checkout.stack]
-    up = subprocess.Popen(command, env=checkout.env, start_new_session=True, **nothing)
+    up = subprocess.Popen(
+        [str(checkout.folder / "cluster"), "up", "--stack", checkout.stack],
+        env=checkout.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         return f"ended with status {up.wait(seconds)}"
     except subprocess.TimeoutExpired:
