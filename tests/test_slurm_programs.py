@@ -31,7 +31,8 @@ STARTERS = {
     "node/slurm/control.py": "machines: Control",
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
     "node/elastic/programs.py": "the epilog of slurmctld, in sh: environment.words",
-    "cli/changes/jobs.py": "lines for a login machine: ClusterControl.ask gives them environment.shell_line",
+    "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
+    "cli/changes/closing.py": "the same",
 }
 WORDS = {
     # Names that start nothing.
@@ -43,7 +44,6 @@ WORDS = {
 SHOWN = {
     # Commands that a user is told to type.
     "node/logs/find.py": "srun --nodelist=",
-    "cli/changes/decision.py": "scontrol update PartitionName=",
 }
 BOOT = ("context", "slurm")
 """The function of a machine's boot: `node.bootstrap.context.Context.slurm`."""

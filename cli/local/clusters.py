@@ -116,7 +116,7 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     run = RunDirectory(cluster.run_dir)
     if background := interrupt.background_hint():
         console.say(background, "dim")
-    with _alone(run, cluster):
+    with _alone(cluster):
         running.drain(run, cluster.home, console.say, agree, gone=True)
         backend = ""
         with contextlib.suppress(OSError):
@@ -141,23 +141,24 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
 
 
 @contextlib.contextmanager
-def _alone(run: RunDirectory, cluster: Cluster) -> Iterator[None]:
+def _alone(cluster: Cluster) -> Iterator[None]:
     """Be the only `down --cluster` of a cluster. Its checkout, with the lock of its stack, is gone.
 
     Raises:
         UserError: Exit 3; another one is under way.
     """
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing is left there to end
-            folder = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            held.callback(os.close, folder)
-            if not locks.acquire(folder, wait=False):
-                raise UserError(
-                    f"another `{cluster.down_command}` is ending this cluster. Wait for it to end.",
-                    EXIT_REFUSED,
-                    code="cluster.busy",
-                )
+    # The agent has the lock of the cluster's folder.
+    record = os.open(cluster.file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not locks.acquire(record, wait=False):
+            raise UserError(
+                f"another `{cluster.down_command}` is ending this cluster. Wait for it to end.",
+                EXIT_REFUSED,
+                code="cluster.busy",
+            )
         yield
+    finally:
+        os.close(record)
 
 
 def other_owners(stack: Stack) -> str:

@@ -39,7 +39,7 @@ from infra.config import load_file
 from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
-from infra.program import folders, locations, owner
+from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
 from node import locks
 from node.codec import to_json
@@ -61,8 +61,8 @@ config:
   slurm-stacks:benchmark: {enabled: false}
 """
 JOB = "7|ann|cpu|cpu-1|RUNNING|"
-RIGHTS = ("lock", "share", "folder")
-"""What gives the right to act: the stack's lock for one or with others, or that of a cluster's folder."""
+RIGHTS = ("lock", "share", "record")
+"""What gives the right to act: the stack's lock for one or with others, or that of a cluster's record."""
 ASKS = (*RIGHTS, "look", "list", "consent", "tool", "agent", "exec", "copy")
 """The beginnings of what changes nothing of the stack. All else touches a job, a node, packages or files."""
 UP = ("lock", "look")
@@ -74,8 +74,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "up --replace": (*UP, "packages", "hold DOWN", "end", "engine up", "repair", "release", "unlock"),
     "down": ("lock", "look", "consent", "hold DOWN", "end", "engine down", "unlock"),
     "restore": ("lock", "controller restore", "unlock"),
-    # The checkout with the lock is gone: the cluster's folder is locked instead.
-    "down --cluster": ("folder", "look", "consent", "hold DOWN", "end", "files"),
+    # The checkout with the lock is gone: the record of the cluster is locked instead.
+    "down --cluster": ("record", "look", "consent", "hold DOWN", "end", "files"),
     # With others of these, but beside none of the above.
     "backup": ("share", "controller backup", "unlock"),
     "run": ("share", "submit", "unlock"),
@@ -205,14 +205,14 @@ class Scene:
             self.note("unlock")
 
         @contextlib.contextmanager
-        def folder(*arguments: Any) -> Iterator[None]:
+        def record(*arguments: Any) -> Iterator[None]:
             with alone(*arguments):
-                self.note("folder")
+                self.note("record")
                 yield
 
         self._monkeypatch.setattr(state, "acquire_lock", acquired)
         self._monkeypatch.setattr(state, "_put_away", released)
-        self._monkeypatch.setattr(local_clusters, "_alone", folder)
+        self._monkeypatch.setattr(local_clusters, "_alone", record)
 
     def run(self, *words: str) -> int:
         """Run `./cluster` in this process, and return its exit status."""
@@ -336,6 +336,18 @@ def test_who_is_refused_for_another_command_has_asked_and_touched_nothing(
     assert scene.did == []
     assert "[state.busy]" in capsys.readouterr().err
     assert scene.slurm.changes == []
+
+
+def test_two_that_end_a_cluster_without_a_checkout_do_not_meet(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = scene.lost_checkout()
+    (record,) = clusters.recorded()
+    with record.file.open() as handle:
+        assert locks.acquire(handle.fileno())
+        assert scene.run("down", "--cluster", cluster) == EXIT_REFUSED
+    assert scene.did == []
+    assert "[cluster.busy]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", SHARED)

@@ -10,34 +10,22 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED
 from node import locks
+from tests.support import killed_command
 from tests.support.checkout import Checkout
 
 UP_KILLED, DOWN_REFUSED, DOWN_KILLED = "up killed", "down refused", "down killed"
 COMMANDS = (UP_KILLED, DOWN_REFUSED, DOWN_KILLED)
 LONGEST_UP_SECONDS = 5.0
-DOWN = """
-import os, signal, sys
-from cli import main, operate
-from cli.changes import decision
-def end(*_arguments, **_options):
-    os.kill(os.getpid(), signal.SIGKILL)
-decision._agreed, operate._destroy = end, end
-sys.argv = ["cluster", "down", "--yes", "--stack", sys.argv[1]]
-main.main()
-"""
-"""A `down` that ends by SIGKILL with its partitions closed, or before the destroy if Slurm is silent."""
-
-
-_WIDE = "name: wide, instance_type: local.small, nodes: {max: "
-FEWER = (f"{_WIDE}6}}", f"{_WIDE}5}}")
-CHANGES = (("suspend_time: 4,", "suspend_time: 5,"), FEWER)
-"""Texts of the stack file, before and after. Fewer nodes close their partition for the moment of the change,
-and are refused if a job is on them."""
+CHANGES = (
+    ("suspend_time: 4,", "suspend_time: 5,"),
+    ("nodes: {max: 2}}  # spare", "nodes: {max: 1}}  # spare"),
+)
+"""Texts of the stack file, before and after. Fewer nodes close their partition for the moment of the change.
+It is one without jobs: `up` refuses the change where a job is on a node that goes."""
 
 
 def change(checkout: Checkout, chance: random.Random) -> str:
@@ -47,12 +35,6 @@ def change(checkout: Checkout, chance: random.Random) -> str:
         before, after = after, before
     _write(checkout, before, after)
     return after
-
-
-def put_back(checkout: Checkout) -> None:
-    """Write the larger number of nodes into the stack file."""
-    more, fewer = FEWER
-    _write(checkout, fewer, more)
 
 
 def _file(checkout: Checkout) -> Path:
@@ -95,13 +77,6 @@ def refused_down(checkout: Checkout) -> str:
 
 def kill_down(checkout: Checkout) -> str:
     """Run a `down` that is killed when it has closed the partitions, and return how it ended."""
-    folder = str(checkout.folder)
-    done = subprocess.run(
-        [sys.executable, "-c", DOWN, checkout.stack],
-        env={**checkout.env, "PYTHONPATH": folder, "SLURM_STACKS_PROJECT": folder},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # If Slurm is silent, it goes on without them, and is killed before it destroys anything.
+    done = killed_command.run(checkout, (killed_command.CLOSED, killed_command.DESTROY), "down", "--yes")
     return f"status {done.returncode}: {done.stderr.strip()[-200:]}"

@@ -241,24 +241,26 @@ class Faults:
         if self._busy or not self._cluster.pids("agent"):
             self._bag.insert(0, kind)
             return
-        self._journal.fault(kind)
+        fault = self._journal.fault(kind)
         seconds = self._chance.uniform(0.3, commands.LONGEST_UP_SECONDS)
-        self._repairing = threading.Thread(target=self._interrupted, args=(kind, seconds))
+        self._repairing = threading.Thread(target=self._interrupted, args=(fault, seconds))
         self._repairing.start()
 
-    def _interrupted(self, kind: str, seconds: float) -> None:
-        checkout = self._cluster.checkout
+    def _interrupted(self, fault: Fault, seconds: float) -> None:
+        checkout, kind = self._cluster.checkout, fault.kind
         if kind == commands.DOWN_REFUSED:
             if wrong := commands.refused_down(checkout):
                 self._journal.finding(f"a `down` beside another command: {wrong}")
             return
         if kind == commands.UP_KILLED:
+            fault.until = float("inf")
             changed = commands.change(checkout, self._chance)
             said = f"{changed}: {commands.kill_up(checkout, seconds)}"
         else:
             said = commands.kill_down(checkout)
         self._journal.write("interrupted", kind=kind, said=said)
         self._repair()
+        fault.until = time.time()
         with contextlib.suppress(SlurmError):  # slurmctld may have been killed just now
             states = self._cluster.control.partition_states()
             if closed := [name for name, state in states.items() if state != "UP"]:
@@ -294,9 +296,6 @@ class Faults:
 
     def _repair(self) -> None:
         done = self._cluster.checkout.cluster("up", timeout=600)
-        if "change.ends-jobs" in done.stderr:  # fewer nodes, after a killed `up`: refused, as it should be
-            commands.put_back(self._cluster.checkout)
-            done = self._cluster.checkout.cluster("up", timeout=600)
         self._journal.write("mended", status=done.returncode, said=done.stderr[-500:])
         if done.returncode:
             self._journal.finding(f"./cluster up, which mends: {done.returncode}\n{done.stderr}")
