@@ -20,10 +20,8 @@ from tests.support.checkout import Checkout
 UP_KILLED, DOWN_REFUSED, DOWN_KILLED = "up killed", "down refused", "down killed"
 COMMANDS = (UP_KILLED, DOWN_REFUSED, DOWN_KILLED)
 LONGEST_UP_SECONDS = 5.0
-CHANGES = (
-    ("suspend_time: 4,", "suspend_time: 5,"),
-    ("nodes: {max: 2}}  # spare", "nodes: {max: 1}}  # spare"),
-)
+SPARE = ("nodes: {max: 2}}  # spare", "nodes: {max: 1}}  # spare")
+CHANGES = (("suspend_time: 4,", "suspend_time: 5,"), SPARE)
 """Texts of the stack file, before and after. Fewer nodes close their partition for the moment of the change.
 It is one without jobs: `up` refuses the change where a job is on a node that goes."""
 
