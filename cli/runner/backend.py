@@ -81,8 +81,10 @@ def refuse_if_updating(stack: Stack, url: str, selected: Any, config: str | None
     from pulumi.automation.errors import ConcurrentUpdateError
 
     if urlsplit(url).scheme in SERVICES:
+        # Its name has the organization, unless that is the user's own. The current stack may be another one.
+        own = str(selected.name).rpartition("/")[2]
         listed = selected.workspace.list_stacks()
-        if any(entry.update_in_progress for entry in listed if entry.current):
+        if any(entry.update_in_progress for entry in listed if entry.name.rpartition("/")[2] == own):
             raise _busy(stack, url, "an update is in progress")
         return
     resources = (selected.export_stack().deployment or {}).get("resources") or []

@@ -476,14 +476,14 @@ class Selected:
     """A stack of the Automation API."""
 
     def __init__(self, *, updating: bool = False, refresh: Exception | None = None) -> None:
-        self.workspace = self
+        self.workspace, self.name = self, "team/test"
         self._updating, self._refresh = updating, refresh
         self.targets: list[str] = []
 
     def list_stacks(self) -> list[Any]:
         return [
-            types.SimpleNamespace(current=current, update_in_progress=updating)
-            for current, updating in ((False, True), (True, self._updating))
+            types.SimpleNamespace(name=name, current=name != "test", update_in_progress=updating)
+            for name, updating in (("other", True), ("test", self._updating))
         ]
 
     def export_stack(self) -> Any:
