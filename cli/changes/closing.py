@@ -38,6 +38,15 @@ CLOSABLE = {"DOWN": ("UP", "DRAIN"), "INACTIVE": ("UP", "DRAIN", "DOWN")}
 """The state that partitions get -> the states in which they start, or accept, jobs that they must not."""
 _ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }"
 _HELD, _OPENED, _MARK = "held=", "opened=", "mark:"
+_TAKEN = "taken=another"
+"""What `hold_line` prints if another command's mark has come since somebody looked."""
+
+
+class BusyError(UserError):
+    """Another command works on the cluster, so nothing may be touched."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, EXIT_REFUSED, code="cluster.busy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +114,25 @@ def look_line(place: Place) -> str:
     )
 
 
-def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: str) -> str:
+def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: str, former: str = "") -> str:
     """Return a shell line that leaves the mark, takes partitions out of service, and then lists the jobs.
 
-    A mark that is there is taken over: what its command has closed is this one's to open. The mark names
-    what is closed only next, so that no moment is left out.
+    The mark names what is closed only next, so that no moment is left out.
 
     Args:
         state: DOWN (no job starts) or INACTIVE (nor is one accepted).
+        former: The token of an interrupted command's mark, which is taken over: what that command has closed
+            is this one's to open. With any other mark the line does nothing.
     """
-    prefix, mark, draft = place.prefix, shlex.quote(place.mark), shlex.quote(f"{place.mark}.new")
+    prefix, mark = place.prefix, shlex.quote(place.mark)
+    draft = shlex.quote(f"{place.mark}.{holder.token}")
     update = f"{prefix}scontrol update PartitionName=$name"
     entries = " ".join(shlex.quote(line) for line in holder.lines())
     closable = "|".join(CLOSABLE[state])
     return (
         f"{_ANSWERS}; {_STATE}; "
+        f"seen=$({prefix}sed -n 's/^token=//p' {mark} 2>/dev/null); "
+        f'[ -z "$seen" ] || [ "$seen" = {shlex.quote(former)} ] || {{ echo {_TAKEN}; exit; }}; '
         f"was=$({prefix}sed -n 's/^partitions=//p' {mark} 2>/dev/null); mine=; taken=; "
         f"moment=$(cat {shlex.quote(place.moment)} 2>/dev/null); "
         # What an interrupted command has closed, and nobody has opened or closed in another way since.
@@ -130,7 +143,12 @@ def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: st
         'case $moment in *\\"$name\\"*) now=UP;; esac; '
         f'case $now in {closable}) mine="$mine $name:{state}:$now"; taken="$taken $name:$now";; esac; done; '
         f'[ -z "$mine" ] || {{ printf \'%s\\n\' {entries} "at=$(date +%s)" "partitions=$mine" | '
-        f"{prefix}install -m 644 /dev/stdin {draft} && {prefix}mv -f {draft} {mark}; }} || exit 1; "
+        f"{prefix}install -m 644 /dev/stdin {draft}; }} || exit 1; "
+        # Of two commands that have found no mark one gets its link, and the other nothing.
+        f'if [ -z "$mine" ]; then {prefix}rm -f {mark}; '
+        f'elif [ -n "$seen" ]; then {prefix}mv -f {draft} {mark} || exit 1; '
+        f"else {prefix}ln {draft} {mark}; made=$?; {prefix}rm -f {draft}; "
+        f"[ $made = 0 ] || {{ {prefix}test -e {mark} || exit 1; echo {_TAKEN}; exit 0; }}; fi; "
         # All or none, because the output of a line that fails is not read.
         "for entry in $taken; do name=${entry%:*}; "
         f"{update} State={state} || {{ for entry in $taken; do name=${{entry%:*}}; "
@@ -167,7 +185,13 @@ def _after(word: str, text: str) -> list[str]:
 
 
 def held(text: str) -> list[str]:
-    """Return the partitions that `hold_line` has out of service, not those that people had so before."""
+    """Return the partitions that `hold_line` has out of service, not those that people had so before.
+
+    Raises:
+        BusyError: It has closed none, because another command has come first.
+    """
+    if _TAKEN in jobs.before_names(text).split("\n"):
+        raise BusyError("another command has just closed partitions of this cluster: wait for it to end")
     return _after(_HELD, jobs.before_names(text))
 
 
@@ -226,18 +250,16 @@ def refuse_if_working(there: Found | None, own: Holder, stack: str) -> None:
     """Refuse to touch a cluster on which another command is working.
 
     Raises:
-        UserError: Exit 3; the message names who works there, and since when.
+        BusyError: The message names who works there, and since when.
     """
     if there is None or not works(there.mark, there.age, own, locked=True):
         return
     mark, left = there.mark, max(1, round((WORKING_SECONDS - there.age) / 60))
     names, who = ", ".join(map(printable, mark.names)), printable(mark.who)
-    raise UserError(
+    raise BusyError(
         f"`{printable(mark.command)}` of {who} is working on the cluster of stack {stack}: it has closed "
         f"partitions ({names}) {there.age:.0f} s ago. Wait for it to end. If it was interrupted, run it "
-        f"again there; or run this command again in {plurals.count(left, 'minute')}.",
-        EXIT_REFUSED,
-        code="cluster.busy",
+        f"again there; or run this command again in {plurals.count(left, 'minute')}."
     )
 
 

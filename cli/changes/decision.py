@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.elastic.reconfiguration import CLOSED
 from node.slurm import closing as closing_mark
 from node.slurm import environment
+from node.slurm.closing import Mark
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where a whole machine has slurm.conf."""
@@ -96,16 +98,20 @@ class ClusterControl:
         text = self.ask(f"{closing.look_line(self.place)}; {jobs.LISTING}", SECONDS)
         return closing.found(text), jobs.parse(text)
 
-    def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
+    def hold(self, partitions: Iterable[str], state: str, former: str = "") -> tuple[list[str], list[Job]]:
         """Leave a mark, and take partitions out of service.
+
+        Args:
+            former: The token of the mark of an interrupted command, which is taken over.
 
         Returns:
             The partitions that are this command's to open again, and the cluster's jobs.
 
         Raises:
+            BusyError: Another command has come first.
             NotUpError, UserError: As for `run`.
         """
-        text = self.ask(closing.hold_line(self.place, self.holder, partitions, state), SECONDS)
+        text = self.ask(closing.hold_line(self.place, self.holder, partitions, state, former), SECONDS)
         return closing.held(text), jobs.parse(text)
 
     def release(self, token: str = "", *, tries: int = RELEASE_TRIES) -> list[str] | None:
@@ -174,16 +180,30 @@ class Hold:
         self._say = say
         self._partitions: list[str] = []
         self._tries = 0
+        self._former = ""
+
+    def look(self) -> tuple[Mark | None, list[Job]]:
+        """Return the mark of a command that was interrupted, and the cluster's jobs. This changes nothing.
+
+        Raises:
+            BusyError: The command is not interrupted: it works, on this machine or elsewhere.
+            NotUpError, UserError: As for `ClusterControl.run`.
+        """
+        there, present = self._reach.look()
+        closing.refuse_if_working(there, self._reach.holder, self._stack)
+        self._former = "" if there is None else there.mark.token
+        return None if there is None else there.mark, present
 
     def take(self, partitions: Iterable[str], state: str) -> list[Job]:
         """Take partitions out of service, and return the cluster's jobs.
 
         Raises:
+            BusyError: Another command has come first.
             NotUpError, UserError: As for `ClusterControl.run`.
         """
         # A line that gets no answer may have been obeyed all the same.
         self._tries = 1
-        self._partitions, present = self._reach.hold(partitions, state)
+        self._partitions, present = self._reach.hold(partitions, state, self._former)
         self._tries = RELEASE_TRIES
         return present
 
@@ -200,19 +220,28 @@ class Hold:
             Whether the cluster has answered.
 
         Raises:
-            UserError: Exit 3; the command is not interrupted: it works, on this machine or elsewhere.
+            BusyError: As for `look`.
         """
         try:
-            there, _ = self._reach.look()
+            mark, _ = self.look()
+        except closing.BusyError:
+            raise
         except UserError:  # its controller may be gone, and come back with the mark
             return False
-        if there is None:
+        if mark is None:
             return True
-        closing.refuse_if_working(there, self._reach.holder, self._stack)
-        opened = self._reach.release(there.mark.token)
+        opened = self._reach.release(mark.token)
+        if opened is None:
+            return False
+        self._former = ""
         if opened:
-            self._say(f"{closing.interrupted(there.mark)}; jobs start there again")
-        return opened is not None
+            self._say(f"{closing.interrupted(mark)}; jobs start there again")
+        return True
+
+    def open_later(self) -> None:
+        """As `open_interrupted`, after a change, where who works is no reason to fail."""
+        with contextlib.suppress(closing.BusyError):
+            self.open_interrupted()
 
 
 def check_changes(
@@ -235,7 +264,8 @@ def check_changes(
         stack: The stack's name.
 
     Raises:
-        UserError: Exit 3; a change is refused, or another command works on the cluster.
+        BusyError: Another command works on the cluster.
+        UserError: Exit 3; a change is refused.
     """
     hold = Hold(reach, stack, say)
     answers = hold.open_interrupted()
@@ -246,7 +276,7 @@ def check_changes(
             say(line)
     if not table.costly(found):
         # A cluster that does not answer now may do so after the change.
-        return CheckedChanges() if answers else CheckedChanges(release=hold.open_interrupted)
+        return CheckedChanges() if answers else CheckedChanges(release=hold.open_later)
     if any(change.kind is table.Kind.NEVER for change in found):
         found = [change for change in found if change.kind is table.Kind.NEVER]
     elif replace:
@@ -274,6 +304,8 @@ def _jobs(ask: Callable[[], list[Job]], say: Callable[[str], None]) -> list[Job]
         return ask()
     except NotUpError:
         return []  # nobody could submit a job yet
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(f"the cluster does not answer: {error}")
         return None
@@ -299,6 +331,8 @@ def end_jobs_of(
         present = hold.take(partitions if names is None else names, state)
     except NotUpError:
         return
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(no_answer(error, CHANGED))
         return
@@ -345,29 +379,35 @@ def drain(
         gone: Whether the stack's checkout is gone, so that there is no `up` for it.
 
     Raises:
-        UserError: Exit 3; another command works on the cluster. Or the one from `agree`; jobs start again
-            then.
+        BusyError: Another command works on the cluster.
+        UserError: The one from `agree`; jobs start again then.
     """
+    hold = Hold(reach, stack, say)
     try:
-        there, found = reach.look()
+        mark, found = hold.look()
     except NotUpError:
         return
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(no_answer(error))
         return
-    closing.refuse_if_working(there, reach.holder, stack)
     present = [job for job in found if not job.over]
     agree(present)
-    if there is not None:
-        say(f"{closing.interrupted(there.mark)}: they stay so")
-    hold = Hold(reach, stack, say)
+    if mark is not None:
+        say(f"{closing.interrupted(mark)}: they stay so")
     try:
         found = hold.take(partitions, "DOWN")
     except NotUpError:
         return
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(no_answer(error))
         return
+    except BaseException:
+        hold.release()
+        raise
     try:
         found = _agreed(reach, present, found, agree)
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.changes import closing, decision
-from cli.changes.closing import WORKING_SECONDS, Holder
+from cli.changes.closing import WORKING_SECONDS, BusyError, Holder
 from cli.changes.decision import Hold
 from cli.changes.table import Change, Kind
 from infra.errors import EXIT_REFUSED, UserError
@@ -111,6 +112,15 @@ def test_none_is_closed_if_one_cannot_be(slurm: SmallSlurm) -> None:
     assert not slurm.mark.exists()
 
 
+def test_a_mark_of_which_nothing_is_closed_any_more_is_removed(slurm: SmallSlurm) -> None:
+    first = slurm.control(holder=dead())
+    first.hold(["cpu"], "DOWN")
+    for name in OPEN:
+        slurm.set(name, "INACTIVE")
+    assert slurm.control("down").hold(["cpu", "gpu"], "DOWN", first.holder.token)[0] == []
+    assert not slurm.mark.exists()
+
+
 def test_nothing_is_closed_without_a_mark(slurm: SmallSlurm) -> None:
     slurm.mark.parent.rmdir()
     with pytest.raises(UserError):
@@ -141,10 +151,42 @@ def test_what_the_elastic_daemon_has_closed_for_a_moment_is_held(slurm: SmallSlu
 def test_another_commands_mark_is_not_released(slurm: SmallSlurm) -> None:
     first, second = slurm.control(holder=dead()), slurm.control("down")
     first.hold(["cpu"], "DOWN")
-    assert second.hold(["cpu", "gpu"], "DOWN")[0] == ["cpu", "gpu"], "what the first has closed is taken over"
+    former = first.holder.token
+    held, _ = second.hold(["cpu", "gpu"], "DOWN", former)
+    assert held == ["cpu", "gpu"], "what the first has closed is taken over"
     assert first.release() == []
     assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
     assert second.release() == ["cpu", "gpu"]
+
+
+def test_of_two_commands_that_have_found_no_mark_one_closes_and_the_other_is_refused(
+    slurm: SmallSlurm,
+) -> None:
+    """Two laptops at the same moment: both have looked. Neither takes the other's silence for consent."""
+    first, second = slurm.control(), slurm.control("down")
+    assert (first.look(), second.look()) == ((None, []), (None, []))
+    first.hold(["cpu"], "DOWN")
+    with pytest.raises(BusyError):
+        second.hold(["cpu", "gpu"], "DOWN")
+    with pytest.raises(BusyError):
+        decision.drain(second, ["cpu", "gpu"], "test", print, lambda _jobs: pytest.fail("nobody is asked"))
+    assert slurm.states == {"cpu": "DOWN", "gpu": "UP"}
+    assert first.release() == ["cpu"]
+    assert [file.name for file in slurm.mark.parent.iterdir()] == []
+
+
+def test_a_command_that_comes_second_in_the_same_moment_finds_the_others_link(slurm: SmallSlurm) -> None:
+    """The mark comes between the second's look and its own link."""
+    second = slurm.control("down")
+    line = closing.hold_line(second.place, second.holder, ["cpu"], "DOWN")
+    before, link, after = line.partition("ln ")
+    assert link
+    raced = f"{before}:; echo token=other >{shlex.quote(str(slurm.mark))}; ln {after}"
+    env = {"PATH": f"{slurm.folder}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", "-c", raced], env=env, capture_output=True, text=True, check=True)
+    with pytest.raises(BusyError):
+        closing.held(done.stdout)
+    assert (slurm.states, slurm.mark.read_text()) == (OPEN, "token=other\n")
 
 
 def test_a_mark_that_was_cut_off_or_written_by_anybody_is_none(slurm: SmallSlurm) -> None:
@@ -162,8 +204,8 @@ def test_a_mark_that_was_cut_off_or_written_by_anybody_is_none(slurm: SmallSlurm
     [
         (lambda: Holder.of(None, "up"), WORKING_SECONDS * 9, True),
         (dead, 0.0, False),
-        (elsewhere, WORKING_SECONDS - 1, True),
-        (elsewhere, WORKING_SECONDS + 1, False),
+        (elsewhere, WORKING_SECONDS / 2, True),
+        (elsewhere, WORKING_SECONDS * 2, False),
     ],
     ids=["alive here", "killed here", "elsewhere, just now", "elsewhere, long ago"],
 )
