@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
-from node.model import Mount
+from node.model import Host, Mount
 from operations.clouds.cloud import KeptStorage
 from operations.openssh import SshError
 from tests.support import sentences
@@ -35,7 +37,7 @@ from tests.support.cloud_up import (
     state,
 )
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head
-from tests.support.job_lines import kind
+from tests.support.job_lines import inner, kind
 
 __all__ = ["cloud", "head", "provider", "stack", "state"]
 
@@ -113,6 +115,24 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
         "  job 8_1 x (bob, CONFIGURING on gpu)",
     ]
     assert said[3].startswith("these have not ended"), "they still run in what Slurm answered"
+
+
+def test_with_login_machines_the_lines_run_on_the_controller_which_has_the_mark(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    known = made()
+    with_login = dataclasses.replace(
+        known, hosts=(*known.hosts, Host("login-0", "login", ("login",), "m", 0))
+    )
+    cloud.up(with_login)
+    cloud.run("login-0", role="login")
+    cloud.report("login-0", "ready")
+    head.answer = ""
+    drain(provider)
+    look = shlex.split(head.lines[0])
+    assert (look[0], look[-3:-1]) == ("ssh", ["--", "controller"])
+    assert any(word.startswith("-oKnownHostsCommand=/usr/bin/printf") for word in look), "its own host key"
+    assert kind(inner(look[-1])) == "look"
 
 
 def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
