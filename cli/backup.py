@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cli import login_machine, provider
 from cli.console.progress import Console
+from cli.runner import state
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.files import named
 from node import foreign, plurals
@@ -43,6 +44,11 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
         UserError: It was not taken; there is no file then.
     """
     _refuse_batch(up, "backup")
+    with state.locked(up.stack, "backup", shared=True):
+        return _make(up, file, bucket=bucket)
+
+
+def _make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     if bucket:
         if file is not None:
             raise UserError(
@@ -101,6 +107,11 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
         UserError: It is refused and nothing was changed, or the controller's boot failed with it.
     """
     _refuse_batch(up, "restore")
+    with state.locked(up.stack, "restore"):
+        return _restore(up, source, bucket=bucket, replace=replace)
+
+
+def _restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
     options = ["--replace"] if replace else []
     if bucket:
         return _answer(up, ["restore", f"--bucket={source}" if source else "--bucket", *options])

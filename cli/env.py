@@ -60,12 +60,15 @@ def make(
     """Make an environment from a requirements file, if it is not there yet."""
     from cli import provider
     from cli.console.progress import Console
+    from cli.runner import state
 
     if not requirements.is_file():
         raise UserError(
             f"{requirements}: there is no such file", EXIT_USAGE, code="environment.no-requirements"
         )
-    environment = provider.load(load_up(stack).provider).make_environment(stack, requirements.resolve())
+    chosen = provider.load(load_up(stack).provider)
+    with state.locked(stack, "env make", shared=True):
+        environment = chosen.make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")
 

@@ -164,7 +164,7 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         return scheduler.status()
     look = f"`{up.command('logs')}`"
     try:
-        return _parsed(tool(up, "status", seconds=STATUS_SECONDS))
+        return _with_life(_parsed(tool(up, "status", seconds=STATUS_SECONDS)), up)
     except NotUpError as error:
         if provider.load(up.provider).settings_here(up) is None:
             raise
@@ -181,6 +181,15 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         if up.published is None and (why := provider.load(up.provider).silence(up.stack)) is not None:
             raise why from error
         raise UserError(f"{error}\n{look} shows what it said last.", code="cluster.no-status") from error
+
+
+def _with_life(found: dict[str, Any], up: StackUp) -> dict[str, Any]:
+    """Add whether the command that has closed partitions still works, which this machine may know."""
+    if not isinstance(found.get("closed"), dict):
+        return found
+    from cli.changes import closing
+
+    return {**found, "closed": closing.with_life(found["closed"], up.stack)}
 
 
 def _parsed(answer: str) -> dict[str, Any]:

@@ -132,8 +132,11 @@ def bring_up(
 
     started = time.monotonic()
     request = _designed(stack, config, replace=replace, benchmark=benchmark, quiet=quiet)
-    change = _prepared(_checked(request, console), console)
-    outputs = _applied(_without_old_cluster(change, console), console)
+    engine = _engine(request, console)
+    # From before the first look at jobs until all is made, nobody else changes the stack. Then others may.
+    with engine.changing("up", console.on_event):
+        change = _prepared(_checked(request, engine, console), console)
+        outputs = _applied(_without_old_cluster(change, console), console)
     result = _benchmark_result(request, outputs, console)
     if not quiet:
         show_outputs(outputs)
@@ -166,11 +169,11 @@ def _designed(stack: Stack, config: StackConfig, *, replace: bool, benchmark: bo
     )
 
 
-def _checked(request: Request, console: Console) -> Change:
-    """Check the program, this machine, and what the request changes. Nothing is installed or changed yet.
+def _engine(request: Request, console: Console) -> Runner:
+    """Check the program and this machine, and choose the engine. Nothing is installed or changed yet.
 
     Raises:
-        UserError: This machine lacks something, or a change is refused.
+        UserError: This machine lacks something.
     """
     from cli import runner
 
@@ -182,6 +185,18 @@ def _checked(request: Request, console: Console) -> Change:
     console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
     if advice := interrupt.background_hint():
         console.say(advice, "dim")
+    return engine
+
+
+def _checked(request: Request, engine: Runner, console: Console) -> Change:
+    """Check what the request changes. Nothing is installed or changed yet.
+
+    Raises:
+        UserError: A change is refused.
+    """
+    from cli import runner
+
+    stack, cluster = request.stack, request.cluster
     outputs = runner.outputs_of(engine)
     if request.benchmark:
         former = runs.find(request.up, cluster, request.training, outputs)
@@ -235,6 +250,7 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
             )
             # Resources that the engine knows may have died since; it sees no change and does nothing.
             request.provider.repair(request.stack, console.say)
+        change.checked.release()
     except BaseException as error:
         # Jobs were held back for a change that has not been made.
         change.checked.release()
@@ -456,9 +472,10 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
     if hint := interrupt.background_hint():
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
-    # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
-    chosen.drain(stack, known, console.say, functools.partial(agree, stack.name, console, yes))
-    kept = _destroy(stack, chosen, engine, known, console)
+    with engine.changing("down", console.on_event):
+        # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
+        chosen.drain(stack, known, console.say, functools.partial(agree, stack.name, console, yes))
+        kept = _destroy(stack, chosen, engine, known, console)
     for line in ["nothing else is left", *kept] if kept else ["nothing is left"]:
         console.say(line)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from operations import pages
 from tests.support.checkout import ROOT, sources
 
-TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! --)")
+TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! -)")
 PLACES = ("pages.", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command}", "{command(wanted)}")
 
 

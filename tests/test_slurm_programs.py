@@ -32,7 +32,8 @@ STARTERS = {
     "node/slurm/control.py": "machines: Control",
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
     "node/elastic/programs.py": "the epilog of slurmctld, in sh: environment.words",
-    "cli/changes/jobs.py": "lines for a login machine: ClusterControl.ask gives them environment.shell_line",
+    "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
+    "cli/changes/closing.py": "the same",
 }
 WORDS = {
     # Names that start nothing.
@@ -44,7 +45,6 @@ WORDS = {
 SHOWN = {
     # Commands that a user is told to type.
     "node/logs/find.py": "srun --nodelist=",
-    "cli/changes/decision.py": "scontrol update PartitionName=",
 }
 BOOT = ("context", "slurm")
 """The function of a machine's boot: `node.bootstrap.context.Context.slurm`."""
@@ -105,9 +105,9 @@ ANSWERS = {
         "scontrol show": "NODE, PARTITION, RESERVATION; what occurs twice refuses the answer",
         "scontrol ping": "the exit status",
     },
-    "cli/changes/jobs.py": {
-        "squeue": "marks: LISTED; wait_line reads ids alone",
-        "scontrol show": "State= of a partition of the stack file's, which only administrators write",
+    "cli/changes/jobs.py": {"squeue": "marks: LISTED; wait_line reads ids, states and nodes"},
+    "cli/changes/closing.py": {
+        "scontrol show": "State= of a partition, which only administrators write",
         "scontrol ping": "` UP`, of a host that the stack file names",
     },
     "node/backup/restore.py": {"scontrol show": "NEXT_JOB_ID, FirstJobId: numbers of slurmctld's"},

@@ -91,10 +91,13 @@ class AwsProvider(CloudProvider):
         replace: bool,
     ) -> CheckedChanges:
         if design.batch is not None:
-            from cli.aws.batch import changes, teardown
+            from cli.aws.batch import changes, queues, teardown
+            from cli.changes.closing import Holder
 
             place = ClusterRef.of(design)
-            changes.refuse_taken(teardown.client_of(place), design)
+            client, own = teardown.client_of(place), Holder.of(stack, "up")
+            changes.refuse_taken(client, design)
+            queues.refuse_if_working(client, place.cluster, own, stack.name)
             if (known := ClusterRef.known(outputs())) is not None:
                 changes.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
@@ -119,7 +122,17 @@ class AwsProvider(CloudProvider):
 
         known_clusters.refuse_foreign(self, stack, outputs, file_design)
 
-        teardown.drain(self._known_clusters(stack, outputs), say, agree)
+        teardown.drain(self._known_clusters(stack, outputs), stack, say, agree)
+
+    def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
+        design = file_design(stack)
+        if design.batch is None:
+            super().repair(stack, say)
+            return
+        from cli.aws.batch import queues, teardown
+
+        place = ClusterRef.of(design)
+        queues.open_interrupted(teardown.client_of(place)("batch"), place.cluster, say)
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         if of_batch(stack, outputs):

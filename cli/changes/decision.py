@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
-from cli.changes import jobs, table
+from cli.changes import closing, jobs, table
+from cli.changes.closing import Holder
 from cli.changes.jobs import Job
+from cli.hints import hint
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from node.elastic.reconfiguration import CLOSED
+from node.slurm import closing as closing_mark
 from node.slurm import environment
+from node.slurm.closing import Mark
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where a whole machine has slurm.conf."""
+STATE = "/var/spool/slurmctld"
+"""Where a whole machine has slurmctld's files."""
+ELASTIC = "/var/lib/slurm-stacks/elastic"
+"""Where a whole machine has the elastic daemon's files."""
+MOST_QUESTIONS = 10
+"""How often `down` asks about jobs that came since its last question."""
 SECONDS = 40.0
 """The time limit of one call to the login machine, which may be dead."""
 RELEASE_TRIES = 12
 RELEASE_PAUSE_SECONDS = 5.0
-STAYS = (
-    "the cluster does not answer any more, and no job starts in its partitions {}: "
-    "`scontrol update PartitionName=… State=UP` there lets them start"
-)
+STAYS = "the cluster does not answer any more, and no job starts in its partitions {}: `{}` lets them start"
 CHANGED = "the change is made all the same"
 END_SECONDS = 45
 """How long cancelled jobs are waited for, in seconds: longer than Slurm's KillWait of 30 s."""
@@ -29,18 +39,24 @@ END_SECONDS = 45
 
 @dataclass(frozen=True, slots=True)
 class ClusterControl:
-    """Control of a cluster's Slurm through its login machine.
+    """Control of a cluster's Slurm through its controller.
 
     Attributes:
         run: Runs a shell line there, with a time limit in seconds, and returns its output. Raises NotUpError
             if there is no cluster, and UserError if it does not answer.
         slurm_conf: The path of slurm.conf there.
+        state: slurmctld's folder there.
+        elastic: The elastic daemon's folder there.
         sudo: Whether the rights of Slurm's administrator need `sudo`.
+        holder: This command, for the mark that it leaves before it takes partitions out of service.
     """
 
     run: Callable[[str, float], str]
     slurm_conf: str = SLURM_CONF
+    state: str = STATE
+    elastic: str = ELASTIC
     sudo: bool = False
+    holder: Holder = field(default_factory=lambda: Holder.of(None, ""))
 
     @property
     def prefix(self) -> str:
@@ -67,43 +83,66 @@ class ClusterControl:
         """
         return jobs.parse(self.ask(jobs.LISTING, SECONDS))
 
-    def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
-        """Take partitions out of service.
+    @property
+    def place(self) -> closing.Place:
+        """The files of the mark."""
+        mark = closing_mark.file(PurePosixPath(self.state))
+        return closing.Place(str(mark), f"{self.elastic}/{CLOSED}", self.prefix)
 
-        Returns:
-            The partitions that were in service before, and the cluster's jobs.
+    def look(self) -> tuple[closing.Found | None, list[Job]]:
+        """Return the mark that some command has left, and the jobs that have not ended. This changes nothing.
 
         Raises:
             NotUpError, UserError: As for `run`.
         """
-        text = self.ask(jobs.hold_line(partitions, state, self.prefix), SECONDS)
-        held = jobs.held(text)
+        text = self.ask(f"{closing.look_line(self.place)}; {jobs.LISTING}", SECONDS)
+        return closing.found(text), jobs.parse(text)
+
+    def hold(self, partitions: Iterable[str], state: str, former: str = "") -> tuple[list[str], list[Job]]:
+        """Leave a mark, and take partitions out of service.
+
+        Args:
+            former: The token of the mark of an interrupted command, which is taken over.
+
+        Returns:
+            The partitions that are this command's to open again, and the cluster's jobs.
+
+        Raises:
+            BusyError: Another command has come first.
+            NotUpError, UserError: As for `run`.
+        """
+        text = self.ask(closing.hold_line(self.place, self.holder, partitions, state, former), SECONDS)
+        held = closing.held(text)
         try:
             return held, jobs.parse(text)
         except UserError:
-            self.release(held)
+            self.release()
             raise
 
-    def release(self, partitions: Sequence[str]) -> bool:
-        """Put partitions into service again, if the cluster still has them.
+    def release(self, token: str = "", *, tries: int = RELEASE_TRIES) -> list[str] | None:
+        """Put into service what a command has taken out of it, and remove its mark.
 
         The call is repeated, because a controller that is being restarted answers a moment later, and jobs
         would otherwise wait for ever.
 
+        Args:
+            token: That of the command's mark; this command's by default.
+            tries: How often the cluster is asked.
+
         Returns:
-            False if the cluster did not answer.
+            The partitions that were opened; `None` if the cluster did not answer.
         """
-        for left in reversed(range(RELEASE_TRIES if partitions else 0)):
+        line = closing.release_line(self.place, token or self.holder.token)
+        for left in reversed(range(tries)):
             try:
-                self.ask(jobs.release_line(partitions, self.prefix), SECONDS)
-                break
+                return closing.opened(self.ask(line, SECONDS))
             except NotUpError:
                 break
             except UserError:
                 if not left:
-                    return False
+                    return None
                 time.sleep(RELEASE_PAUSE_SECONDS)
-        return True
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +151,102 @@ class CheckedChanges:
 
     Attributes:
         recreate: Whether the cluster that is up must be destroyed first; the engine alone would not do it.
-        end_jobs: Ends the jobs that requested changes end, right before these are made.
-        release: Puts held partitions into service again, for a change that is not made.
+        end_jobs: Lets no further job start where requested changes end jobs, and ends those, right before the
+            changes are made. Without --replace it refuses if there are any by then.
+        release: Puts held partitions into service again, after the change or for one that is not made.
         lost: The hosts whose machines are gone and are made again.
     """
 
     recreate: bool = False
     end_jobs: Callable[[], None] = lambda: None
-    release: Callable[[], None] = lambda: None
+    release: Callable[[], object] = field(default=lambda: None, compare=False)
     lost: tuple[str, ...] = ()
 
     def begin(self, prepare: Callable[[], None]) -> None:
         """Prepare the changes, and then end the jobs. A failure puts held partitions into service again."""
+        prepare()
         try:
-            prepare()
             self.end_jobs()
         except BaseException:
             self.release()
             raise
+
+
+class Hold:
+    """The partitions that a change has out of service, until it is made or given up.
+
+    Args:
+        stack: The stack's name, for the command that opens them.
+    """
+
+    def __init__(self, reach: ClusterControl, stack: str, say: Callable[[str], None]) -> None:
+        self._reach = reach
+        self._stack = stack
+        self._say = say
+        self._partitions: list[str] = []
+        self._tries = 0
+        self._former = ""
+
+    def look(self) -> tuple[Mark | None, list[Job]]:
+        """Return the mark of a command that was interrupted, and the cluster's jobs. This changes nothing.
+
+        Raises:
+            BusyError: The command is not interrupted: it works, on this machine or elsewhere.
+            NotUpError, UserError: As for `ClusterControl.run`.
+        """
+        there, present = self._reach.look()
+        closing.refuse_if_working(there, self._reach.holder, self._stack)
+        self._former = "" if there is None else there.mark.token
+        return None if there is None else there.mark, present
+
+    def take(self, partitions: Iterable[str], state: str) -> list[Job]:
+        """Take partitions out of service, and return the cluster's jobs.
+
+        Raises:
+            BusyError: Another command has come first.
+            NotUpError, UserError: As for `ClusterControl.run`.
+        """
+        # A line that gets no answer may have been obeyed all the same.
+        self._tries = 1
+        self._partitions, present = self._reach.hold(partitions, state, self._former)
+        self._tries = RELEASE_TRIES
+        return present
+
+    def release(self) -> None:
+        """Put the partitions into service again, those of an interrupted command of ours, too."""
+        if self._tries and self._reach.release(tries=self._tries) is None and self._partitions:
+            self._say(STAYS.format(", ".join(self._partitions), hint("up", self._stack)))
+        self._tries = 0
+
+    def open_interrupted(self) -> bool:
+        """Put into service what an interrupted command of ours has left out of it, and say so.
+
+        Returns:
+            Whether the cluster has answered.
+
+        Raises:
+            BusyError: As for `look`.
+        """
+        try:
+            mark, _ = self.look()
+        except closing.BusyError:
+            raise
+        except UserError:  # its controller may be gone, and come back with the mark
+            return False
+        if mark is None:
+            return True
+        opened = self._reach.release(mark.token)
+        if opened is None:
+            return False
+        self._former = ""
+        if opened:
+            self._say(f"{closing.interrupted(mark)}; jobs start there again")
+        return True
+
+    def open_later(self) -> None:
+        """As `open_interrupted`, after a change, where who works is no reason to fail."""
+        with contextlib.suppress(closing.BusyError):
+            self.open_interrupted()
 
 
 def check_changes(
@@ -139,68 +256,73 @@ def check_changes(
     say: Callable[[str], None],
     *,
     replace: bool,
-    command: str,
+    stack: str,
 ) -> CheckedChanges:
     """Say what changes, and refuse what would end jobs or delete files, unless `replace` is set.
 
-    While a change that would end jobs is checked, no further job starts in the partitions that it concerns.
-    The jobs themselves are ended later, by what is returned.
+    This changes nothing but what an interrupted command has left out of service. What is returned takes the
+    partitions that a change concerns out of service, looks for jobs again, and ends them.
 
     Args:
         partitions: The partitions of the cluster that is up.
         replace: Make those changes too.
-        command: The command that makes them, for the message.
+        stack: The stack's name.
 
     Raises:
+        BusyError: Another command works on the cluster.
         UserError: Exit 3; a change is refused.
     """
+    hold = Hold(reach, stack, say)
+    answers = hold.open_interrupted()
     for change in found:
         say(change.line())
     if replace:
         for line in table.losses(found):
             say(line)
     if not table.costly(found):
-        return CheckedChanges()
-    held: list[str] = []
-    running: list[Job] | None = []
-    kinds = {change.kind for change in found}
-    if table.Kind.NEVER in kinds:
+        # A cluster that does not answer now may do so after the change.
+        return CheckedChanges() if answers else CheckedChanges(release=hold.open_later)
+    if any(change.kind is table.Kind.NEVER for change in found):
         found = [change for change in found if change.kind is table.Kind.NEVER]
     elif replace:
         return CheckedChanges(
-            end_jobs=lambda: held.extend(end_jobs_of(found, partitions, reach, say)),
-            release=lambda: _release(reach, held, say),
+            end_jobs=lambda: end_jobs_of(found, partitions, reach, hold, say), release=hold.release
         )
-    else:
-        try:
-            if any(change.deletes for change in found):
-                running = reach.jobs()
-            else:
-                state, names = table.holds(found)
-                held, running = reach.hold(partitions if names is None else names, state)
-        except NotUpError:
-            pass  # nobody could submit a job yet
-        except UserError as error:
-            say(f"the cluster does not answer: {error}")
-            running = None
-    why = table.refusal(found, running, command)
-    if why is not None:
-        stays = "" if reach.release(held) else f"\n{STAYS.format(', '.join(held))}"
-        raise UserError(f"nothing was changed: {why}{stays}", EXIT_REFUSED, code=why.code)
-    return CheckedChanges(release=lambda: _release(reach, held, say))
+    command = hint("up", stack, "--replace")
+
+    def check(running: list[Job] | None) -> None:
+        if (why := table.refusal(found, running, command)) is not None:
+            raise UserError(f"nothing was changed: {why}", EXIT_REFUSED, code=why.code)
+
+    def hold_and_check() -> None:
+        """Look again, because jobs may have begun since."""
+        state, names = table.holds(found)
+        check(_jobs(lambda: hold.take(partitions if names is None else names, state), say))
+
+    check(_jobs(reach.jobs, say))
+    return CheckedChanges(end_jobs=hold_and_check, release=hold.release)
 
 
-def _release(reach: ClusterControl, held: Sequence[str], say: Callable[[str], None]) -> None:
-    if not reach.release(held):
-        say(STAYS.format(", ".join(held)))
+def _jobs(ask: Callable[[], list[Job]], say: Callable[[str], None]) -> list[Job] | None:
+    """Return the jobs; `None` if the cluster does not answer."""
+    try:
+        return ask()
+    except NotUpError:
+        return []  # nobody could submit a job yet
+    except closing.BusyError:
+        raise
+    except UserError as error:
+        say(f"the cluster does not answer: {error}")
+        return None
 
 
 def end_jobs_of(
     found: Sequence[table.Change],
     partitions: Sequence[str],
     reach: ClusterControl,
+    hold: Hold,
     say: Callable[[str], None],
-) -> list[str]:
+) -> None:
     """Name the jobs that requested changes end, and give them time to save.
 
     A job that only loses nodes is requeued if it may be, and runs on the nodes that stay. The user asked for
@@ -208,18 +330,17 @@ def end_jobs_of(
 
     Args:
         partitions: The partitions of the cluster that is up.
-
-    Returns:
-        The partitions that are out of service until the changes are made.
     """
     state, names = table.holds(found)
     try:
-        held, present = reach.hold(partitions if names is None else names, state)
+        present = hold.take(partitions if names is None else names, state)
     except NotUpError:
-        return []
+        return
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(no_answer(error, CHANGED))
-        return []
+        return
     hit = [job for job in present if any(change.costs(job) for change in found)]
     waiting = [job for job in hit if job.pending]
     running = [job for job in hit if not job.pending]
@@ -234,7 +355,6 @@ def end_jobs_of(
         others = [job for job in running if job not in again]
         line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
         end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")
-    return held
 
 
 def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
@@ -247,43 +367,87 @@ def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
 def drain(
     reach: ClusterControl,
     partitions: Iterable[str],
-    execute: str,
+    stack: str,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
+    *,
+    gone: bool = False,
 ) -> None:
-    """Prevent further jobs from starting before a destroy, and cancel the running ones.
+    """Ask for consent, prevent further jobs from starting before a destroy, and cancel the running ones.
 
     A cluster that does not answer is destroyed as well.
 
     Args:
-        execute: The command that runs another one on the login machine; empty if there is none.
-        agree: Is called with the jobs; raises UserError if somebody wants to keep them.
+        stack: The stack's name.
+        agree: Is called with the jobs before anything is changed, and again with those that came since;
+            raises UserError if somebody wants to keep them.
+        gone: Whether the stack's checkout is gone, so that there is no `up` for it.
 
     Raises:
+        BusyError: Another command works on the cluster.
         UserError: The one from `agree`; jobs start again then.
     """
+    hold = Hold(reach, stack, say)
     try:
-        held, found = reach.hold(partitions, "DOWN")
+        mark, found = hold.look()
     except NotUpError:
         return
+    except closing.BusyError:
+        raise
     except UserError as error:
         say(no_answer(error))
         return
     present = [job for job in found if not job.over]
+    agree(present)
+    if mark is not None:
+        say(f"{closing.interrupted(mark)}: they stay so")
     try:
-        agree(present)
-    except BaseException:
-        reach.release(held)
+        found = hold.take(partitions, "DOWN")
+    except NotUpError:
+        return
+    except closing.BusyError:
         raise
-    keep = ""
-    if execute and held:
-        # Not `scontrol reconfigure`: see `node.elastic.reconfiguration`.
-        sudo = "sudo " if reach.sudo else ""
-        lines = "; ".join(f"{sudo}scontrol update PartitionName={name} State=UP" for name in held)
-        keep = f" (if you keep the cluster, `{execute} -- sh -c '{lines}'` lets them start again)"
+    except UserError as error:
+        say(no_answer(error))
+        return
+    except BaseException:
+        hold.release()
+        raise
+    try:
+        found = _agreed(reach, present, found, agree)
+    except BaseException:
+        hold.release()
+        raise
+    keep = "" if gone else f" (if you keep the cluster, `{hint('up', stack)}` lets them start again)"
     say(f"no further job starts{keep}")
-    if running := [job for job in present if not job.pending]:
+    if running := [job for job in found if not (job.over or job.pending)]:
         end(reach, running, say)
+
+
+def _agreed(
+    reach: ClusterControl,
+    agreed: Sequence[Job],
+    found: list[Job],
+    agree: Callable[[Sequence[Job]], None],
+) -> list[Job]:
+    """Ask for consent about jobs that came while somebody was asked, and return the jobs that there are now.
+
+    Raises:
+        UserError: The one from `agree`.
+    """
+    # A job array's tasks become jobs of their own as they start.
+    known = {jobs.number(job) for job in agreed}
+    for _ in range(MOST_QUESTIONS):
+        came = [job for job in found if not job.over and jobs.number(job) not in known]
+        if not came:
+            break
+        agree(came)
+        known |= {jobs.number(job) for job in came}
+        try:
+            found = reach.jobs()
+        except UserError:  # those that are known are ended
+            break
+    return found
 
 
 def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None], line: str = "") -> None:

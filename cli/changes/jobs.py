@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infra.errors import UserError
@@ -35,7 +35,6 @@ LISTING = (
 """A shell line that lists the jobs which have not ended. It must be the last one."""
 KILL_WAIT_SECONDS = 30.0
 """Slurm's KillWait: how long a cancelled job has between SIGTERM and SIGKILL."""
-_HELD = "held="
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def parse(text: str) -> list[Job]:
         if job.id in found:
             raise _unsure(f"it lists job {job.id} twice")
         found[job.id] = job
-    return sorted((job for job in found.values() if job.phase is not Phase.OVER), key=_number)
+    return sorted((job for job in found.values() if job.phase is not Phase.OVER), key=number)
 
 
 def _is_queued_again(fields: dict[str, str]) -> bool:
@@ -188,7 +187,12 @@ def _sections(text: str) -> tuple[str, str, str]:
     return before, mark.strip("\r"), listing
 
 
-def _number(job: Job) -> int:
+def before_listing(text: str) -> str:
+    """Return the part of an output that no user's text is in: what comes before the listing."""
+    return _sections(text)[0]
+
+
+def number(job: Job) -> int:
     """Return the number of the job, or of the job array that it belongs to."""
     digits = re.match(r"\d+", job.id)
     return int(digits[0]) if digits else 0
@@ -198,45 +202,6 @@ def listed(jobs: Sequence[Job]) -> list[str]:
     """Return a line for each job up to MOST_LISTED, and one that counts the others."""
     more = [f"  and {len(jobs) - MOST_LISTED} more"] if len(jobs) > MOST_LISTED else []
     return [*(f"  {job.line()}" for job in jobs[:MOST_LISTED]), *more]
-
-
-_ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }"
-
-
-def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
-    """Return a shell line that takes those partitions that are up out of service, and then lists the jobs.
-
-    Args:
-        state: DOWN (no job starts) or INACTIVE (nor is one accepted).
-        prefix: The command prefix that gives the rights of Slurm's administrator, with a trailing space.
-    """
-    names = shlex.join(sorted(partitions))
-    update = f"{prefix}scontrol update PartitionName=$name State={state}"
-    # All or none, because the output of a line that fails is not read.
-    undo = f"for name in $taken; do {prefix}scontrol update PartitionName=$name State=UP; done; exit 1"
-    return (
-        f"{_ANSWERS}; taken=; "
-        f"for name in {names}; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
-        f'{update} || {{ {undo}; }}; taken="$taken $name"; echo {_HELD}$name; done; {LISTING}'
-    )
-
-
-def held(text: str) -> list[str]:
-    """Return the partitions that `hold_line` has taken out of service, not those that were so before."""
-    before, _, _ = _sections(text)
-    return [line.removeprefix(_HELD) for line in before.split("\n") if line.startswith(_HELD)]
-
-
-def release_line(partitions: Iterable[str], prefix: str = "") -> str:
-    """Return a shell line that puts those partitions that still exist into service again.
-
-    The line fails if Slurm does not answer.
-    """
-    names = shlex.join(partitions)
-    return (
-        f"{_ANSWERS}; for name in {names}; do scontrol -o show partition $name >/dev/null 2>&1 || continue; "
-        f"{prefix}scontrol update PartitionName=$name State=UP || exit 1; done"
-    )
 
 
 def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:

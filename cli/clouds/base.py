@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.hints import hint
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.program import launcher
@@ -305,9 +304,8 @@ class CloudProvider(abc.ABC):
         if heads.CONTROLLER in lost or any(change.kind in new_head for change in found):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]
-        way = running.reach(stack, design_up, cloud)
-        command = hint("up", stack.name, "--replace")
-        checked = decision.check_changes(found, names, way, say, replace=replace, command=command)
+        way = running.reach(stack, design_up, cloud, "up --replace" if replace else "up")
+        checked = decision.check_changes(found, names, way, say, replace=replace, stack=stack.name)
         return dataclasses.replace(checked, lost=lost)
 
     def drain(
@@ -336,13 +334,8 @@ class CloudProvider(abc.ABC):
             say(decision.no_answer(error))
             return
         if design is not None:
-            decision.drain(
-                running.reach(stack, design, cloud),
-                [partition.name for partition in design.partitions],
-                hint("exec", stack.name),
-                say,
-                agree,
-            )
+            names = [partition.name for partition in design.partitions]
+            decision.drain(running.reach(stack, design, cloud, "down"), names, stack.name, say, agree)
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
         """Start stopped hosts: for the engine nothing has changed. Those that are gone it has made before."""

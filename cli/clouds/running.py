@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from cli.changes.closing import Holder
 from cli.changes.decision import ClusterControl
 from cli.clouds import heads, known_clusters
 from cli.doctor.condition import backups, budget, disks, health, service
@@ -92,16 +93,18 @@ def published(cloud: Cloud) -> ClusterDesign | None:
         ) from error
 
 
-def reach(stack: Stack, design: ClusterDesign, cloud: Cloud) -> ClusterControl:
-    """Access to the cluster's Slurm over SSH to the login machine.
+def reach(stack: Stack, design: ClusterDesign, cloud: Cloud, command: str) -> ClusterControl:
+    """Access to the cluster's Slurm over SSH, on the controller, which has the mark of what is closed.
 
     Args:
         design: The design of the cluster that is up.
+        command: The word after `./cluster`, for that mark.
     """
 
     def run(line: str, seconds: float) -> str:
         try:
             login = ssh_access.find(stack, design, cloud)
+            line = ssh_access.controller_line(stack, cloud, login, line)
         except NotUpError:
             # Without its controller a cluster has jobs all the same.
             if (why := heads.silence(cloud, design, stack.name)) is not None:
@@ -110,4 +113,4 @@ def reach(stack: Stack, design: ClusterDesign, cloud: Cloud) -> ClusterControl:
         # A single attempt, because the caller goes on without the answer.
         return openssh.run(replace(login.target, patience=0), line, seconds=seconds)
 
-    return ClusterControl(run, sudo=True)
+    return ClusterControl(run, sudo=True, holder=Holder.of(stack, command))

@@ -39,12 +39,17 @@ def show_status(
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
     put(partitions)
+    closed = status.get("closed") or {"partitions": []}
     for p in status["partitions"]:
+        if p["name"] in closed["partitions"]:
+            continue
         if why := PARTITION_STATES.get(p.get("state", "UP")):
             # People paste this line, and the name may be any machine's.
             name = shlex.quote(f"partitionname={p['name']}")
             cure = hint("exec", stack, f"-- scontrol update {name} state=up", outputs)
             put(f"\nPartition {cell(p['name'])} is {p['state'].lower()}: {why}; `{cell(cure)}` opens it")
+    if closed["partitions"]:
+        _show_closed(closed, stack)
     if error := status.get("cloud"):
         cure = (
             f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again."
@@ -60,6 +65,18 @@ def show_status(
     _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
     _show_spent(status)
     _show_backup(status.get("backup"))
+
+
+def _show_closed(closed: Mapping[str, Any], stack: str) -> None:
+    """Say which command has closed partitions, and whether it still works or was interrupted."""
+    at = time.strftime("%F %T UTC", time.gmtime(closed["at"]))
+    what = f"`{closed['command']}` of {closed['who']} has closed partitions at {at}"
+    then = (
+        "it is working"
+        if closed["works"]
+        else f"it was interrupted. `{hint('up', stack)}` opens what it has closed"
+    )
+    put(f"\n{cell(what)} ({cell(', '.join(closed['partitions']))}): {cell(then)}")
 
 
 def show_release(name: str, advisories: Iterable[str]) -> None:

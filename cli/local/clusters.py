@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.hints import left_over
 from cli.runner import interrupt
 from infra import os_errors
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, locations, owner
 from infra.program.clusters import Cluster
 from infra.program.stack import Stack
 from localcloud import containers
-from node import foreign, rpc
+from node import foreign, locks, rpc
 from operations.local import agent, machine_access
 from operations.local.agent import end_cluster
 from operations.local.run_directory import RunDirectory
@@ -115,13 +115,14 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     run = RunDirectory(cluster.run_dir)
     if background := interrupt.background_hint():
         console.say(background, "dim")
-    running.drain(run, cluster.stack, console.say, agree, gone=True)
-    backend = ""
-    with contextlib.suppress(OSError):
-        backend = (run.path / owner.OWNER).read_text(encoding="utf-8").strip()
-    with console.waiting("taking the cluster down"):
-        end_cluster(run)
-        left = leftovers(run)
+    with _alone(cluster):
+        running.drain(run, cluster.home, console.say, agree, gone=True)
+        backend = ""
+        with contextlib.suppress(OSError):
+            backend = (run.path / owner.OWNER).read_text(encoding="utf-8").strip()
+        with console.waiting("taking the cluster down"):
+            end_cluster(run)
+            left = leftovers(run)
     if left:
         raise UserError(left_over(cluster.stack, left, cluster.down_command), code="cluster.left-over")
     clusters.remove(cluster.id)
@@ -136,6 +137,27 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
         f"{cluster.stack}` forgets it",
         "yellow",
     )
+
+
+@contextlib.contextmanager
+def _alone(cluster: Cluster) -> Iterator[None]:
+    """Be the only `down --cluster` of a cluster. Its checkout, with the lock of its stack, is gone.
+
+    Raises:
+        UserError: Exit 3; another one is under way.
+    """
+    # The agent has the lock of the cluster's folder.
+    record = os.open(cluster.file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not locks.acquire(record, wait=False):
+            raise UserError(
+                f"another `{cluster.down_command}` is ending this cluster. Wait for it to end.",
+                EXIT_REFUSED,
+                code="cluster.busy",
+            )
+        yield
+    finally:
+        os.close(record)
 
 
 def other_owners(stack: Stack) -> str:

@@ -119,7 +119,7 @@ class LocalProvider:
     ) -> CheckedChanges:
         from cli.local import running
 
-        return running.check_changes(RunDirectory.of(stack), stack.name, design, say, replace=replace)
+        return running.check_changes(RunDirectory.of(stack), stack, design, say, replace=replace)
 
     def changes(
         self, stack: Stack, design: ClusterDesign
@@ -130,7 +130,7 @@ class LocalProvider:
             run = RunDirectory.of(stack)
         except UserError:  # another user's checkout, or a copy: `up` says so
             return None
-        return running.changes(run, stack.name, design)
+        return running.changes(run, stack, design)
 
     def drain(
         self,
@@ -141,7 +141,7 @@ class LocalProvider:
     ) -> None:
         from cli.local import running
 
-        running.drain(RunDirectory.of(stack), stack.name, say, agree)
+        running.drain(RunDirectory.of(stack), stack, say, agree)
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
         from operations.local import cluster

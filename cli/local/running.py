@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from cli.changes import decision, table
+from cli.changes.closing import Holder
 from cli.changes.decision import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, Row, Rules
-from cli.hints import hint
 from infra import bundle
 from infra.errors import NotUpError, UserError
+from infra.program.stack import Stack
 from node.model import ClusterDesign, LocalCloud
 from node.published import parse_settings
 from node.slurm.environment import without_slurm
@@ -144,21 +145,29 @@ def _published_code(run: RunDirectory) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def control(run: RunDirectory, stack: str) -> ClusterControl:
-    """Return the control of a cluster: commands run on its login machine, which is on this host."""
+def control(run: RunDirectory, stack: Stack, command: str) -> ClusterControl:
+    """Return the control of a cluster: commands run on its controller, which is on this host.
+
+    Args:
+        command: The word after `./cluster`, for the mark of what takes partitions out of service.
+    """
 
     def ask(line: str, seconds: float) -> str:
         if not machine_access.is_up(run):
-            raise NotUpError(f"stack {stack} is not up", code="cluster.not-up")
+            raise NotUpError(f"stack {stack.name} is not up", code="cluster.not-up")
         if agent.controller_is_dead(run):
-            raise UserError(agent.how_to_restart(stack), code="controller.not-running")
+            raise UserError(agent.how_to_restart(stack.name), code="controller.not-running")
         return _shell(run, line, seconds)
 
-    return ClusterControl(ask, machine_access.slurm_conf(run))
+    holder, conf = Holder.of(stack, command), machine_access.slurm_conf(run)
+    if run.containers:
+        return ClusterControl(ask, conf, holder=holder)
+    state, elastic = run.path / "state", run.path / "lib" / "elastic"
+    return ClusterControl(ask, conf, str(state), str(elastic), holder=holder)
 
 
 def check_changes(
-    run: RunDirectory, stack: str, design: ClusterDesign, say: Callable[[str], None], *, replace: bool
+    run: RunDirectory, stack: Stack, design: ClusterDesign, say: Callable[[str], None], *, replace: bool
 ) -> CheckedChanges:
     """See `cli.provider.Provider.check_changes`.
 
@@ -174,18 +183,18 @@ def check_changes(
         return CheckedChanges()
     found = _differences(run, design_up, design)
     anew = any(change.kind in table.ALWAYS for change in found)
+    reach = control(run, stack, "up --replace" if replace else "up")
     if anew and replace:
         for line in [*(change.line() for change in found), *table.losses(found)]:
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in design_up.partitions]
-    command = hint("up", stack, "--replace")
-    checked = decision.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
+    checked = decision.check_changes(found, names, reach, say, replace=replace, stack=stack.name)
     return dataclasses.replace(checked, recreate=anew)
 
 
 def changes(
-    run: RunDirectory, stack: str, design: ClusterDesign
+    run: RunDirectory, stack: Stack, design: ClusterDesign
 ) -> tuple[Sequence[table.Change], Sequence[Job] | None] | None:
     """See `cli.provider.Provider.changes`."""
     try:
@@ -198,7 +207,7 @@ def changes(
     if not found:
         return found, []
     try:
-        return found, control(run, stack).jobs()
+        return found, control(run, stack, "plan").jobs()
     except NotUpError:  # nobody could log in yet, so there are no jobs
         return found, []
     except UserError:
@@ -207,7 +216,7 @@ def changes(
 
 def drain(
     run: RunDirectory,
-    stack: str,
+    stack: Stack,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
     *,
@@ -216,7 +225,7 @@ def drain(
     """See `cli.provider.Provider.drain`.
 
     Args:
-        gone: Whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
+        gone: Whether the cluster's checkout is gone, so that there is no `up` for it.
     """
     try:
         design = published(run)
@@ -226,11 +235,11 @@ def drain(
     if design is None:
         return
     names = [partition.name for partition in design.partitions]
-    decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
+    decision.drain(control(run, stack, "down"), names, stack.name, say, agree, gone=gone)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:
-    command = machine_access.command(run, ["sh", "-c", line])
+    command = machine_access.command(run, ["sh", "-c", line], controller=True)
     env = without_slurm(os.environ) | command.env
     done = programs.capture(command.argv, env=env, seconds=seconds, apart=True)
     if done.status == programs.TIMED_OUT:

@@ -9,7 +9,8 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
 from cli.runner.events import Message, OnEvent, Summary, ignore
@@ -38,6 +39,19 @@ class Runner(Protocol):
     @property
     def name(self) -> str:
         """`embedded` or `pulumi`."""
+        ...
+
+    def changing(
+        self, verb: Literal["up", "down"], on_event: OnEvent = ignore
+    ) -> AbstractContextManager[None]:
+        """Have the right to change the stack for the body: a command enters this before it touches anything.
+
+        All that this engine refuses and that can be known is refused here.
+
+        Raises:
+            UserError: Exit 3; another command works on the stack, from this checkout or by its backend's
+                word from elsewhere, or the cluster is another engine's. Or the state cannot be used.
+        """
         ...
 
     def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
@@ -86,6 +100,11 @@ class EmbeddedRunner:
 
         self._stack = stack
         self._engine = embedded
+
+    def changing(
+        self, verb: Literal["up", "down"], on_event: OnEvent = ignore
+    ) -> AbstractContextManager[None]:
+        return self._engine.changing(self._stack, verb)
 
     def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
         return self._engine.preview(self._stack, on_event, benchmark=benchmark)

@@ -24,11 +24,11 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from cli.runner import Look, nobody, selection, state
+from cli.runner import Look, backend, nobody, selection, state
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
@@ -72,6 +72,21 @@ class PulumiRunner:
         if self._fallback:
             return owner.fallback_url(self._stack)
         return owner.backend_url(self._stack.project)
+
+    @contextlib.contextmanager
+    def changing(self, verb: Literal["up", "down"], on_event: OnEvent = ignore) -> Iterator[None]:
+        """See `cli.runner.Runner.changing`."""
+        with state.locked(self._stack, verb):
+            if self._local:
+                check = owner.check_claim if verb == "up" else owner.check
+                check(self._stack, self.backend)
+            if self._fallback:
+                self._break_stale_lock(on_event)
+            elif not backend.refuse_if_locked_here(self._stack, self.backend):
+                with self._operation(verb, on_event, create=False) as (stack, _, config):
+                    if stack is not None:
+                        backend.refuse_if_updating(self._stack, self.backend, stack, config)
+            yield
 
     def preview(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> Summary:
         """Report what `up` would do. The providers check every value that is known by then.

@@ -12,18 +12,35 @@ the real engine forgets it; creates and deletes must therefore be idempotent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cli.hints import HOW_TO_INSTALL
 from cli.runner import interrupt, project
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.lifecycle import Lifecycle, delete_all
-from cli.runner.state import STATE_FILE, State, boot_id, locked
+from cli.runner.state import STATE_FILE, DamagedStateError, State, boot_id, locked
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations, mode, owner
 from infra.program.stack import Stack
+
+
+@contextmanager
+def changing(stack: Stack, verb: Literal["up", "down"]) -> Iterator[None]:
+    """See `cli.runner.Runner.changing`."""
+    with locked(stack, verb):
+        if verb == "up":
+            settings = _load(stack)
+            owner.check_claim(stack, owner.EMBEDDED)
+            state = State.load(_path(stack), settings.name, stack.name)
+            if not state.empty:
+                state.save()  # there is room for it, and a right to write it
+        elif _path(stack).exists():
+            owner.check(stack, owner.EMBEDDED)
+            with suppress(DamagedStateError):  # `down` ends the cluster without it
+                State.load(_path(stack), "", stack.name)
+        yield
 
 
 def up(stack: Stack, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:

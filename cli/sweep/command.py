@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cli import provider, results, shared_cores
 from cli.console.progress import Console
 from cli.console.tables import output
-from cli.runner import interrupt
+from cli.runner import interrupt, state
 from cli.sweep import plan as plans
 from cli.sweep import table
 from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
@@ -108,8 +108,11 @@ class Sweep:
             self._console.say(hint, "dim")
         with self._errors_in_words():
             with self._locked():
-                plan = self._under_way(wanted) or self._begin(wanted)
-                plan = self._submit(plan)
+                plan = self._under_way(wanted)
+                if plan is None or plan.unsubmitted:
+                    # Watching needs no lock. No `up` or `down` changes the cluster while jobs are submitted.
+                    with state.locked(self._stack, "run", shared=True):
+                        plan = self._submit(plan or self._begin(wanted))
             progress = Progress(plan, self._stack.project)
             try:
                 with Board(self._console, f"stack {self._stack.name}", plan.repeat) as board:
@@ -141,8 +144,9 @@ class Sweep:
                 return
             progress = Progress(plan, self._stack.project)
             try:
-                # Runs without a known job are included: a submit may have been cut off.
-                ended = self._remote.cancel(progress.open)
+                with state.locked(self._stack, "run --cancel", shared=True):
+                    # Runs without a known job are included: a submit may have been cut off.
+                    ended = self._remote.cancel(progress.open)
                 progress.take(progress.open, self._remote.show(progress.open))
             except (NotUpError, SweepGoneError):
                 self._console.say(self._is_gone(progress))

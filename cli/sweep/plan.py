@@ -330,8 +330,8 @@ class Store:
                 self._lock.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # it is gone, or another process has its lock there by now
                     self.folder.rmdir()
-                folders.remove_empty(self.folder.parent)
             os.close(descriptor)
+            state.remove_unused(self._stack)
 
     def _make_folder(self) -> None:
         folders.make_state_dir(self._stack)

@@ -63,6 +63,11 @@ class Cluster:
         return locations.run_root() / self.id
 
     @property
+    def file(self) -> Path:
+        """The file with this record."""
+        return _file(self.id)
+
+    @property
     def down_command(self) -> str:
         """The command that ends it from any checkout."""
         return f"./cluster down --cluster {self.id}"

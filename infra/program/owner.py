@@ -56,7 +56,7 @@ def claim(stack: Stack, claimant: str) -> None:
     Raises:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
-    _refuse_without_state(stack, claimant)
+    check_claim(stack, claimant)
     path, text = folders.make_run_dir(stack) / OWNER, holder(stack, claimant) + "\n"
     # The mode holds whatever the umask is: nobody else may write it.
     try:
@@ -65,6 +65,16 @@ def claim(stack: Stack, claimant: str) -> None:
         if read(stack) is None:  # the file is empty, perhaps after a full disk
             write_atomically(path, text, 0o644)
         check(stack, claimant)
+
+
+def check_claim(stack: Stack, claimant: str) -> None:
+    """Refuse what `claim` refuses, and change nothing.
+
+    Raises:
+        UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
+    """
+    _refuse_without_state(stack, claimant)
+    check(stack, claimant)
 
 
 def _refuse_without_state(stack: Stack, claimant: str) -> None:

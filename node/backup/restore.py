@@ -32,6 +32,7 @@ from node.backup.take import HOST_KEYS, SPARE_MIB
 from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError, Runner
 from node.codec import from_json, shown
+from node.elastic.view import REASON_PREFIX
 from node.folders import Folders
 from node.model import Settings
 from node.slurm import version
@@ -52,7 +53,7 @@ CLUSTER_ID = "clustername"
 BOOT = "slurm-stacks-boot.service"
 """The unit of the boot's steps (`infra.clouds.userdata`)."""
 BOOT_SECONDS = 900.0
-REASON = "slurm-stacks: restored from a backup, whose machine this is not"
+REASON = f"{REASON_PREFIX}restored: the job of this node was of a backup, whose machine this is not"
 LEAVE_SECONDS = 120.0
 PREPARED, SWAPPED, CANCELLED = "prepared", "swapped", "cancelled"
 MOST_JOURNAL = 64 * 1024

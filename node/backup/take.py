@@ -198,7 +198,8 @@ def standing_still(pid: int) -> Iterator[None]:
     reading, writing = os.pipe()
     # This program ends at the end of its input: when the pipe is closed, by us or by our end.
     guard = subprocesses.start(
-        ("/bin/sh", "-c", 'read -r _; kill -CONT "$1"', "guard", str(pid)),
+        # It outlives a signal to all of this program's processes, as systemd and a lost terminal send.
+        ("/bin/sh", "-c", 'trap "" HUP INT TERM; read -r _; kill -CONT "$1"', "guard", str(pid)),
         {"PATH": subprocesses.SEARCH},
         subprocess.DEVNULL,
         stdin=reading,

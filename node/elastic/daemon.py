@@ -42,6 +42,7 @@ from node.folders import Folders
 from node.locks import locked
 from node.model import ClusterDesign, Settings
 from node.published import read_settings
+from node.slurm import closing
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold
 from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
@@ -89,7 +90,8 @@ class Elastic:
             Requeue(control, lib / "requeues.json"),
             self.renewal.outdated_nodes,
         )
-        self._reconfiguration = Reconfiguration(control, lib)
+        self._state = Path(str(Folders(settings).state))
+        self._reconfiguration = Reconfiguration(control, lib, self._state)
         self._requeue_cleanup = RequeueCleanup(
             settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
         )
@@ -216,7 +218,8 @@ class Elastic:
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
         found = status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
-        return {**found, **self._disks.status()}
+        closed = closing.described(closing.read(self._state), self._design.stack)
+        return {**found, **self._disks.status(), "closed": closed}
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

@@ -18,7 +18,7 @@ from pathlib import Path
 from node import foreign
 from node.bootstrap import files
 from node.elastic.view import log
-from node.slurm import hardware, version
+from node.slurm import closing, hardware, version
 from node.slurm.control import Slurm, SlurmError
 
 REQUEST, CLOSED = "reconfigure", "closed-partitions.json"
@@ -32,11 +32,13 @@ class Reconfiguration:
     Args:
         control: Slurm's commands.
         lib: The daemon's folder, which also has the record of Slurm's release.
+        state: slurmctld's folder, with the mark of a command that has closed partitions for longer.
     """
 
-    def __init__(self, control: Slurm, lib: Path) -> None:
+    def __init__(self, control: Slurm, lib: Path, state: Path | None = None) -> None:
         self._control = control
         self._lib = lib
+        self._state = lib if state is None else state
         self._lock = threading.Lock()
 
     def possible(self) -> bool:
@@ -131,14 +133,19 @@ class Reconfiguration:
         files.write(self._lib / CLOSED, json.dumps(list(closed)).encode(), durable=True)
 
     def _reopen(self) -> None:
-        """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them."""
+        """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them.
+
+        Those that a command has closed meanwhile are that command's to open.
+        """
         file = self._lib / CLOSED
+        mark = closing.read(self._state)
+        others = [] if mark is None else mark.names
         try:
             names = [str(name) for name in foreign.record(file)]
         except (OSError, ValueError, TypeError) as error:
             log(f"{file} cannot be read ({error!r}): partitions may be DOWN that nobody opens")
             names = []
-        for name in names:
+        for name in (name for name in names if name not in others):
             # A partition may be gone from the configuration that was just read. If slurmctld does not answer,
             # `once` tries again.
             with contextlib.suppress(SlurmError):

@@ -152,13 +152,27 @@ def controller_command(
         UserError: The cloud refuses.
     """
     line = ["sudo", "-n", *argv]
-    if login.host != CONTROLLER:
-        keys = openssh.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
-        known = shlex.join(["/usr/bin/printf", "%%s\\n", *(f"{CONTROLLER} {key}" for key in keys)])
-        options = {**_INSIDE, "KnownHostsCommand": known}
-        words = [f"-o{name}={value}" for name, value in options.items()]
-        line = ["ssh", "-F", "none", *words, "--", CONTROLLER, shlex.join(line)]
-    return command(login.target, folder, line, tty=False)
+    return command(login.target, folder, _hop(stack, cloud, login, shlex.join(line)) or line, tty=False)
+
+
+def controller_line(stack: Stack, cloud: Cloud, login: Login, line: str) -> str:
+    """Return the shell line for the login machine that runs a shell line on the controller, as the user.
+
+    Raises:
+        NotUpError, UserError: As for `controller_command`.
+    """
+    return shlex.join(_hop(stack, cloud, login, line)) or line
+
+
+def _hop(stack: Stack, cloud: Cloud, login: Login, line: str) -> list[str]:
+    """Return the command that takes a shell line on to the controller; empty if users log in there."""
+    if login.host == CONTROLLER:
+        return []
+    keys = openssh.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
+    known = shlex.join(["/usr/bin/printf", "%%s\\n", *(f"{CONTROLLER} {key}" for key in keys)])
+    options = {**_INSIDE, "KnownHostsCommand": known}
+    words = [f"-o{name}={value}" for name, value in options.items()]
+    return ["ssh", "-F", "none", *words, "--", CONTROLLER, line]
 
 
 def _host_keys(stack: Stack, cloud: Cloud, host: str) -> list[str]:

@@ -47,10 +47,13 @@ def slurm_conf(run: RunDirectory) -> str:
     return "/etc/slurm/slurm.conf" if run.containers else str(run.path / "etc" / "slurm.conf")
 
 
-def command(run: RunDirectory, argv: Sequence[str]) -> Command:
+def command(run: RunDirectory, argv: Sequence[str], *, controller: bool = False) -> Command:
     """Return the process to start so that `argv` runs on the login machine; an empty `argv` means a shell.
 
     The cluster's own command runs on the controller, where the queue and its daemon are.
+
+    Args:
+        controller: Whether any other command runs there, too.
     """
     shell = os.environ.get("SHELL", "/bin/sh")
     is_tool = bool(argv) and argv[0] == TOOL
@@ -63,7 +66,7 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
         named = has_hosts_namespace(run.path) and not is_tool
         prefix = namespace_command(run.path, HEAD, "--exec") if named else []
         return Command([*prefix, *(argv or [shell])], env)
-    machine = _machine(run, HEAD) if is_tool else login(run)
+    machine = _machine(run, HEAD) if is_tool or controller else login(run)
     name = user()
     environment = {
         "PATH": OWN_PATH,

@@ -7,8 +7,10 @@
 It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
 machines, and kills daemons. With --lose-head it ends the controller and deletes its root disk every so many
-seconds, and `./cluster up` makes another one, which takes over its disk with Slurm's state. Then it removes
-all faults, waits until the queue is empty, and checks that
+seconds, and `./cluster up` makes another one, which takes over its disk with Slurm's state. It kills
+`./cluster up` that changes the cluster, and `./cluster down` that has closed the partitions, and runs
+`./cluster down` beside another command, where it must be refused. Then it removes all faults, waits until the
+queue is empty, and checks that
 
 - every job is accounted for: completed, cancelled by us, or ended with its machine where it asked for that;
 - every run that was cut off was cut off by a fault of this program, of its job or of its machine;
@@ -28,6 +30,7 @@ from pathlib import Path
 
 from node.model import CONTAINER, PROCESS
 from tests.bench.figures import parser
+from tests.support.soak.commands import COMMANDS
 from tests.support.soak.faults import ALL_KINDS, KINDS
 from tests.support.soak.harness import Options, soak
 
@@ -61,7 +64,7 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     chosen = options().parse_args()
-    every = ALL_KINDS if chosen.machines == CONTAINER else KINDS
+    every = ALL_KINDS if chosen.machines == CONTAINER else (*KINDS, *COMMANDS)
     kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in every]:
         options().error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.changes import jobs
+from cli.changes import closing, jobs
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job, parse
 from cli.local import running
@@ -75,15 +75,17 @@ def test_no_shell_changes_what_slurms_programs_are_told(
     asked: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where == "here":
-        monkeypatch.setattr(machine_access, "command", lambda _run, argv: Command(list(argv), {}))
+        monkeypatch.setattr(machine_access, "command", lambda _run, argv, **_options: Command(list(argv), {}))
         run = RunDirectory(tmp_path)
-        control = ClusterControl(lambda line, seconds: running._shell(run, line, seconds), CONF)
+        control = ClusterControl(
+            lambda line, seconds: running._shell(run, line, seconds), CONF, str(tmp_path)
+        )
     else:
-        control = ClusterControl(remote, CONF, sudo="administrator" in where)
+        control = ClusterControl(remote, CONF, str(tmp_path), sudo="administrator" in where)
     expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
     assert control.jobs() == expected
     assert control.hold(["cpu"], "DOWN") == (["cpu"], expected)
-    assert control.release(["cpu"])
+    assert control.release() == [], "the fake's partition stays as it is"
     line = f"{jobs.cancel_or_requeue_line(expected, expected, control.prefix)}; {jobs.wait_line(9, expected)}"
     assert parse(control.ask(line, 9)) == expected
     calls = seen(asked)
@@ -118,7 +120,7 @@ def test_no_name_is_a_job_or_another_jobs_name(names: list[str]) -> None:
     found = parse(text)
     assert [job.id for job in found] == list(given_names)
     assert {(job.user, job.state, job.partition) for job in found} == {("ann", "RUNNING", "cpu")}
-    assert jobs.held(text) == ["cpu"]
+    assert closing.held(text) == ["cpu"]
     for job, name in zip(found, names, strict=True):
         assert job.nodes == f"cpu-{job.id}"
         assert all(c.isprintable() or c == "\t" for c in job.line())
@@ -145,7 +147,7 @@ def test_no_text_is_a_job_or_another_field(field: str, text: str) -> None:
 def test_a_text_alone_is_no_listing(text: str) -> None:
     with contextlib.suppress(UserError):
         assert parse(text) == []
-    assert isinstance(jobs.held(text), list)
+    assert isinstance(closing.opened(text), list)
 
 
 def test_what_a_shell_prints_around_the_listing_is_no_job() -> None:
@@ -180,16 +182,17 @@ def test_whoever_ends_jobs_knows_for_certain_which_there_are(text: str) -> None:
 
 
 def test_a_listing_that_is_not_certain_leaves_no_partition_closed() -> None:
-    lines = []
+    lines: list[str] = []
 
     def run(line: str, _seconds: float) -> str:
         lines.append(line)
         return "held=cpu\n" + listing(PLAIN, PLAIN)
 
+    control = ClusterControl(run, CONF)
     with raises("jobs.unsure"):
-        ClusterControl(run, CONF).hold(["cpu", "gpu"], "DOWN")
-    assert "State=UP" in lines[1]
-    assert "gpu" not in lines[1], "it was closed before"
+        control.hold(["cpu", "gpu"], "DOWN")
+    assert f"token={control.holder.token}" in lines[1], "what its mark names is opened"
+    assert "scontrol update PartitionName=$name State=${rest#*:}" in lines[1]
 
 
 def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:

@@ -38,7 +38,7 @@ from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.checkout import ROOT
 from tests.support.fake_google import Project
 from tests.support.fake_google import project as google_project
-from tests.support.job_lines import inner, told
+from tests.support.job_lines import inner, kind, told
 
 __all__ = ["account", "moto", "nobody"]
 
@@ -266,7 +266,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     there = Slurm()
     published = design(config.load_file(ROOT / "Pulumi.local.yaml"), catalog())
     monkeypatch.setattr(running, "published", lambda _run: published)
-    monkeypatch.setattr(running, "control", lambda _run, _stack: ClusterControl(there.run))
+    monkeypatch.setattr(running, "control", lambda *_arguments: ClusterControl(there.run))
     return there
 
 
@@ -293,8 +293,8 @@ def test_its_jobs_are_named_and_have_their_time(
         "  job 8 later (ann, PENDING on debug)",
     ]
     assert "no further job starts" in output, "there is no ./cluster exec that would let them start again"
-    hold, end = slurm.lines
-    assert "State=DOWN" in hold
+    assert [kind(line) for line in slurm.lines] == ["look", "hold DOWN", "end"]
+    end = slurm.lines[2]
     assert end.startswith("scancel --quiet 7; "), "SIGTERM"
     assert "end=$(($(date +%s) + 45)); until" in end, "and the grace"
     assert output[-1] == "nothing is left"
@@ -314,7 +314,7 @@ def test_on_a_terminal_it_asks_and_who_keeps_the_jobs_keeps_the_cluster(
         down(gone.id)
     assert caught.value.exit_code == EXIT_REFUSED
     assert clusters.recorded() == [gone]
-    assert "State=UP" in slurm.lines[-1]
+    assert [kind(line) for line in slurm.lines] == ["look"], "nothing is touched before the consent"
     down(gone.id, yes=True)
     assert clusters.recorded() == []
 

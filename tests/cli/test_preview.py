@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,12 @@ class Engine:
         self.fails: UserError | None = None
         self.lost: tuple[str, ...] = ()
 
+    @contextlib.contextmanager
+    def changing(self, verb: str, _on_event: Any) -> Iterator[None]:
+        self._did.append(f"lock for {verb}")
+        yield
+        self._did.append("unlock")
+
     def outputs(self) -> dict[str, Any]:
         return {}
 
@@ -77,7 +85,7 @@ class Provider(AwsProvider):
     def check_host(self) -> None: ...
 
     def check_changes(self, *_arguments: Any, **_options: Any) -> CheckedChanges:
-        self._did.append("hold partitions")
+        self._did.append("check")
         return CheckedChanges(
             end_jobs=lambda: self._did.append("end jobs"),
             release=lambda: self._did.append("release"),
@@ -125,7 +133,7 @@ def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
     monkeypatch.setattr(environment, "LONGEST_UPDATE_MINUTES", 7200)
     with sentences.raises("change.preview-failed", "Pulumi.test.yaml") as caught:
         scene.up()
-    assert scene.did == ["hold partitions", "preview without the benchmark", "release"]
+    assert scene.did == ["lock for up", "check", "preview without the benchmark"]
     assert caught.value.exit_code == EXIT_REFUSED
     first, value, *_, last = str(caught.value).splitlines()
     assert first == "nothing was changed: the preview of this change fails"
@@ -137,7 +145,8 @@ def test_up_makes_nothing_and_ends_no_job_if_the_provider_refuses_a_value(
 def test_what_the_provider_accepts_is_made_and_jobs_end_only_then(scene: Scene) -> None:
     scene.up()
     assert scene.did == [
-        "hold partitions", "preview without the benchmark", "prepare", "end jobs", "up",
+        "lock for up", "check", "preview without the benchmark", "prepare", "end jobs", "up", "release",
+        "unlock",
     ]  # fmt: skip
     assert scene.engine.lost == ("controller",), "the engine gets to know which machines are gone"
     made = len(plan(scene.stack)["resources"])
@@ -152,7 +161,7 @@ def test_ctrl_c_in_the_preview_ends_no_job_either(scene: Scene) -> None:
     assert (caught.value.exit_code, str(caught.value)) == (
         EXIT_INTERRUPTED, "interrupted; nothing was changed",
     )  # fmt: skip
-    assert scene.did[-1] == "release"
+    assert "end jobs" not in scene.did
 
 
 # --- the Automation API -----------------------------------------------------------------------------------

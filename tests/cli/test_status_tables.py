@@ -196,6 +196,24 @@ def test_a_line_that_people_paste_runs_nothing_of_a_machines(capsys: pytest.Capt
     assert "-- scontrol update 'partitionname=x; touch y' state=up` opens it" in output
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_what_a_command_has_closed_is_opened_by_that_command_or_by_up(
+    capsys: pytest.CaptureFixture[str], works: bool
+) -> None:
+    closed = {
+        "command": "down", "who": "ann@laptop", "at": 1764317627.0, "partitions": ["debug"], "works": works,
+    }  # fmt: skip
+    show_status(cluster_status(partition="DOWN", closed=closed), "test")
+    output = " ".join(capsys.readouterr().out.split())
+    told = (
+        "it is working"
+        if works
+        else "it was interrupted. `./cluster up --stack test` opens what it has closed"
+    )
+    assert f"`down` of ann@laptop has closed partitions at 2025-11-28 08:13:47 UTC (debug): {told}" in output
+    assert "state=up" not in output, "one command"
+
+
 def cluster_status(
     *nodes: tuple[str, str, str | None], partition: str = "UP", **changes: Any
 ) -> dict[str, Any]:

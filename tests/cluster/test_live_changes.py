@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from infra.errors import EXIT_REFUSED
+from node import locks
+from tests.support import killed_command
 from tests.support.checkout import Checkout, until
 
 FILE = """
@@ -276,6 +278,60 @@ def test_another_name_is_seen_by_doctor_and_by_the_engine_and_replaces_the_clust
     cluster.cluster("up", "--replace", check=True)
     assert not mark.exists()
     assert "two" in cluster.ask("scontrol", "show", "config").partition("ClusterName")[2].splitlines()[0]
+
+
+def partitions(checkout: Checkout) -> set[str]:
+    return set(checkout.ask("sinfo", "--noheader", "--all", "--format=%a").split())
+
+
+def test_a_refused_down_and_up_touch_nothing(cluster: Checkout) -> None:
+    job = begin(cluster)
+    fewer = text(name="two", first="renamed", machine="local.medium", most=1)
+    cluster.write_stack(fewer)
+    with (cluster.state / "lock").open("w") as lock:
+        assert locks.acquire(lock.fileno())
+        for words in (("down", "--yes"), ("up", "--replace"), ("up",)):
+            done = cluster.cluster(*words)
+            assert (done.returncode, "[state.busy]" in done.stderr) == (EXIT_REFUSED, True), done.stderr
+    assert (state(cluster, job), partitions(cluster)) == ("RUNNING", {"up"})
+    cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
+    cluster.execute("scancel", job)
+
+
+WHOLE = text(name="two", first="renamed", machine="local.medium", most=2)
+FEWER = text(name="two", first="renamed", machine="local.medium", most=1)
+GONE = WHOLE.replace("name: debug", "name: other")
+ENGINE = "cli.runner.embedded.up"
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "place", "closed"),
+    [
+        (("down", "--yes"), WHOLE, killed_command.CLOSED, "down"),
+        (("up", "--replace"), GONE, ENGINE, "inactive"),
+        (("up",), FEWER, ENGINE, "down"),
+    ],
+    ids=["down", "up --replace", "up"],
+)
+def test_what_a_killed_command_has_closed_is_named_and_the_next_up_opens_it(
+    cluster: Checkout, words: tuple[str, ...], file: str, place: str, closed: str
+) -> None:
+    job = begin(cluster, "--partition=renamed")
+    cluster.write_stack(file)
+    done = killed_command.run(cluster, (place,), *words)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    cluster.write_stack(WHOLE)
+    assert closed in partitions(cluster)
+    found = json.loads(cluster.cluster("status", "--json", check=True).stdout)["closed"]
+    assert (found["command"], found["works"]) == (" ".join(words).removesuffix(" --yes"), False)
+    assert found["opened_by"] == "./cluster up --stack test"
+    shown = " ".join(cluster.cluster("status", check=True).stdout.split())
+    assert "it was interrupted. `./cluster up --stack test` opens what it has closed" in shown
+    up = cluster.cluster("up", check=True)
+    assert "was interrupted when it had closed partitions" in up.stderr
+    assert (partitions(cluster), state(cluster, job)) == ({"up"}, "RUNNING")
+    assert json.loads(cluster.cluster("status", "--json", check=True).stdout)["closed"] is None
+    cluster.execute("scancel", job)
 
 
 def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(

@@ -9,6 +9,7 @@ import pytest
 from node.model import CONTAINER
 from tests.support.containers import cluster_image
 from tests.support.soak.cluster import stack
+from tests.support.soak.commands import COMMANDS
 from tests.support.soak.faults import KINDS
 from tests.support.soak.harness import Options, soak
 from tests.support.soak.journal import HEAD
@@ -34,11 +35,15 @@ def test_a_short_soak_loses_no_job_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.timeout(900)
-def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(tmp_path: Path) -> None:
-    result = soak(Options(SECONDS, SEED, logs=tmp_path / "logs"))
+@pytest.mark.parametrize("commands", [(), COMMANDS], ids=["faults", "and killed commands"])
+def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(
+    tmp_path: Path, commands: tuple[str, ...]
+) -> None:
+    kinds = (*KINDS, *commands)
+    result = soak(Options(SECONDS, SEED, kinds=kinds, logs=tmp_path / "logs"))
     assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
     assert result.jobs["completed"] >= 10
-    assert set(result.faults) == set(KINDS)
+    assert set(result.faults) == set(kinds)
 
 
 @pytest.mark.wide

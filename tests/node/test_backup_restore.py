@@ -18,6 +18,7 @@ from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import users
+from node.elastic.view import is_admin_disabled
 from node.folders import Folders
 from node.model import SlurmSettings
 from node.slurm import version
@@ -221,6 +222,12 @@ def test_jobs_that_ran_at_the_backup_lose_their_nodes_and_the_others_keep_theirs
         (["debug-3"], "RESUME"),
     ]
     assert [call for call in control.calls[3:] if 5 in call], "it may start at once"
+
+
+def test_a_node_that_an_interrupted_restore_has_left_down_is_no_administrators() -> None:
+    """The elastic daemon gives it back."""
+    left = node("debug-0", "DOWN", "CLOUD", reason=restore.REASON)
+    assert not is_admin_disabled(left)
 
 
 def test_a_cluster_without_lost_jobs_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from node.backup import take
 from node.backup.archive import BackupError
+from node.processes import children
 from node.waiting import wait_until
 from tests.support.checkout import ROOT
 
@@ -93,6 +95,9 @@ def test_slurmctld_goes_on_if_the_backup_is_killed(writer: tuple[Path, int], how
         before = number(state / "job_state")
         time.sleep(0.2)
         assert number(state / "job_state") == before
+        if how != signal.SIGKILL:  # systemd ends a unit by a signal to all of its processes
+            for other in children(child.pid):
+                os.kill(other, how)
         child.send_signal(how)
     assert goes_on(state)
 

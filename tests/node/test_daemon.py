@@ -417,6 +417,7 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
     status = daemon.elastic.handle("status", {})
     cost = status.pop("cost")
     assert status.pop("cloud") is None, "it answers"
+    assert status.pop("closed") is None, "no command has closed partitions"
     # Slurm does not list the other nodes of the partition.
     status["nodes"] = [found for found in status["nodes"] if found["state"] != "MISSING"]
     assert status == {

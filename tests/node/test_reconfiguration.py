@@ -10,7 +10,7 @@ import pytest
 
 from node.elastic import reconfiguration
 from node.elastic.reconfiguration import Reconfiguration
-from node.slurm import hardware, version
+from node.slurm import closing, hardware, version
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.hardware import Record
 from tests.support.doubles import FakeControl, job, node
@@ -178,3 +178,14 @@ def test_nothing_is_read_again_while_every_node_is_off(wanted: Reconfiguration, 
 def test_which_releases_survive_it(release: str, survives: bool) -> None:
     """By the tags with 34776eeb61. Before 23.11 a reconfigure kills no script (controller.c)."""
     assert version.reconfigure_survives_scripts(release) is survives
+
+
+def test_what_a_command_has_closed_meanwhile_is_that_commands_to_open(
+    wanted: Reconfiguration, control: Control, tmp_path: Path
+) -> None:
+    """`up` or `down` closes a partition in the moment in which it is closed here: jobs would start again."""
+    mark = "command=down\nwho=a\nprocess=p\ncheckout=c\ntoken=t\nat=1\npartitions=gpu:DOWN:UP\n"
+    control.meanwhile = lambda: (tmp_path / closing.MARK).write_text(mark)
+    assert wanted.now()
+    assert control.states == {"debug": "UP", "gpu": "DOWN", "old": "DOWN"}
+    assert not (tmp_path / reconfiguration.CLOSED).exists()

@@ -18,7 +18,7 @@ from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.folders import Folders
-from node.slurm import packaged
+from node.slurm import closing, packaged
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
 from tests.support.checkout import ROOT
@@ -31,6 +31,7 @@ KEYS: dict[str, Any] = {
     "nodes": {"name", "partition", "state", "usable", "machine_state", "reason"},
     "reservations": {"name", "start", "end", "nodes", "flags", "users"},
     "machines": {"running", "pending"},
+    "closed": {"command", "who", "process", "checkout", "at", "partitions", "opened_by"},
     "cloud": None,
     "jobs": {
         "id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause", "advice",
@@ -70,9 +71,13 @@ def found(tmp_path: Path) -> dict[str, Any]:
         Machine("m-1", "debug-1", MachineState.STOPPING, 0.0),
         Machine("m-2", "debug-2", MachineState.PENDING, 0.0),
     ]
-    for folder in ("state", "log"):
-        (tmp_path / folder).mkdir()
-    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
+    (tmp_path / "log").mkdir()
+    its = settings(tmp_path, fast_design())
+    state = Path(str(Folders(its).state))
+    state.mkdir(parents=True)
+    holder = ("command=down", "who=ann@laptop", "process=boot/1 2 3", "checkout=c", "token=t")
+    (state / closing.MARK).write_text("\n".join((*holder, "at=1764317627", "partitions=debug:DOWN:UP\n")))
+    elastic = Elastic(its, control, driver, tmp_path)
     made: dict[str, Any] = json.loads(json.dumps(elastic.status()))
     return made
 
@@ -89,6 +94,8 @@ def test_the_keys_are_the_contracts(found: dict[str, Any]) -> None:
     assert [j["id"] for j in found["jobs"]] == [5, 6], "a job that is over is nobody's concern"
     assert [n["partition"] for n in found["nodes"]][:3] == ["debug", "debug", None]
     assert found["partitions"][0]["state"] == "DRAIN"
+    assert found["closed"]["partitions"] == ["debug"]
+    assert found["closed"]["opened_by"] == f"./cluster up --stack {fast_design().stack}"
     assert found["jobs"][1]["advice"].startswith("fix keeps its nodes for maintenance until 2")
 
 
@@ -132,6 +139,8 @@ def test_a_cloud_that_does_not_answer_hides_nothing_that_slurm_knows(
 
 def test_the_schema_can_fail(found: dict[str, Any]) -> None:
     assert valid(found)
+    assert valid({**found, "closed": None})
+    assert valid({**found, "closed": {**found["closed"], "works": True}}), "what the engineer's machine adds"
     assert not valid({**found, "more": 1})
     assert not valid({k: v for k, v in found.items() if k != "cost"})
     assert not valid({**found, "machines": {"running": "1", "pending": 0}})

@@ -15,13 +15,6 @@ from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, head
 
 __all__ = ["head"]
-ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }; "
-RELEASE = (
-    ANSWERS.replace("{", "{{").replace("}", "}}")
-    + "for name in {}; do scontrol -o show partition $name >/dev/null 2>&1 || continue; "
-    "sudo -n scontrol update PartitionName=$name State=UP || exit 1; done"
-)
-
 JOBS = "7|ann|cpu|cpu-[1-2]|RUNNING||train|v2\n8_1|bob|gpu||CONFIGURING||x\n"
 HELD = "held=cpu\nheld=gpu\n"
 CPU = Partition("cpu", "m", 4, 8000, 0, 10, default=True)

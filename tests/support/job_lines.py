@@ -45,3 +45,14 @@ def inner(line: str, conf: str = CONF) -> str:
     assert line.startswith(start), line
     (found,) = shlex.split(line.removeprefix(start))
     return found.replace(f"sudo -n {shlex.join(environment.words(conf))} ", "sudo -n ")
+
+
+def kind(line: str) -> str:
+    """What a line does: it looks, lists, takes partitions out of service, ends jobs, or opens partitions."""
+    if "; taken=; " in line:
+        return "hold INACTIVE" if "State=INACTIVE" in line else "hold DOWN"
+    if "grep -qx token=" in line:
+        return "release"
+    if "scancel" in line or "scontrol requeue" in line:
+        return "end"
+    return "look" if "s/^/mark:/" in line else "list"

@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cli.aws.batch import queues as marks
+from cli.changes.closing import Holder
 from cli.changes.jobs import Job
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
+from infra.program.stack import Stack
 from node.slurm import phases
 from operations.aws import account
 from operations.aws.account import explained
@@ -96,13 +99,20 @@ def client_of(place: ClusterRef) -> Client:
 
 
 def drain(
-    places: Sequence[ClusterRef], say: Callable[[str], None], agree: Callable[[Sequence[Job]], None]
+    places: Sequence[ClusterRef],
+    stack: Stack,
+    say: Callable[[str], None],
+    agree: Callable[[Sequence[Job]], None],
 ) -> None:
     """Name the jobs that end, and end them once the user agrees.
 
     Raises:
-        UserError: The one from `agree`; nothing has changed then. Or AWS refuses.
+        UserError: The one from `agree`, or another command works on the cluster; nothing has changed then. Or
+            AWS refuses.
     """
+    own = Holder.of(stack, "down")
+    for place in places:
+        marks.refuse_if_working(client_of(place), place.cluster, own, stack.name)
     found = [(place, queue) for place in places for queue in queues(client_of(place), place.cluster)]
     jobs = [
         Job(
@@ -118,6 +128,8 @@ def drain(
         for job in shutdown.unfinished_jobs(client_of(place)("batch"), queue)
     ]
     agree(jobs)
+    for place in places:
+        marks.mark(client_of(place)("batch"), place.cluster, own)
     for place, queue in found:
         shutdown.end_jobs(client_of(place)("batch"), queue, say)
     for place in places:
@@ -137,14 +149,7 @@ def of_cluster(client: Client, cluster: str) -> Iterator[str]:
 
 def queues(client: Client, cluster: str) -> list[str]:
     """Return the names of a cluster's queues."""
-    with explained():
-        pages = client("batch").get_paginator("describe_job_queues").paginate()
-        found = [queue for page in pages for queue in page["jobQueues"]]
-    return [
-        str(queue["jobQueueName"])
-        for queue in found
-        if queue.get("tags", {}).get(CLUSTER) == cluster and queue.get("status") not in GONE
-    ]
+    return [str(queue["jobQueueName"]) for queue in marks.of_cluster(client("batch"), cluster)]
 
 
 def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.sleep) -> None:

@@ -6,6 +6,7 @@ do, are answers that botocore's Stubber holds to Batch's model.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -18,8 +19,9 @@ import pytest
 from botocore.stub import Stubber
 
 from cli import operate, runner
-from cli.aws.batch import changes, jobs, teardown
+from cli.aws.batch import changes, jobs, queues, teardown
 from cli.aws.provider import AwsProvider
+from cli.changes.closing import Holder
 from cli.changes.decision import CheckedChanges
 from cli.clouds.base import CloudProvider
 from cli.console.progress import Console
@@ -249,6 +251,7 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     asked: list[tuple[str, ClusterRef]] = []
     monkeypatch.setattr(changes, "check", lambda _client, design, there: asked.append((design.name, there)))
     monkeypatch.setattr(changes, "refuse_taken", lambda *_arguments: None)
+    monkeypatch.setattr(queues, "refuse_if_working", lambda *_arguments: None)
     monkeypatch.setattr(changes, "refuse_shared_addresses", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
     up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
@@ -343,13 +346,48 @@ def test_down_ends_jobs_after_a_question_and_leaves_nothing(
     ]
     assert teardown.left([ClusterRef("another", REGION)]) == []
     asked: list[Any] = []
-    teardown.drain([PLACE], print, asked.extend)
+    teardown.drain([PLACE], STACK, print, asked.extend)
     assert (
         batch_account("batch").describe_job_queues(jobQueues=["tf-queue"])["jobQueues"][0]["state"]
         == "DISABLED"
     )
     teardown.remove([PLACE], lambda _: None)
     assert teardown.left([PLACE]) == []
+
+
+def test_queues_that_an_interrupted_down_has_closed_are_opened_and_no_others(
+    batch_account: BatchAccount, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For the engine nothing has changed, so an `up` would leave the queue disabled for ever."""
+    batch = batch_account("batch")
+
+    def state() -> str:
+        return str(queues.of_cluster(batch, PLACE.cluster)[0]["state"])
+
+    def close() -> None:
+        batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
+
+    own = Holder.of(STACK, "down")
+    close()
+    queues.mark(batch, PLACE.cluster, own)
+    queues.open_interrupted(batch, PLACE.cluster, print)
+    assert (state(), capsys.readouterr().out) == ("DISABLED", ""), "an administrator has closed it"
+    batch.update_job_queue(jobQueue="tf-queue", state="ENABLED")
+    elsewhere = dataclasses.replace(own, process="boot/1 2 3", checkout="another")
+    queues.mark(batch, PLACE.cluster, elsewhere)
+    close()
+    with pytest.raises(UserError) as caught:
+        queues.refuse_if_working(batch_account, PLACE.cluster, Holder.of(STACK, "up"), "test")
+    assert (caught.value.code, caught.value.exit_code) == ("cluster.busy", EXIT_REFUSED)
+    assert "(tf-queue)" in str(caught.value)
+    killed = dataclasses.replace(elsewhere, checkout=own.checkout)
+    queues.mark(batch, PLACE.cluster, killed)
+    queues.refuse_if_working(batch_account, PLACE.cluster, Holder.of(STACK, "up"), "test")
+    queues.open_interrupted(batch, PLACE.cluster, print)
+    assert state() == "ENABLED"
+    assert "was interrupted when it had closed partitions (tf-queue)" in capsys.readouterr().out
+    queues.open_interrupted(batch, PLACE.cluster, print)
+    assert capsys.readouterr().out == ""
 
 
 def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
@@ -466,6 +504,9 @@ class Engine:
     def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
+
+    def changing(self, _verb: str, _on_event: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def destroy(self, _on_event: Any, _look: Any) -> None:
         self.did.append("destroy")

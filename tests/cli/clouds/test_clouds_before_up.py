@@ -18,7 +18,6 @@ from tests.support.cloud_up import (
     HOME,
     JOBS,
     NOWHERE,
-    RELEASE,
     cloud,
     head,
     made,
@@ -27,11 +26,16 @@ from tests.support.cloud_up import (
     state,
 )
 from tests.support.fake_cloud import FakeCloud, FakeProvider, Head
+from tests.support.job_lines import kind
 
 __all__ = ["cloud", "head", "provider", "state"]
 
 
 # --- before `up` ------------------------------------------------------------------------------------------
+
+
+def kinds(head: Head) -> list[str]:
+    return [kind(line) for line in head.lines]
 
 
 def check_changes(provider: FakeProvider, new: ClusterDesign, *, replace: bool = False) -> list[str]:
@@ -115,9 +119,10 @@ def test_what_is_new_or_the_same_is_not_asked_about(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     assert check_changes(provider, made()) == []
+    assert head.lines == []
     cloud.up(made())
     assert check_changes(provider, made()) == []
-    assert head.lines == []
+    assert kinds(head) == ["look"], "only for what an interrupted command has left"
 
 
 def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
@@ -136,9 +141,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
         "  partition cpu: nodes.max 10 → 2: removes nodes, and ends the jobs that run on them",
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
-    hold, release = head.lines
-    assert "State=DOWN" in hold, "none starts between the question and the change"
-    assert release == RELEASE.format("cpu")
+    assert kinds(head) == ["look", "list"], "nothing is touched for a change that is refused"
 
 
 def test_what_is_not_changed_in_the_end_is_released(
@@ -147,10 +150,25 @@ def test_what_is_not_changed_in_the_end_is_released(
     cloud.up(made())
     head.answer = "held=cpu\n7|ann|cpu|cpu-[0-1]|RUNNING||on nodes that stay\n"
     checked = provider.check_changes(NOWHERE, fewer(), outputs, print, replace=False)
-    assert len(head.lines) == 1
+    assert kinds(head) == ["look", "list"]
     assert not checked.recreate, "a cloud's engine makes anew what has to be"
+    checked.end_jobs()
     checked.release()
-    assert "State=UP" in head.lines[1]
+    assert kinds(head)[2:] == ["hold DOWN", "release"]
+    checked.release()
+    assert len(head.lines) == 4, "once"
+
+
+def test_a_job_that_begins_while_the_change_is_prepared_is_seen_and_goes_on(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = ""
+    checked = provider.check_changes(NOWHERE, fewer(), outputs, print, replace=False)
+    head.answer = "held=cpu\n" + JOBS
+    with sentences.raises("change.ends-jobs"):
+        checked.begin(lambda: None)
+    assert kinds(head) == ["look", "list", "hold DOWN", "release"]
 
 
 def test_jobs_that_wait_in_a_partition_that_goes_are_not_lost_unasked(
@@ -161,7 +179,9 @@ def test_jobs_that_wait_in_a_partition_that_goes_are_not_lost_unasked(
     with pytest.raises(UserError) as caught:
         check_changes(provider, made(CPU))
     assert str(caught.value).splitlines()[2:] == ["  job 9 later (bob, PENDING on cpu,gpu)"]
-    assert "State=INACTIVE" in head.lines[0], "nor is one taken meanwhile"
+    head.answer = ""
+    check_changes(provider, made(CPU))
+    assert kinds(head)[-1] == "hold INACTIVE", "nor is one taken meanwhile"
 
 
 def test_it_is_done_without_jobs(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
@@ -177,10 +197,10 @@ def test_where_asked_the_jobs_are_named_and_have_their_time_and_run_again_where_
     head.answer = "held=cpu\n" + JOBS + "6|eve|cpu|cpu-9|RUNNING|cpu-9|just there\n"
     said: list[str] = []
     checked = provider.check_changes(NOWHERE, fewer(), outputs, said.append, replace=True)
-    assert head.lines == [], "not before the machine is prepared"
+    assert kinds(head) == ["look"], "not before the machine is prepared"
     checked.end_jobs()
-    hold, end = head.lines
-    assert "State=DOWN" in hold, "none starts between the question and the change"
+    assert kinds(head) == ["look", "hold DOWN", "end"], "none starts between the question and the change"
+    end = head.lines[2]
     assert end.startswith(
         "sudo -n scancel --quiet 6; "
         "{ sudo -n scontrol requeue 7 2>/dev/null || sudo -n scancel --quiet 7; }; "
@@ -194,7 +214,7 @@ def test_where_asked_the_jobs_are_named_and_have_their_time_and_run_again_where_
     ]
     assert said[-1].startswith("these have not ended"), "they still run in what Slurm answered"
     checked.release()
-    assert head.lines[2] == RELEASE.format("cpu"), "where the change fails"
+    assert kinds(head)[3:] == ["release"], "whether the change is made or fails"
 
 
 def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
@@ -209,7 +229,7 @@ def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
         "these jobs wait, and are cancelled:",
         "  job 9 later (bob, PENDING on gpu)",
     ]
-    assert head.lines[1:] == ["sudo -n scancel --quiet 9"]
+    assert head.lines[2:] == ["sudo -n scancel --quiet 9"]
 
 
 def test_a_head_that_does_not_answer_is_no_head_without_jobs(
@@ -242,11 +262,20 @@ def test_files_are_refused_without_jobs_and_what_is_not_possible_always(
             check_changes(provider, smaller, replace=replace)
 
 
-def test_changes_that_cost_nothing_ask_nobody(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+def test_changes_that_cost_nothing_ask_nobody_for_jobs(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    """A cluster that does not answer before them is asked afterwards what is closed."""
     cloud.up(made())
     head.answer = SshError("timed out", code="ssh.no-answer")
-    assert len(check_changes(provider, made(dataclasses.replace(CPU, max=20), GPU))) == 1
-    assert head.lines == []
+    said: list[str] = []
+    more = made(dataclasses.replace(CPU, max=20), GPU)
+    checked = provider.check_changes(NOWHERE, more, outputs, said.append, replace=False)
+    checked.end_jobs()
+    assert (len(said), kinds(head)) == (1, ["look"])
+    head.answer = ""
+    checked.release()
+    assert kinds(head) == ["look", "look"]
 
 
 def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provider: FakeProvider) -> None:

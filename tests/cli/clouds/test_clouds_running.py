@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,24 +13,22 @@ from typing import Any
 import pytest
 
 from cli.changes import decision
-from cli.changes.jobs import Job, hold_line, release_line, wait_line
+from cli.changes.jobs import Job, wait_line
 from cli.clouds import known_clusters, running
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
-from node.model import Mount
+from node.model import Host, Mount
 from node.slurm.fields import LISTED
 from operations.clouds.cloud import KeptStorage
 from operations.openssh import SshError
 from tests.support import sentences
 from tests.support.cloud_up import (
-    ANSWERS,
     FILE,
     HELD,
     JOBS,
     NOWHERE,
-    RELEASE,
     cloud,
     head,
     made,
@@ -38,6 +38,7 @@ from tests.support.cloud_up import (
     state,
 )
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head
+from tests.support.job_lines import inner, kind
 
 __all__ = ["cloud", "head", "provider", "stack", "state"]
 
@@ -97,33 +98,42 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     head.answer = HELD + JOBS + "9|bob|gpu||PENDING||later\n"
     asked: list[str] = []
     said = drain(provider, agree=lambda jobs: asked.extend(job.id for job in jobs))
-    hold, end = head.lines
-    held, listing = hold.split("; mark=", 1)
-    assert held == (
-        f"{ANSWERS}taken=; "
-        "for name in cpu gpu; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
-        "sudo -n scontrol update PartitionName=$name State=DOWN || "
-        "{ for name in $taken; do sudo -n scontrol update PartitionName=$name State=UP; done; exit 1; }; "
-        'taken="$taken $name"; echo held=$name; done'
-    )
-    assert "--states" not in listing, "it would compare base states, and hide jobs with flags"
+    assert [kind(line) for line in head.lines] == ["look", "hold DOWN", "end"]
+    end = head.lines[2]
     assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
     assert end.startswith("sudo -n scancel --quiet 7 8_1; end=$(($(date +%s) + 45)); until "), "and bounded"
-    assert [target.patience for target, _ in head.targets] == [0, 0], "one attempt"
+    assert [target.patience for target, _ in head.targets] == [0, 0, 0], "one attempt"
     assert [seconds for _, seconds in head.targets] == [
+        decision.SECONDS,
         decision.SECONDS,
         decision.SECONDS + decision.END_SECONDS,
     ]
     assert said[0] == (
-        "no further job starts (if you keep the cluster, `./cluster exec --stack test -- sh -c "
-        "'sudo scontrol update PartitionName=cpu State=UP; "
-        "sudo scontrol update PartitionName=gpu State=UP'` lets them start again)"
+        "no further job starts (if you keep the cluster, `./cluster up --stack test` lets them start again)"
     )
     assert said[2].splitlines() == [
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
         "  job 8_1 x (bob, CONFIGURING on gpu)",
     ]
     assert said[3].startswith("these have not ended"), "they still run in what Slurm answered"
+
+
+def test_with_login_machines_the_lines_run_on_the_controller_which_has_the_mark(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    known = made()
+    with_login = dataclasses.replace(
+        known, hosts=(*known.hosts, Host("login-0", "login", ("login",), "m", 0))
+    )
+    cloud.up(with_login)
+    cloud.run("login-0", role="login")
+    cloud.report("login-0", "ready")
+    head.answer = ""
+    drain(provider)
+    look = shlex.split(head.lines[0])
+    assert (look[0], look[-3:-1]) == ("ssh", ["--", "controller"])
+    assert any(word.startswith("-oKnownHostsCommand=/usr/bin/printf") for word in look), "its own host key"
+    assert kind(inner(look[-1])) == "look"
 
 
 def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
@@ -136,51 +146,32 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
     head.answer = "held=gpu\n" + JOBS
     with sentences.raises("change.preview-failed"):
         drain(provider, agree=no)
-    # The partition cpu was out of service before and stays so.
-    assert head.lines[1:] == [RELEASE.format("gpu")]
+    assert [kind(line) for line in head.lines] == ["look"], "nothing is touched before the consent"
 
 
-SCONTROL = """#!/bin/sh
-# What scontrol prints for a cluster with two partitions, one of which accepts no change.
-case "$*" in
-    ping) echo "Slurmctld(primary) at head is $(cat "$(dirname "$0")/answers")" ;;
-    *show*gone) exit 1 ;;
-    *show*) echo "PartitionName=x State=UP TotalCPUs=1" ;;
-    update*stiff*DOWN) exit 1 ;;
-    update*) echo "$*" >>"$(dirname "$0")/updates" ;;
-esac
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "answers", "status", "updates"),
-    [
-        (hold_line(["a", "stiff"], "DOWN"), "UP", 1, ["a DOWN", "a UP"]),
-        (hold_line(["a", "b"], "DOWN"), "UP", 0, ["a DOWN", "b DOWN"]),
-        (hold_line(["a"], "DOWN"), "DOWN", 1, []),
-        (release_line(["a", "gone", "b"]), "UP", 0, ["a UP", "b UP"]),
-        (release_line(["a"]), "DOWN", 1, []),
-    ],
-)
-def test_partitions_are_held_all_or_none_and_a_silent_slurm_is_no_success(
-    tmp_path: Path, line: str, answers: str, status: int, updates: list[str]
+def test_jobs_that_came_while_somebody_was_asked_are_asked_about_and_kept(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
-    for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "answers").write_text(answers)
-    done = subprocess.run(
-        ["sh", "-c", line], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
-    )
-    assert done.returncode == status
-    log = tmp_path / "updates"
-    said = log.read_text().splitlines() if log.exists() else []
-    assert [line.removeprefix("update PartitionName=").replace("State=", "") for line in said] == updates
+    """What was agreed is what is ended: neither more running jobs nor more that wait."""
+    questions: list[list[str]] = []
+
+    def answer(jobs: Sequence[Job]) -> None:
+        questions.append([job.id for job in jobs])
+        head.answer = HELD + JOBS + "9|bob|gpu||PENDING||later\n"
+        if len(questions) == 2:
+            raise UserError("nothing was changed", EXIT_REFUSED, code="down.not-agreed")
+
+    cloud.up(made())
+    head.answer = JOBS
+    with sentences.raises("down.not-agreed"):
+        drain(provider, agree=answer)
+    assert questions == [["7", "8_1"], ["9"]]
+    assert [kind(line) for line in head.lines] == ["look", "hold DOWN", "release"]
 
 
-@pytest.mark.parametrize(("failures", "released"), [(2, True), (99, False)])
+@pytest.mark.parametrize(("failures", "released"), [(2, []), (99, None)])
 def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
-    monkeypatch: pytest.MonkeyPatch, failures: int, released: bool
+    monkeypatch: pytest.MonkeyPatch, failures: int, released: list[str] | None
 ) -> None:
     monkeypatch.setattr(decision, "RELEASE_PAUSE_SECONDS", 0.0)
     asked: list[str] = []
@@ -191,9 +182,8 @@ def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
             raise UserError("slurmctld does not answer", code="cluster.no-answer")
         return ""
 
-    assert decision.ClusterControl(run).release(["a"]) == released
-    assert len(asked) == (3 if released else decision.RELEASE_TRIES)
-    assert decision.ClusterControl(run).release([])
+    assert decision.ClusterControl(run).release() == released
+    assert len(asked) == (decision.RELEASE_TRIES if released is None else 3)
 
 
 def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
@@ -237,7 +227,7 @@ def test_what_another_release_published_is_drained_by_the_stack_file(
     cloud.write("current.json", b'{"settings": {}}')
     head.answer = ""
     drain(provider, stack)
-    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu; do")
+    assert "for name in cpu; do" in head.lines[1]
 
 
 # --- which cluster goes -----------------------------------------------------------------------------------
@@ -249,7 +239,7 @@ def test_after_a_rename_the_cluster_that_is_up_is_drained_reported_and_cleaned_u
     cloud.up(made())
     cloud.run("cpu-0", role="compute")
     assert len(drain(provider, stack)) == 1
-    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu gpu; do")
+    assert "for name in cpu gpu; do" in head.lines[1]
     assert provider.leftovers(stack, outputs) == ["machine controller", "machine cpu-0"]
     provider.force_cleanup(stack, outputs)
     assert cloud.did == ["end cpu-0", "remove loose", "end images"]

@@ -32,6 +32,7 @@ from tests.support import sentences
 from tests.support.changes_table import check_fields, check_keys
 from tests.support.checkout import ROOT
 
+STACK = Stack(Path("nowhere"), "test")
 LOGIN = Host("login-0", "login", ("login",), "local.small", 0)
 
 
@@ -111,7 +112,7 @@ def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_kno
 ) -> None:
     """The cluster's settings are published, and none of its processes runs."""
 
-    def silent(_run: RunDirectory, _stack: str) -> Any:
+    def silent(_run: RunDirectory, _stack: Stack, _command: str) -> Any:
         def ask(_line: str, _seconds: float) -> str:
             raise UserError("Unable to contact slurm controller", code="test.cause")
 
@@ -119,7 +120,7 @@ def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_kno
 
     monkeypatch.setattr(running, "published", lambda _run: OLD)
     monkeypatch.setattr(running, "control", silent)
-    there = running.changes(RunDirectory(tmp_path), "test", made(**first(max=2)))
+    there = running.changes(RunDirectory(tmp_path), STACK, made(**first(max=2)))
     assert there is not None
     described = changes.described(*there)
     assert [change["jobs"] for change in described] == [None]
@@ -132,7 +133,7 @@ def test_a_cluster_that_nobody_can_log_in_to_has_no_jobs(
 ) -> None:
     """After a restart of the machine, for example: `up` makes the change then, and the doctor says so."""
     monkeypatch.setattr(running, "published", lambda _run: OLD)
-    there = running.changes(RunDirectory(tmp_path), "test", made(**first(max=2)))
+    there = running.changes(RunDirectory(tmp_path), STACK, made(**first(max=2)))
     assert there is not None
     assert there[1] == []
     assert refusal(*there) is None
@@ -149,7 +150,7 @@ def test_a_plan_says_that_the_checkouts_code_is_another(
 
     def told(digest: str) -> list[str]:
         current.write_text(json.dumps({"code": {"key": "code/x.zip", "sha256": digest}}))
-        there = running.changes(run, "test", OLD)
+        there = running.changes(run, STACK, OLD)
         assert there is not None
         return [change.line() for change in there[0]]
 
@@ -159,7 +160,7 @@ def test_a_plan_says_that_the_checkouts_code_is_another(
         f"code 00000000 → {now[:8]}: applied to the running cluster (daemons restart, jobs go on)"
     ]
     current.write_text("{}")
-    assert running.changes(run, "test", OLD) == ([], [])
+    assert running.changes(run, STACK, OLD) == ([], [])
 
 
 def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
+from tests.support.soak.commands import UP_KILLED
 from tests.support.soak.journal import HEAD, Fault, Journal, Run, Span, Task
 
 BEFORE_SECONDS = 2.0
@@ -20,6 +21,8 @@ STARTING_SECONDS = 3.0
 FATAL = ("kill", "freeze", "cut", "preempt")
 SLURMCTLD = ("slurmctld", HEAD)
 """With the controller, slurmctld ends too."""
+AWAY = (*SLURMCTLD, UP_KILLED)
+"""The faults in whose time there may be no slurmctld. `up` stops it in order: it forgets nothing."""
 NEAR_SECONDS = 30.0
 RETRY_SECONDS = 30.0
 """A node tells slurmctld of a job's end again every 15 seconds (RETRY_DELAY in Slurm's slurmstepd)."""
@@ -173,7 +176,7 @@ def _unheard(journal: Journal, run: Run) -> str | None:
 
 def _heard(journal: Journal, run: Run) -> float:
     """Return when slurmctld had heard of a run's end at the latest."""
-    away = [f.until for f in journal.faults if f.kind in SLURMCTLD and f.at <= run.until <= f.until]
+    away = [f.until for f in journal.faults if f.kind in AWAY and f.at <= run.until <= f.until]
     return max((until + RETRY_SECONDS for until in away), default=run.until + BEFORE_SECONDS)
 
 

@@ -32,6 +32,7 @@ STACK = """
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: {debug}}}, default: true}}
           - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}}}
+          - {{name: spare, instance_type: local.small, nodes: {{max: 2}}}}  # spare
           - name: gpu
             instance_type: local.medium
             accelerator: {{type: v100, count: 2}}

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from node import rpc
+from node.slurm.control import SlurmError
 from tests.support import lost_head
 from tests.support.checkout import until
+from tests.support.soak import commands
 from tests.support.soak.cluster import CALM, DAEMONS, GPUS, SoakCluster
 from tests.support.soak.journal import HEAD, Fault, Journal
 from tests.support.soak.load import Load
@@ -25,7 +27,7 @@ LIMITS = (
 ERRORS = ("quota", "capacity", "placement", "permission", "throttled", "config")
 KINDS = (*LIMITS, "kill", "preempt", "freeze", *DAEMONS)
 """The faults for machines of every kind; `cut` needs machines that have a network of their own."""
-ALL_KINDS = (*KINDS, "cut")
+ALL_KINDS = (*KINDS, "cut", *commands.COMMANDS)
 PAUSE_SECONDS = 4.0
 """The average pause between two faults."""
 SAVED_SECONDS = 6.0
@@ -126,6 +128,8 @@ class Faults:
                 self._limit(kind)
             elif kind in MACHINES:
                 self._befall(kind)
+            elif kind in commands.COMMANDS:
+                self._interrupt(kind)
             else:
                 self._kill(kind)
         except _TROUBLE as error:  # the agent is down just now: later
@@ -229,6 +233,38 @@ class Faults:
             self._cluster.kill(pid)
         if daemon == "agent":
             self._after(self._chance.uniform(1, 10), self._repair_aside)
+
+    # --- ./cluster -----------------------------------------------------------------------------------------
+
+    def _interrupt(self, kind: str) -> None:
+        """Kill or refuse a command, and run `up` after it, while the soak continues."""
+        if self._busy or not self._cluster.pids("agent"):
+            self._bag.insert(0, kind)
+            return
+        fault = self._journal.fault(kind)
+        seconds = self._chance.uniform(0.3, commands.LONGEST_UP_SECONDS)
+        self._repairing = threading.Thread(target=self._interrupted, args=(fault, seconds))
+        self._repairing.start()
+
+    def _interrupted(self, fault: Fault, seconds: float) -> None:
+        checkout, kind = self._cluster.checkout, fault.kind
+        if kind == commands.DOWN_REFUSED:
+            if wrong := commands.refused_down(checkout):
+                self._journal.finding(f"a `down` beside another command: {wrong}")
+            return
+        if kind == commands.UP_KILLED:
+            fault.until = float("inf")
+            changed = commands.change(checkout, self._chance)
+            said = f"{changed}: {commands.kill_up(checkout, seconds)}"
+        else:
+            said = commands.kill_down(checkout)
+        self._journal.write("interrupted", kind=kind, said=said)
+        self._repair()
+        fault.until = time.time()
+        with contextlib.suppress(SlurmError):  # slurmctld may have been killed just now
+            states = self._cluster.control.partition_states()
+            if closed := [name for name, state in states.items() if state != "UP"]:
+                self._journal.finding(f"after {kind} and an `up` these stay closed: {', '.join(closed)}")
 
     def _lose_head_now(self) -> None:
         try:

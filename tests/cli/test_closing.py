@@ -1,0 +1,312 @@
+"""Partitions that a command closes are opened again, whoever is killed, and nobody else's are."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.changes import closing, decision
+from cli.changes.closing import WORKING_SECONDS, BusyError, Holder
+from cli.changes.decision import Hold
+from cli.changes.table import Change, Kind
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program.stack import Stack
+from node.slurm.closing import described, read
+from tests.support.small_slurm import SmallSlurm, killed
+
+RUNS = "7|ann|cpu|cpu-1|RUNNING|"
+FEWER = Change(
+    "partitions.nodes.max", "partition cpu", Kind.ENDS, "2", "1", partition="cpu", nodes=frozenset({"cpu-1"})
+)
+OPEN = {"cpu": "UP", "gpu": "UP"}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallSlurm:
+    there = SmallSlurm(tmp_path / "a head")
+    path = f"{there.folder}/bin:/usr/bin:/bin"
+    monkeypatch.setattr("node.slurm.environment.PATH", path)
+    monkeypatch.setattr(decision, "RELEASE_PAUSE_SECONDS", 0.0)
+    return there
+
+
+def elsewhere(command: str = "up", checkout: str = "another") -> Holder:
+    """A command of another machine."""
+    return dataclasses.replace(Holder.of(None, command), process="other-boot/1 77 88", checkout=checkout)
+
+
+def dead(command: str = "up") -> Holder:
+    """A command of this machine that was killed."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        machine, _, _ = Holder.of(None, command).process.split(" ")
+        started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        process.kill()
+    return dataclasses.replace(Holder.of(None, command), process=f"{machine} {process.pid} {started}")
+
+
+def up(slurm: SmallSlurm, holder: Holder, said: list[str], *, replace: bool) -> decision.CheckedChanges:
+    reach = slurm.control(holder=holder)
+    return decision.check_changes([FEWER], ["cpu", "gpu"], reach, said.append, replace=replace, stack="test")
+
+
+# --- the mark ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_command_closes_is_marked_before_and_opened_by_it(slurm: SmallSlurm) -> None:
+    control = slurm.control("down")
+    assert control.hold(["cpu", "gpu"], "DOWN") == (["cpu", "gpu"], [])
+    assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
+    mark = read(slurm.folder / "state")
+    assert mark is not None
+    assert (mark.command, mark.token, mark.names) == ("down", control.holder.token, ["cpu", "gpu"])
+    assert slurm.mark.stat().st_mode & 0o777 == 0o644, "the elastic daemon reads it for `status`"
+    shown = described(mark, "test")
+    assert shown is not None
+    assert (shown["partitions"], shown["opened_by"]) == (["cpu", "gpu"], "./cluster up --stack test")
+    assert control.release() == ["cpu", "gpu"]
+    assert (slurm.states, slurm.mark.exists()) == (OPEN, False)
+    assert control.release() == []
+
+
+@pytest.mark.parametrize("before", ["DOWN", "INACTIVE"])
+def test_what_an_administrator_has_closed_before_stays_closed(slurm: SmallSlurm, before: str) -> None:
+    slurm.set("gpu", before)
+    control = slurm.control()
+    assert control.hold(["cpu", "gpu"], "DOWN")[0] == ["cpu"]
+    control.release()
+    assert slurm.states == {"cpu": "UP", "gpu": before}
+
+
+def test_a_drained_partition_starts_no_job_meanwhile_and_is_drained_again(slurm: SmallSlurm) -> None:
+    """Slurm starts what waits in it, and those jobs would be ended."""
+    slurm.set("cpu", "DRAIN")
+    control = slurm.control()
+    assert control.hold(["cpu"], "DOWN")[0] == ["cpu"]
+    assert slurm.states["cpu"] == "DOWN"
+    assert control.release() == ["cpu"]
+    assert slurm.states == {"cpu": "DRAIN", "gpu": "UP"}
+
+
+@pytest.mark.parametrize("since", ["INACTIVE", "DRAIN", "UP"])
+def test_what_somebody_has_changed_since_stays_as_it_is(slurm: SmallSlurm, since: str) -> None:
+    control = slurm.control()
+    control.hold(["cpu", "gpu"], "DOWN")
+    slurm.set("cpu", since)
+    (slurm.folder / "partition" / "gpu").unlink()  # the change has removed it
+    assert control.release() == []
+    assert slurm.states == {"cpu": since}
+    assert not slurm.mark.exists()
+
+
+def test_none_is_closed_if_one_cannot_be(slurm: SmallSlurm) -> None:
+    slurm.set("cpu", "DRAIN")
+    (slurm.folder / "stiff" / "gpu").touch()
+    with pytest.raises(UserError):
+        slurm.control().hold(["cpu", "gpu"], "DOWN")
+    assert slurm.states == {"cpu": "DRAIN", "gpu": "UP"}
+    assert not slurm.mark.exists()
+
+
+def test_a_mark_of_which_nothing_is_closed_any_more_is_removed(slurm: SmallSlurm) -> None:
+    first = slurm.control(holder=dead())
+    first.hold(["cpu"], "DOWN")
+    for name in OPEN:
+        slurm.set(name, "INACTIVE")
+    assert slurm.control("down").hold(["cpu", "gpu"], "DOWN", first.holder.token)[0] == []
+    assert not slurm.mark.exists()
+
+
+def test_nothing_is_closed_without_a_mark(slurm: SmallSlurm) -> None:
+    slurm.mark.parent.rmdir()
+    with pytest.raises(UserError):
+        slurm.control().hold(["cpu"], "DOWN")
+    assert (slurm.states, slurm.changes) == (OPEN, [])
+
+
+def test_a_silent_slurm_is_no_success(slurm: SmallSlurm) -> None:
+    control = slurm.control()
+    control.hold(["cpu"], "DOWN")
+    (slurm.folder / "silent").touch()
+    with pytest.raises(UserError, match="does not answer"):
+        control.hold(["cpu"], "DOWN")
+    assert control.release() is None
+    assert slurm.mark.exists()
+
+
+def test_what_the_elastic_daemon_has_closed_for_a_moment_is_held(slurm: SmallSlurm) -> None:
+    """It opens its own again in the next moment, unless the mark names them (test_reconfiguration.py)."""
+    (slurm.folder / "elastic" / "closed-partitions.json").write_text('["cpu"]')
+    for name in ("cpu", "gpu"):
+        slurm.set(name, "DOWN")
+    control = slurm.control()
+    assert control.hold(["cpu", "gpu"], "DOWN")[0] == ["cpu"], "an administrator has closed gpu"
+    assert control.release() == ["cpu"]
+
+
+def test_another_commands_mark_is_not_released(slurm: SmallSlurm) -> None:
+    first, second = slurm.control(holder=dead()), slurm.control("down")
+    first.hold(["cpu"], "DOWN")
+    former = first.holder.token
+    held, _ = second.hold(["cpu", "gpu"], "DOWN", former)
+    assert held == ["cpu", "gpu"], "what the first has closed is taken over"
+    assert first.release() == []
+    assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
+    assert second.release() == ["cpu", "gpu"]
+
+
+def test_of_two_commands_that_have_found_no_mark_one_closes_and_the_other_is_refused(
+    slurm: SmallSlurm,
+) -> None:
+    """Two laptops at the same moment: both have looked. Neither takes the other's silence for consent."""
+    first, second = slurm.control(), slurm.control("down")
+    assert (first.look(), second.look()) == ((None, []), (None, []))
+    first.hold(["cpu"], "DOWN")
+    with pytest.raises(BusyError):
+        second.hold(["cpu", "gpu"], "DOWN")
+    with pytest.raises(BusyError):
+        decision.drain(second, ["cpu", "gpu"], "test", print, lambda _jobs: pytest.fail("nobody is asked"))
+    assert slurm.states == {"cpu": "DOWN", "gpu": "UP"}
+    assert first.release() == ["cpu"]
+    assert [file.name for file in slurm.mark.parent.iterdir()] == []
+
+
+def test_a_command_that_comes_second_in_the_same_moment_finds_the_others_link(slurm: SmallSlurm) -> None:
+    """The mark comes between the second's look and its own link."""
+    second = slurm.control("down")
+    line = closing.hold_line(second.place, second.holder, ["cpu"], "DOWN")
+    before, link, after = line.partition("ln ")
+    assert link
+    raced = f"{before}:; echo token=other >{shlex.quote(str(slurm.mark))}; ln {after}"
+    env = {"PATH": f"{slurm.folder}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", "-c", raced], env=env, capture_output=True, text=True, check=True)
+    with pytest.raises(BusyError):
+        closing.held(done.stdout)
+    assert (slurm.states, slurm.mark.read_text()) == (OPEN, "token=other\n")
+
+
+def test_a_mark_that_was_cut_off_or_written_by_anybody_is_none(slurm: SmallSlurm) -> None:
+    for text in ("", "token=1\n", "command=up\nat=x\npartitions=\n", "\0\xff=\n", "partitions=a:b\n"):
+        slurm.mark.write_text(text)
+        assert read(slurm.folder / "state") is None
+        assert slurm.control().look() == (None, [])
+
+
+# --- who still works --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("holder", "age", "works"),
+    [
+        (lambda: Holder.of(None, "up"), WORKING_SECONDS * 9, True),
+        (dead, 0.0, False),
+        (elsewhere, WORKING_SECONDS / 2, True),
+        (elsewhere, WORKING_SECONDS * 2, False),
+    ],
+    ids=["alive here", "killed here", "elsewhere, just now", "elsewhere, long ago"],
+)
+def test_a_command_that_works_is_not_taken_for_an_interrupted_one(
+    slurm: SmallSlurm, holder: Callable[[], Holder], age: float, works: bool
+) -> None:
+    slurm.control(holder=holder()).hold(["cpu"], "DOWN")
+    text = slurm.mark.read_text()
+    (at,) = [line for line in text.splitlines() if line.startswith("at=")]
+    slurm.mark.write_text(text.replace(at, f"at={float(at.removeprefix('at=')) - age}"))
+    said: list[str] = []
+    hold = Hold(slurm.control(), "test", said.append)
+    if works:
+        with pytest.raises(UserError) as caught:
+            hold.open_interrupted()
+        assert (caught.value.code, caught.value.exit_code) == ("cluster.busy", EXIT_REFUSED)
+        assert slurm.states == {"cpu": "DOWN", "gpu": "UP"}
+    else:
+        assert hold.open_interrupted()
+        assert slurm.states == OPEN
+        assert len(said) == 1
+        assert "(cpu)" in said[0]
+
+
+def test_the_lock_of_a_checkout_tells_that_its_former_command_is_over(slurm: SmallSlurm) -> None:
+    """After a restart of this machine no process can be compared."""
+    own = Holder.of(Stack(slurm.folder, "test"), "up")
+    slurm.control(holder=elsewhere(checkout=own.checkout)).hold(["cpu"], "DOWN")
+    assert Hold(slurm.control(), "test", print).open_interrupted()
+    assert slurm.states == OPEN
+
+
+# --- a kill at each step ----------------------------------------------------------------------------------
+
+
+def each_kill(slurm: SmallSlurm, action: Callable[[Holder], object], *jobs: str) -> list[dict[str, str]]:
+    """Kill a command before each of its calls, let `up` come after it, and return the states in between."""
+    seen = []
+    for calls in range(20):
+        for name in OPEN:
+            slurm.set(name, "UP")
+        slurm.jobs(*jobs)
+        slurm.calls = calls
+        over = not killed(lambda: action(dead()))
+        slurm.calls = None
+        slurm.jobs()
+        seen.append(slurm.states)
+        said: list[str] = []
+        up(slurm, Holder.of(None, "up"), said, replace=True)
+        assert slurm.states == OPEN, calls
+        assert not slurm.mark.exists()
+        assert any("was interrupted" in line for line in said) == (seen[-1] != OPEN)
+        if over:
+            return seen
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_up_that_is_killed_anywhere_leaves_nothing_closed_after_the_next_up(
+    slurm: SmallSlurm, replace: bool
+) -> None:
+    def change(holder: Holder) -> None:
+        checked = up(slurm, holder, [], replace=replace)
+        checked.begin(lambda: None)
+        slurm.run("", 1.0)  # the engine's work
+        checked.release()
+
+    seen = each_kill(slurm, change, *([RUNS] if replace else []))
+    assert {"cpu": "DOWN", "gpu": "UP"} in seen, "it was killed while it was closed"
+    assert seen[-1] == OPEN
+
+
+def test_down_that_is_killed_anywhere_leaves_a_cluster_that_the_next_up_opens(slurm: SmallSlurm) -> None:
+    def down(holder: Holder) -> None:
+        decision.drain(slurm.control(holder=holder), ["cpu", "gpu"], "test", lambda _: None, lambda _: None)
+
+    assert each_kill(slurm, down, RUNS)[-1] == {"cpu": "DOWN", "gpu": "DOWN"}, "the destroy would follow"
+
+
+def test_down_after_a_killed_up_goes_on_and_what_it_took_over_is_its_own_to_open(slurm: SmallSlurm) -> None:
+    slurm.control(holder=dead("up --replace")).hold(["cpu"], "INACTIVE")
+    said: list[str] = []
+    control = slurm.control("down")
+    decision.drain(control, ["cpu", "gpu"], "test", said.append, lambda _jobs: None)
+    assert slurm.states == {"cpu": "INACTIVE", "gpu": "DOWN"}
+    assert "they stay so" in said[0]
+    assert control.release() == ["cpu", "gpu"]
+    assert slurm.states == OPEN
+
+
+def test_a_line_that_is_cut_off_in_the_middle_of_its_work_is_found(slurm: SmallSlurm) -> None:
+    """The lost connection: the line has closed the first of two, or has only left the mark."""
+    programs, close = slurm.folder / "bin", "scontrol update PartitionName=$name State=DOWN ||"
+    line = closing.hold_line(slurm.control().place, dead(), ["cpu", "gpu"], "DOWN")
+    for closed in (0, 1):
+        cut = line.replace(close, f"[ $((n += 1)) -le {closed} ] || kill -9 $$; {close}")
+        assert cut != line
+        env = {"PATH": f"{programs}:/usr/bin:/bin"}
+        done = subprocess.run(["/bin/sh", "-c", f"n=0; {cut}"], env=env, check=False, capture_output=True)
+        assert done.returncode == -9
+        assert slurm.mark.exists()
+        assert [*slurm.states.values()].count("DOWN") == closed
+        assert Hold(slurm.control(), "test", print).open_interrupted()
+        assert (slurm.states, slurm.mark.exists()) == (OPEN, False)
