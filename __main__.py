@@ -4,7 +4,7 @@ import pulumi
 
 from infra import config
 from infra.config import placeholders
-from infra.config.load import engine_values
+from infra.config.load import engine_secrets, engine_values
 from infra.errors import UserError
 from infra.program import mode
 from infra.slurm_cluster import SlurmCluster
@@ -12,7 +12,7 @@ from infra.slurm_cluster import SlurmCluster
 
 def main() -> None:
     """Declare the stack's resources."""
-    stack = config.parse(engine_values(), pulumi.get_stack())
+    stack = config.parse(engine_values(), pulumi.get_stack(), secret=engine_secrets())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
     cluster = SlurmCluster(stack.cluster.name, stack, kept=mode.kept_benchmark())

@@ -140,7 +140,12 @@ class AwsCluster(pulumi.ComponentResource):
     @property
     def proxy_command(self) -> str | None:
         design = self._design
-        return access.ssh_proxy(str(design.region), design.access.mode, design.access.key)
+        return access.ssh_proxy(
+            str(design.region),
+            design.access.mode,
+            design.access.key,
+            provider_settings=design.provider_settings,
+        )
 
     @property
     def _login(self) -> Host:

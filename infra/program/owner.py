@@ -168,7 +168,7 @@ def refusal(stack: Stack, found: str) -> str:
         )
     else:
         who = f"with the Pulumi CLI, state in {found}"
-        command = f"`PULUMI_BACKEND_URL={found} pulumi destroy --stack {stack.name}`"
+        command = f"`PULUMI_BACKEND_URL={found} pulumi destroy --stack {stack.engine_name}`"
     return f"The cluster of stack {stack.name} was brought up {who}. Destroy it first: {command}."
 
 

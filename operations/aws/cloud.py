@@ -32,7 +32,7 @@ class AwsCloud:
 
     @functools.cached_property
     def _clients(self) -> Sequence[Any]:
-        return self._given or account.clients(self.place.region, "ec2", "s3")
+        return self._given or account.clients(self.place, "ec2", "s3")
 
     @property
     def _ec2(self) -> Any:
@@ -63,20 +63,17 @@ class AwsCloud:
         return [
             *machines.leftovers(self._ec2, cluster),
             *images.leftovers(self._ec2, cluster),
-            *leftovers.leftovers(
-                lambda service: account.client(service, self.place.region), cluster, commands.say
-            ),
+            *leftovers.leftovers(functools.partial(account.client, self.place), cluster, commands.say),
         ]
 
     def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
         from operations.aws import leftovers
 
-        region = self.place.region
-        return list(leftovers.kept(lambda service: account.client(service, region), self.place.cluster))
+        return list(leftovers.kept(functools.partial(account.client, self.place), self.place.cluster))
 
     def end_images(self, say: Callable[[str], None]) -> None:
         def builder() -> Any:
-            return account.client("imagebuilder", self.place.region)
+            return account.client(self.place, "imagebuilder")
 
         images.remove_unused(self._ec2, builder, self.place.cluster, say)
 
@@ -112,7 +109,7 @@ class AwsCloud:
         return str(access.user)
 
     def proxy(self, access: Access, run: Run) -> str | None:
-        return ssh_proxy(self.place.region, access.mode, access.key, run)
+        return ssh_proxy(self.place.region, access.mode, access.key, run, self.place.provider_settings)
 
     def console_line(self, machine: Machine) -> str:
         region, identity = self.place.region, machine.id

@@ -127,11 +127,11 @@ class GcpCloud:
     """The `operations.clouds.cloud.Cloud` of a cluster in a project.
 
     Attributes:
-        open: Gives the account for a project. It is called when credentials are needed for the first time.
+        open: Gives the account for a cluster. It is called when credentials are needed for the first time.
     """
 
     place: ClusterRef
-    open: Callable[[str], Account] = field(default_factory=lambda: account.of)
+    open: Callable[[ClusterRef], Account] = field(default_factory=lambda: account.of)
     _account: Account | None = None
     _user: str | None = None
     _asked: dict[str, float] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class GcpCloud:
                 raise UserError(
                     "gcp:project is missing in the stack file: name yours", EXIT_USAGE, code="gcp.no-project"
                 )
-            self._account = self.open(self.place.project)
+            self._account = self.open(self.place)
             self._account.region = self.place.region
         return self._account
 

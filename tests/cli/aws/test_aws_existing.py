@@ -15,6 +15,7 @@ from cli.aws import diagnosis, existing
 from cli.aws.provider import AwsProvider
 from cli.doctor.finding import Finding, Severity, fine
 from infra.aws.tags import CLUSTER
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import Access, Backup, ClusterDesign, Image, Mount, Network
@@ -431,12 +432,12 @@ def test_doctor_asks_where_the_stack_file_names_some_and_only_there(
 ) -> None:
     asked: list[str] = []
 
-    def clients(_region: str, service: str, **_: Any) -> tuple[Any]:
+    def clients(_place: ClusterRef, service: str, **_: Any) -> tuple[Any]:
         asked.append(service)
         return (lab.client(service),)
 
     monkeypatch.setattr(aws_account, "clients", clients)
-    monkeypatch.setattr(aws_account, "session", lambda: None)
+    monkeypatch.setattr(aws_account, "session", lambda _settings: None)
 
     def check(design: ClusterDesign) -> list[Severity]:
         return [found.severity for found in found_by(existing.PLATFORM, design)]
