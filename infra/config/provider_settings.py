@@ -150,12 +150,14 @@ def _endpoints(value: Any) -> dict[str, str]:
     found = {}
     for section in sections:
         for key, address in section.items():
-            if not isinstance(address, str) or not re.match(r"https?://[^/@]+", address):
+            if not isinstance(address, str) or not re.fullmatch(r"https?://[^/@\s]+(/[^@\s]*)?", address):
                 raise ValueError(f"{key}: an address that begins with https:// and has no password in it")
             found[str(key)] = address
     return found
 
 
+_HIDDEN = {"assumeRoleWithWebIdentity", "endpoints"}
+"""Keys whose wrong values may have a token or a password in them, which no message shows."""
 FOLLOWED: dict[str, dict[str, Form]] = {
     "aws": {
         "allowedAccountIds": _texts,
@@ -302,7 +304,7 @@ def read(
             try:
                 plain = followed[key](_plain(value, full in secret))
             except ValueError as error:
-                given = "(not shown)" if full in secret else shown(value)
+                given = "(not shown)" if full in secret or key in _HIDDEN else shown(value)
                 mistakes.append(Mistake("provider.form", full, given, str(error)))
             else:
                 found |= {key: plain} if plain not in ("", [], {}) else {}

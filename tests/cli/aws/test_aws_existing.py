@@ -485,7 +485,7 @@ def test_without_credentials_nobody_is_asked() -> None:
 def test_without_credentials_or_without_existing_storage_there_is_nothing_to_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse() -> None:
+    def refuse(_settings: str | None) -> None:
         raise UserError("no credentials", code="aws.no-credentials")
 
     monkeypatch.setattr(aws_account, "session", refuse)
