@@ -6,13 +6,16 @@ from infra import config
 from infra.config import placeholders
 from infra.config.load import engine_secrets, engine_values
 from infra.errors import UserError
-from infra.program import mode
+from infra.program import mode, owner
+from infra.program.stack import Stack
 from infra.slurm_cluster import SlurmCluster
 
 
 def main() -> None:
     """Declare the stack's resources."""
     stack = config.parse(engine_values(), pulumi.get_stack(), secret=engine_secrets())
+    if mode.current() == "pulumi":
+        owner.refuse_other_organization(Stack(mode.folder(), pulumi.get_stack(), pulumi.get_organization()))
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
     cluster = SlurmCluster(stack.cluster.name, stack, kept=mode.kept_benchmark())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +120,34 @@ def claim_in_program(stack: Stack) -> None:
     """
     if mode.current() != "pulumi":
         return
+    import pulumi
     import pulumi.runtime
 
+    stack = replace(stack, organization=pulumi.get_organization())
+    refuse_other_organization(stack)
     url = backend_url(stack.project)
     if pulumi.runtime.is_dry_run():
         check(stack, url)
     else:
         claim(stack, url)
+
+
+def refuse_other_organization(stack: Stack) -> None:
+    """Refuse, in a Pulumi program, a stack beside that of another organization from the same folder.
+
+    Raises:
+        UserError: Exit 3; both would be one cluster, with the same files and names.
+    """
+    record = clusters.of(stack)
+    up = record.organization if record is not None else None
+    if up is not None and stack.named_organization not in (None, up):
+        raise UserError(
+            f"stack {stack.engine_name}: a cluster of {replace(stack, organization=up).engine_name} was "
+            "brought up from this folder, with the same files and names. Destroy it first, or use another "
+            "checkout.",
+            EXIT_REFUSED,
+            code="runner.other-organization",
+        )
 
 
 def backend_url(project_dir: Path) -> str:

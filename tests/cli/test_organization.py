@@ -179,3 +179,20 @@ def test_the_owners_command_has_the_full_name(tiny: Tiny) -> None:
     assert f"pulumi destroy --stack {stack.engine_name}`" in owner.refusal(
         stack, "https://pulumi.example.test"
     )
+
+
+def test_a_plain_pulumi_up_is_refused_beside_another_organizations_cluster(tiny: Tiny) -> None:
+    for up, program, allowed in (
+        (None, "acme", True),
+        ("acme", "acme", True),
+        ("acme", "organization", True),
+        ("acme", "beta", False),
+    ):
+        clusters.forget(of(tiny, None))
+        brought_up(of(tiny, up))
+        if allowed:
+            owner.refuse_other_organization(of(tiny, program))
+            continue
+        with sentences.raises("runner.other-organization", "beta/", "acme/") as raised:
+            owner.refuse_other_organization(of(tiny, program))
+        assert raised.value.exit_code == EXIT_REFUSED

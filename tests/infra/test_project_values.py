@@ -1,4 +1,4 @@
-"""What reads a stack file reads it where Pulumi looks for it, and with what Pulumi.yaml gives to every stack."""
+"""What reads a stack file reads it where Pulumi looks for it, with what Pulumi.yaml gives to all stacks."""
 
 from __future__ import annotations
 
