@@ -1,4 +1,4 @@
-"""`down`, its audit and what finds a running cluster ask as the stack file says now, and as it did at `up`."""
+"""`down`, its audit and what finds a cluster ask as the stack file says now, and as it did at `up`."""
 
 from __future__ import annotations
 
