@@ -99,7 +99,8 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
     name, region = design.access.key, str(design.region)
     if name is not None and not placeholders.is_placeholder(name):
         keys = ssh_access.agent_keys()
-        look = functools.partial(existing.key_pair, name=name, region=region, offered=keys)
+        options = provider_settings.shell_options(design.provider_settings)
+        look = functools.partial(existing.key_pair, name=name, region=region, offered=keys, options=options)
         yield from _asked(design, existing.KEY, lambda client: [look(client("ec2"))])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -334,6 +335,16 @@ def of_file(path: Path) -> str | None:
 def settings(text: str | None) -> dict[str, Any]:
     """Return the settings of a text."""
     return dict(json.loads(text)) if text else {}
+
+
+def shell_options(text: str | None) -> str:
+    """Return the options of `aws` or `gcloud` for a command line that people paste, after a space each.
+
+    The AWS CLI has none for roles: a profile can name one.
+    """
+    given = settings(text)
+    options = {"--profile": "profile", "--impersonate-service-account": "impersonateServiceAccount"}
+    return "".join(f" {option} {shlex.quote(given[key])}" for option, key in options.items() if key in given)
 
 
 def plain_endpoints(text: str | None) -> list[str]:

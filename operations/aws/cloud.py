@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
+from infra.config.provider_settings import shell_options
 from infra.program.launcher import Run
 from node.bootstrap.vm.images import kinds
 from node.model import Access, ClusterDesign
@@ -112,11 +113,14 @@ class AwsCloud:
         return ssh_proxy(self.place.region, access.mode, access.key, run, self.place.provider_settings)
 
     def console_line(self, machine: Machine) -> str:
-        region, identity = self.place.region, machine.id
-        return f"aws ec2 get-console-output --latest --region {region} --instance-id {identity} --output text"
+        where = f"--region {self.place.region}{shell_options(self.place.provider_settings)}"
+        return f"aws ec2 get-console-output --latest {where} --instance-id {machine.id} --output text"
 
     def stop_line(self, machine: Machine) -> str:
-        return f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}"
+        more = shell_options(self.place.provider_settings)
+        return (
+            f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}{more}"
+        )
 
 
 # The boot reports of failed image builds, for the message of an `up` that failed.

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from infra.clouds.commands import ClusterRef
+from infra.config.provider_settings import shell_options
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
@@ -237,4 +238,5 @@ class GcpCloud:
     def _gcloud(self, verb: str, machine: Machine) -> str:
         zone = machine.zone or str(self.place.zone)
         words = ["gcloud", "compute", "instances", verb, machine.id]
-        return shlex.join([*words, "--project", str(self.place.project), "--zone", zone])
+        line = shlex.join([*words, "--project", str(self.place.project), "--zone", zone])
+        return line + shell_options(self.place.provider_settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def aws() -> dict[str, Any]:
 
 
 REGION = {"aws:region": {"value": "eu-central-1"}, "aws:profile": {"value": "research"}}
-READERS = {
+READERS: dict[str, Callable[[Stack], tuple[str | None, str | None]]] = {
     "plan, up and status": lambda stack: (
         load_file(stack.file).region,
         load_file(stack.file).provider_settings,

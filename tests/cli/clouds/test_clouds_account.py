@@ -84,7 +84,7 @@ def test_without_a_file_that_can_be_read_the_record_says_who_is_asked(stack: Sta
         lambda provider, stack: provider.on_controller(StackUp(stack, "aws"), []),
     ],
     ids=["audit", "sweep", "audit without outputs", "exec", "backup"],
-)  # type: ignore[misc]
+)
 def test_a_setting_that_only_the_engine_follows_is_refused_before_anybody_is_asked(
     ask: object, stack: Stack
 ) -> None:

@@ -29,6 +29,7 @@ from operations.aws import account, identity
 from operations.aws.batch import __main__ as batch_verbs
 from operations.aws.cloud import AwsCloud
 from operations.clouds import commands
+from operations.clouds.cloud import Machine
 from tests.support import sentences
 from tests.support.asked_accounts import ACCOUNT, AskedAccounts, accounts
 from tests.support.aws_mocks import aws_design
@@ -340,3 +341,12 @@ def test_another_profile_is_not_another_cluster() -> None:
     one, two = place({"profile": "one"}), place({"profile": "two"})
     assert one.where() == two.where()
     assert one.arguments() != two.arguments()
+
+
+def test_commands_that_people_paste_name_the_profile() -> None:
+    machine = Machine("i-1", "controller", "controller", "running", 0.0, None, None, None)
+    cloud = AwsCloud(place({"profile": "my research"}))
+    for line in (cloud.console_line(machine), cloud.stop_line(machine)):
+        assert f" --region {REGION} --profile 'my research' " in line
+    plain = AwsCloud(ClusterRef("c", REGION))
+    assert "--profile" not in plain.console_line(machine) + plain.stop_line(machine)
