@@ -117,10 +117,8 @@ class AwsCloud:
         return f"aws ec2 get-console-output --latest {where} --instance-id {machine.id} --output text"
 
     def stop_line(self, machine: Machine) -> str:
-        more = shell_options(self.place.provider_settings)
-        return (
-            f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}{more}"
-        )
+        where = f"--region {self.place.region}{shell_options(self.place.provider_settings)}"
+        return f"aws ec2 stop-instances --force {where} --instance-ids {machine.id}"
 
 
 # The boot reports of failed image builds, for the message of an `up` that failed.
