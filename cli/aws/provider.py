@@ -117,6 +117,7 @@ class AwsProvider(CloudProvider):
         from cli.aws.batch import teardown
         from cli.clouds import known_clusters
 
+        known_clusters.refuse_unknown_account(stack)
         known_clusters.refuse_foreign(self, stack, outputs, file_design)
 
         teardown.drain(self._known_clusters(stack, outputs), say, agree)

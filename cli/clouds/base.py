@@ -328,6 +328,7 @@ class CloudProvider(abc.ABC):
         from cli.changes import decision
         from cli.clouds import known_clusters, running
 
+        known_clusters.refuse_unknown_account(stack)
         known_clusters.refuse_foreign(self, stack, outputs, file_design)
         try:
             (place, *_) = self._known_clusters(stack, outputs)
@@ -432,12 +433,14 @@ class CloudProvider(abc.ABC):
             UserError: The stack file has mistakes, or its settings of the provider are refused.
         """
         from cli.clouds import known_clusters
+        from infra.config import provider_settings
 
         settings = known_clusters.settings(stack)
         known = ClusterRef.known(outputs(), settings)
         noted = known_clusters.known_places(stack)
         # A cluster was made as the settings of then say, and the engine ends it as those of now say.
-        noted = [*(dataclasses.replace(place, provider_settings=settings) for place in noted), *noted]
+        others = [p for p in noted if not provider_settings.same_account(p.provider_settings, settings)]
+        noted = [*(dataclasses.replace(place, provider_settings=settings) for place in noted), *others]
         found = dict.fromkeys([*([known] if known else []), *noted])
         if found:
             return list(found)

@@ -20,6 +20,7 @@ from infra.program.stack import Stack
 from node import plurals
 from node.model import ClusterDesign
 from operations.access import Outputs
+from operations.clouds import environment
 from operations.clouds.cloud import Cloud
 
 
@@ -46,6 +47,15 @@ def settings(stack: Stack) -> str | None:
         if error.mistakes:
             raise
     return next((place.provider_settings for place in reversed(known_places(stack))), None)
+
+
+def refuse_unknown_account(stack: Stack) -> None:
+    """Refuse a `down` whose sweep and audit would not know which account the engine asks.
+
+    Raises:
+        UserError: A setting of the provider is refused (exit 2), or only the engine can read it (exit 3).
+    """
+    environment.known(settings(stack))
 
 
 def note_cluster(stack: Stack, place: ClusterRef) -> None:

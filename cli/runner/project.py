@@ -58,7 +58,7 @@ def load(stack: Stack) -> Project:
     own = _read(stack.file, f"there is no stack {stack.name}; {known}").get("config") or {}
     full = {project_file.full_key(str(key), name): value for key, value in own.items()}
     config: dict[str, str] = {}
-    secure = {key for key in shared.secret if full.get(key) is None}
+    secure = set(stack_file.secrets(shared, full))
     for key, value in stack_file.merged(shared, full).items():
         if value is None:
             continue

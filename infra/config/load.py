@@ -221,7 +221,7 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
             stack_file.stack_of(path),
             subject=name,
             project=folder if scripts else None,
-            secret=shared.secret - own.keys(),
+            secret=stack_file.secrets(shared, own),
             environment=environment,
         )
     except ConfigError as error:

@@ -322,11 +322,10 @@ def of_file(path: Path) -> str | None:
     Raises:
         ConfigError: The file cannot be read, or a setting of the provider is refused.
     """
-    content, _ = stack_file.read(path)
+    shared, own, environment = stack_file.sources(path)
     provider = stack_file.provider(path) or ""
-    text, mistakes = read(
-        provider, stack_file.all_values(path), frozenset(), stack_file.environments(content)
-    )
+    values, secret = stack_file.merged(shared, own), stack_file.secrets(shared, own)
+    text, mistakes = read(provider, values, secret, environment)
     if mistakes:
         raise ConfigError(path.name, mistakes)
     return text
@@ -335,6 +334,12 @@ def of_file(path: Path) -> str | None:
 def settings(text: str | None) -> dict[str, Any]:
     """Return the settings of a text."""
     return dict(json.loads(text)) if text else {}
+
+
+def same_account(one: str | None, other: str | None) -> bool:
+    """Whether two texts differ at most in the ESC environments, which are no setting."""
+    without = [{**settings(text), ENVIRONMENT: None} for text in (one, other)]
+    return without[0] == without[1]
 
 
 def shell_options(text: str | None) -> str:

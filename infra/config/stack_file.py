@@ -212,15 +212,30 @@ def environments(content: Any) -> tuple[str, ...]:
     return tuple(str(next(iter(name), "")) if isinstance(name, dict) else str(name) for name in named)
 
 
+def secrets(shared: ProjectFile, own: Mapping[str, Any]) -> frozenset[str]:
+    """Return the keys of a stack whose values the project declares to be secret, and which are in clear."""
+    return frozenset(key for key in shared.secret if own.get(key) is None)
+
+
 def all_values(path: Path) -> dict[str, Any]:
     """Return the values of a stack file and of its project, whether they have mistakes or not.
 
     Raises:
         ConfigError: A file cannot be read, or is not YAML.
     """
+    return merged(*sources(path)[:2])
+
+
+def sources(path: Path) -> tuple[ProjectFile, Mapping[str, Any], tuple[str, ...]]:
+    """Return where a stack's values come from: the project, its own file, and ESC environments.
+
+    Raises:
+        ConfigError: A file cannot be read, or is not YAML.
+    """
     content, _ = read(path)
     own = content.get("config") if isinstance(content, dict) else None
-    return merged(project(project_file.project_of(path)), own if isinstance(own, dict) else {})
+    shared = project(project_file.project_of(path))
+    return shared, own if isinstance(own, dict) else {}, environments(content)
 
 
 def provider(path: Path) -> str | None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.aws.provider import AwsProvider
 from cli.clouds import known_clusters
+from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError
 from infra.errors import UserError
@@ -59,6 +61,11 @@ def test_after_another_profile_both_are_asked(stack: Stack) -> None:
     assert asked(stack) == [at(OTHER), at(RESEARCH)], "the engine's first"
 
 
+def test_an_environment_that_the_file_no_longer_names_is_not_waited_for(stack: Stack) -> None:
+    known_clusters.note_cluster(stack, at('{"environment":["acme/aws-dev"],"profile":"research"}'))
+    assert asked(stack) == [at(RESEARCH)]
+
+
 @pytest.mark.parametrize("broken", ["nonsense: 1\n", "  slurm-stacks:no: 1\n"])
 def test_other_mistakes_in_the_file_do_not_change_who_is_asked(broken: str, stack: Stack) -> None:
     write(stack, "  aws:profile: research\n", broken)
@@ -96,6 +103,27 @@ def test_a_setting_that_only_the_engine_follows_is_refused_before_anybody_is_ask
     assert isinstance(raised.value, ConfigError)
     assert [mistake.code for mistake in raised.value.mistakes] == ["provider.refused"]
     assert not provider.clouds
+
+
+@pytest.mark.parametrize("provider", [FakeProvider, AwsProvider])
+@pytest.mark.parametrize(
+    ("line", "top", "code"),
+    [
+        ("  aws:accessKey: AKIA\n", "", "provider.refused"),
+        ("", "environment: [acme/aws-dev]\n", "cloud.environment-unknown"),
+    ],
+)
+def test_down_is_refused_before_the_engine_destroys_anything(
+    provider: type[CloudProvider], line: str, top: str, code: str, stack: Stack
+) -> None:
+    known_clusters.note_cluster(stack, at(None))
+    write(stack, line, top)
+    said: list[str] = []
+    with pytest.raises(UserError) as raised:
+        provider().drain(stack, outputs, said.append, lambda _jobs: None)
+    mistakes = raised.value.mistakes if isinstance(raised.value, ConfigError) else ()
+    assert ([mistake.code for mistake in mistakes] or [raised.value.code]) == [code]
+    assert said == []
 
 
 def test_old_records_without_settings_are_read(stack: Stack) -> None:
