@@ -118,7 +118,9 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
         UserError: Exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
             backend than the one in use.
     """
-    stack = organization.resolved(stack)
+    asked, stack = stack, organization.resolved(stack)
+    if stack != asked:
+        on_event(Message(f"stack {stack.engine_name}, which was brought up from here"))
     cli = shutil.which("pulumi") is not None
     wish = os.environ.get(OVERRIDE, "")
     if wish not in ("", "embedded", "pulumi"):

@@ -51,8 +51,8 @@ def refuse_without_cli(stack: Stack) -> None:
     if stack.named_organization is not None:
         raise UserError(
             f"{stack.engine_name} is a stack of the organization {stack.organization}, whose state only the "
-            f"Pulumi CLI with its command plugin can read and write. `--stack {stack.name}` names the one "
-            "that needs none",
+            "Pulumi CLI with its command plugin can read and write. A stack without an organization needs "
+            "neither",
             EXIT_REFUSED,
             code="stack.organization-needs-pulumi",
         )

@@ -131,7 +131,8 @@ def named(name: str, folder: Path) -> Stack:
         ConfigError: A stack cannot have that name, or it is of another project.
     """
     *before, short = name.split("/")
-    check_stack_name(short if len(before) < 3 and all(map(_STACK_NAME.fullmatch, before)) else name, folder)
+    sound = len(before) < 3 and all(_STACK_NAME.fullmatch(part) and part.strip(".") for part in before)
+    check_stack_name(short if sound else name, folder)
     ours = project_file.name_of(folder)
     if len(before) == 2 and before[1] != ours:
         raise ConfigError(
