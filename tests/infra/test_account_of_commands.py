@@ -16,10 +16,7 @@ from tests.support.checkout import ROOT
 
 ASKS_NOBODY = "operations.ssh"
 """The module that asks no cloud. It has the ProxyCommand, which does."""
-SETTINGS = {
-    "aws": ("aws:profile", "one-1", "two-2"),
-    "gcp": ("gcp:impersonateServiceAccount", "one-1", "two-2"),
-}
+SETTINGS = {"aws": "aws:profile", "gcp": "gcp:impersonateServiceAccount"}
 STACKS = ["aws-cpu", "aws-batch", "gcp-cpu"]
 
 
