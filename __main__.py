@@ -4,15 +4,18 @@ import pulumi
 
 from infra import bundle, config
 from infra.config import placeholders
-from infra.config.load import engine_values
+from infra.config.load import engine_secrets, engine_values
 from infra.errors import UserError
-from infra.program import launcher, mode
+from infra.program import launcher, mode, owner
+from infra.program.stack import Stack
 from infra.slurm_cluster import SlurmCluster
 
 
 def main() -> None:
     """Declare the stack's resources."""
-    stack = config.parse(engine_values(), pulumi.get_stack())
+    stack = config.parse(engine_values(), pulumi.get_stack(), secret=engine_secrets())
+    if mode.current() == "pulumi":
+        owner.refuse_other_organization(Stack(mode.folder(), pulumi.get_stack(), pulumi.get_organization()))
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
         launcher.remember(bundle.ROOT, launcher.CHECKOUT)

@@ -82,4 +82,4 @@ def _is_usual(stack: str) -> bool:
 def _default(project: str) -> str:
     from cli.runner import selection
 
-    return selection.default(Path(project)).stack if project else ""
+    return selection.default(Path(project)).stack.rpartition("/")[2] if project else ""

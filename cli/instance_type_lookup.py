@@ -15,7 +15,7 @@ from typing import Any
 from cli import provider as providers
 from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
-from infra.config import ConfigError, stack_file
+from infra.config import ConfigError, provider_settings, stack_file
 from infra.config.rules.partitions import is_arm
 from infra.errors import UserError
 from infra.instance_types import cache
@@ -93,8 +93,8 @@ def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
 def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
     """Return the section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
     try:
-        content, _ = stack_file.read(stack.file)
-        values = content["config"]
+        values = stack_file.all_values(stack.file)
+        settings = provider_settings.of_file(stack.file)
         cluster = values[f"{stack_file.NAMESPACE}:cluster"]
         provider = cluster["provider"]
         zone = values.get("gcp:zone")
@@ -105,7 +105,11 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
         return {}, None, ""
     if provider not in LABELS or not all(isinstance(value, str) and value for value in location):
         return {}, None, ""
-    return cluster, ClusterRef(str(cluster.get("name") or stack.name), region, **more), provider
+    return (
+        cluster,
+        ClusterRef(str(cluster.get("name") or stack.name), region, provider_settings=settings, **more),
+        provider,
+    )
 
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:

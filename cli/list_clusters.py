@@ -73,7 +73,7 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
         found.append(UserCluster(replace(listed, since=record.since) if record else listed, record))
     silent = {place for place, _ in problems}
     for (ref, _), record in by_place.items():
-        unknown = not clouds or (record.provider, ref.region, ref.project) in silent
+        unknown = not clouds or (record.provider, replace(ref, cluster="")) in silent
         found.append(
             UserCluster(
                 Listed(
@@ -98,29 +98,29 @@ def _refs(record: Cluster) -> list[ClusterRef]:
     return list(dict.fromkeys(found))
 
 
-Place = tuple[str, str, str | None]
-"""Provider, region, and project on Google Cloud: what one call asks for."""
+Place = tuple[str, ClusterRef]
+"""Provider, and region, project and account of no cluster: what one call asks for."""
 
 
 def _places(project: Path, records: Iterable[Cluster]) -> list[Place]:
     """Return where the clusters of the records may be, and those of the checkout's stack files."""
-    from cli.runner import project as settings
-    from infra.config import stack_file
+    from infra.config import provider_settings, stack_file
     from infra.program.stack import Stack
 
-    found = {(record.provider, ref.region, ref.project) for record in records for ref in _refs(record)}
-    for file in project.glob("Pulumi.?*.yaml"):
+    found = {(record.provider, replace(ref, cluster="")) for record in records for ref in _refs(record)}
+    for name in stack_file.stacks(project):
+        file = Stack(project, name).file
         provider = stack_file.provider(file)
         if provider not in CLOUDS:
             continue
-        stack = Stack(project, file.name.removeprefix("Pulumi.").removesuffix(".yaml"))
         try:
-            config = settings.load(stack).config
+            values, settings = stack_file.all_values(file), provider_settings.of_file(file)
         except UserError:  # `plan` says what is wrong with it
             continue
-        region, owner = config.get(f"{provider}:region"), config.get("gcp:project")
-        if region and (provider == "aws" or owner):
-            found.add((provider, region, owner if provider == "gcp" else None))
+        region, owner = values.get(f"{provider}:region"), values.get("gcp:project")
+        if isinstance(region, str) and (provider == "aws" or isinstance(owner, str)):
+            project_id = owner if provider == "gcp" else None
+            found.add((provider, ClusterRef("", region, None, project_id, settings)))
     return sorted(found, key=str)
 
 
@@ -130,20 +130,20 @@ def _ask(
     """Ask every place for its clusters. Return them, and a sentence for each place that did not answer."""
 
     def ask(place: Place) -> list[Listed] | UserError:
-        provider, region, project = place
+        provider, where = place
         try:
-            return providers.cloud(provider).clusters(region, project)
+            return providers.cloud(provider).clusters(where)
         except UserError as error:
             return error
 
     found: list[tuple[tuple[str, ClusterRef], Listed]] = []
     problems: list[tuple[Place, str]] = []
     for place, answer in zip(places, pool.map(ask, places), strict=True):
-        provider, region, project = place
+        provider, where = place
         if isinstance(answer, UserError):
-            problems.append((place, f"{provider} {region} was not asked: {answer}"))
+            problems.append((place, f"{provider} {where.region} was not asked: {answer}"))
             continue
-        refs = ((provider, ClusterRef(str(each.cluster), region, None, project)) for each in answer)
+        refs = ((provider, replace(where, cluster=str(each.cluster))) for each in answer)
         found += zip(refs, answer, strict=True)
     return found, problems
 

@@ -179,7 +179,7 @@ def _engine(request: Request, console: Console) -> Runner:
 
     stack, cluster = request.stack, request.cluster
     check_program(stack, cluster)
-    request.provider.check_host()
+    request.provider.check_host(cluster)
     engine = runner.select(stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")

@@ -23,7 +23,7 @@ def project() -> Path:
 
 
 def stack_named(name: str) -> Stack:
-    """Return a stack of this checkout."""
+    """Return a stack of this checkout, whose name is checked later: a parser's errors have no code."""
     return Stack(project(), name)
 
 
@@ -65,17 +65,16 @@ def checked_names(context: typer.Context, names: list[str] | None) -> list[str] 
 
 
 def _checked(name: str) -> Stack:
-    from infra.config.stack_file import check_stack_name
+    from infra.config import stack_file
 
-    check_stack_name(name, project())
-    return stack_named(name)
+    return stack_file.named(name, project())
 
 
 def known_stacks(incomplete: str) -> list[str]:
     """Return the stacks of this checkout whose names begin like this, for the shell's completion."""
-    files = project().glob("Pulumi.?*.yaml")
-    names = sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
-    return [name for name in names if name.startswith(incomplete)]
+    from infra.config import stack_file
+
+    return [name for name in stack_file.stacks(project()) if name.startswith(incomplete)]
 
 
 DEFAULT = "$SLURM_STACKS_STACK, Pulumi's selected one, or local"
@@ -86,7 +85,7 @@ StackOption = Annotated[
         "-s",
         metavar="NAME",
         parser=stack_named,
-        help="The stack: its file is Pulumi.<stack>.yaml.",
+        help="The stack: its file is Pulumi.<stack>.yaml. Its full name is organization/project/stack.",
         callback=checked,
         autocompletion=known_stacks,
         show_default=DEFAULT,

@@ -63,8 +63,8 @@ class Scheduler(Protocol):
 class Provider(Protocol):
     """The operations of `./cluster` that differ between clouds."""
 
-    def check_host(self) -> None:
-        """Check what every `up` needs on the engineer's machine beyond Python. It installs nothing.
+    def check_host(self, design: ClusterDesign) -> None:
+        """Check what the `up` of a design needs on the engineer's machine beyond Python. It installs nothing.
 
         Raises:
             UserError: Something is missing; the message says how to get it.

@@ -13,7 +13,7 @@ import pulumi
 from infra.config import ConfigError, Mistake, StackConfig, fields
 from infra.config.argument_names import BENCHMARK, Place, from_schema, path_in_schema
 from infra.config.load import BENCHMARK as BENCHMARK_KEY
-from infra.config.load import CLUSTER, parse
+from infra.config.load import CLUSTER, LOCATION_KEYS, parse
 from infra.config.mistakes import shown
 from infra.config.rules import platform
 from infra.program.stand_ins import MARK, StandIn, StandIns, digits
@@ -150,12 +150,14 @@ class Program:
         folder: Its folder, in which the user's files are.
         settings: Its settings, such as `aws:region`.
         own_providers: The packages for which the component is given a provider, such as `aws`.
+        secret: The settings whose values are secret.
     """
 
     stack: str
     folder: Path
     settings: Mapping[str, Any]
     own_providers: frozenset[str] = frozenset()
+    secret: frozenset[str] = frozenset()
 
 
 def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackConfig, StandIns]:
@@ -171,7 +173,7 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
     given = from_schema(inputs)
     place = {key: value for key in Place.model_fields if (value := given.pop(key, None)) is not None}
     benchmark = given.pop(BENCHMARK, None)
-    settings = _settings(given.get("provider"), place, program.settings)
+    settings = _settings(given.get("provider"), place, program)
     found = _Outputs(given.get("provider"), settings.get("aws:region"))
     values = found.replaced({**settings, CLUSTER: given})
     if benchmark is not None:
@@ -180,7 +182,9 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
     subject = f"SlurmCluster {name}"
     try:
         stack = f"{program.stack}.{name}"
-        config = parse(values, stack, subject=subject, project=program.folder)
+        config = parse(
+            values, stack, subject=subject, project=program.folder, secret=program.secret & settings.keys()
+        )
     except ConfigError as error:
         paths = {mistake.path for mistake in found.mistakes}
         mistakes = [*found.mistakes, *(mistake for mistake in error.mistakes if mistake.path not in paths)]
@@ -196,11 +200,19 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
     return config, StandIns(tuple(found.all))
 
 
-def _settings(provider: Any, place: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the cloud's provider: the component's own before the program's."""
+def _settings(provider: Any, place: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """Return the settings of the cloud's provider: the component's own before the program's.
+
+    A provider that the component is given has none of the program's, as any that a program declares.
+    """
     if provider not in ("aws", "gcp"):
         return {}
-    found = {key: value for key, value in settings.items() if key.partition(":")[0] == provider}
+    found = {
+        key: value
+        for key, value in program.settings.items()
+        if key.partition(":")[0] == provider
+        and (provider not in program.own_providers or key in LOCATION_KEYS)
+    }
     return {**found, **{f"{provider}:{key}": value for key, value in place.items()}}
 
 

@@ -57,14 +57,15 @@ async def _cluster(name: str, inputs: Mapping[str, Any], options: pulumi.Resourc
         InputPropertiesError: The arguments have mistakes, or such a cluster cannot be made.
     """
     from component.arguments import Program, read
-    from infra.config.load import engine_values
+    from infra.config.load import engine_secrets, engine_values
     from infra.errors import UserError
     from infra.program import mode
     from infra.slurm_cluster import SlurmCluster
 
     providers = options.providers or {}
     packages = frozenset(providers if isinstance(providers, Mapping) else ())
-    program = Program(pulumi.get_stack(), mode.folder(), engine_values(), packages)
+    settings, secret = engine_values(), engine_secrets()
+    program = Program(pulumi.get_stack(), mode.folder(), settings, packages, secret)
     try:
         config, values = read(name, {key: await _known(value) for key, value in inputs.items()}, program)
         return SlurmCluster(name, config, values, guarded=True, opts=options)

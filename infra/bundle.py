@@ -10,6 +10,7 @@ import os
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,9 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 
 def settings_object(settings: Settings) -> bytes:
     """Return the settings in the form that the machines read."""
-    return json.dumps(to_json(settings), indent=1, sort_keys=True).encode()
+    # Machines have identities of their own.
+    own = replace(settings, design=replace(settings.design, provider_settings=None))
+    return json.dumps(to_json(own), indent=1, sort_keys=True).encode()
 
 
 def current(code: bytes, settings: bytes) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         budget=_budget(cluster),
         backup=_backup(cluster),
         region=config.region,
+        provider_settings=config.provider_settings,
         zone=config.zone,
         project=config.project,
         access=model.Access(

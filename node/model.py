@@ -548,6 +548,9 @@ class ClusterDesign:
         isolation: How machines are isolated: `vm` on a cloud; `process` or `container` on the local stack.
         scheduler: slurm | batch
         project: The id of the Google Cloud project.
+        provider_settings: The settings of the cloud's Pulumi provider that the engineer's machine follows, as
+            text (`infra.config.provider_settings`). Machines have an identity of their own, so it is not
+            published.
         kms_key: AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key.
         tags: The stack file's tags of all resources and nodes; on Google Cloud they are labels.
         permissions_boundary: AWS: ARN of the policy that bounds every role; `None` means none.
@@ -585,6 +588,7 @@ class ClusterDesign:
     role_path: str = "/"
     trains: bool = True
     requirements: str | None = None
+    provider_settings: str | None = None
 
     def fetched(self, role: str | None, scheme: str) -> list[str]:
         """Return the addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.

@@ -16,7 +16,8 @@ from cli.aws import existing
 from cli.clouds import diagnosis
 from cli.clouds.diagnosis import QUOTAS
 from cli.doctor.finding import Check, Finding, fine, warns
-from infra.config import placeholders
+from infra.clouds.commands import ClusterRef
+from infra.config import placeholders, provider_settings
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
 from operations import pages, programs
@@ -33,7 +34,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
-    found = [Check("credentials", credentials)]
+    found = [Check("credentials", functools.partial(credentials, design))]
     if design is not None and design.batch is not None:
         found += [
             Check(QUOTAS, functools.partial(limits, design)),
@@ -52,10 +53,16 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     return found
 
 
-def credentials() -> Iterable[Finding]:
+def credentials(design: ClusterDesign | None) -> Iterable[Finding]:
     """Whether there are credentials. Only AWS could tell whether they are valid."""
-    profile = os.environ.get("AWS_PROFILE")
-    return diagnosis.credentials(account.require, f"profile {profile}" if profile else None)
+    settings = design.provider_settings if design is not None else None
+    named = provider_settings.settings(settings)
+    profile = named.get("profile") or os.environ.get("AWS_PROFILE")
+    words = [f"profile {profile}"] * bool(profile) + [
+        role["roleArn"] for role in named.get("assumeRoles", [])
+    ]
+    require = functools.partial(account.require, settings)
+    return diagnosis.credentials(require, " and ".join(words) or None)
 
 
 def docker(design: ClusterDesign) -> Iterable[Finding]:
@@ -92,7 +99,8 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
     name, region = design.access.key, str(design.region)
     if name is not None and not placeholders.is_placeholder(name):
         keys = ssh_access.agent_keys()
-        look = functools.partial(existing.key_pair, name=name, region=region, offered=keys)
+        options = provider_settings.shell_options(design.provider_settings)
+        look = functools.partial(existing.key_pair, name=name, region=region, offered=keys, options=options)
         yield from _asked(design, existing.KEY, lambda client: [look(client("ec2"))])
 
 
@@ -125,10 +133,10 @@ def _asked(
     """
 
     def client(service: str) -> Any:
-        return account.clients(str(design.region), service, patient=False)[0]
+        return account.clients(ClusterRef.of(design), service, patient=False)[0]
 
     try:
-        account.session()
+        account.session(design.provider_settings)
     except UserError:
         return
     try:

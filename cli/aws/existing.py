@@ -97,11 +97,12 @@ def _root_disk(image: dict[str, Any], what: str, keys: dict[str, int]) -> Iterat
         yield stops(IMAGE, found, f"Write disk_gib: {gib} or more for these machines.")
 
 
-def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Finding:
+def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str], options: str = "") -> Finding:
     """Check that the key pair exists, and that the user has its private key.
 
     Args:
         offered: The public keys in the user's SSH agent.
+        options: More options of the AWS CLI, for the command that makes the pair.
 
     Raises:
         UserError: AWS refuses, or does not answer.
@@ -111,7 +112,7 @@ def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str]) -> Findin
     if pair is None:
         line = (
             f"aws ec2 import-key-pair --region {region} --key-name {name} "
-            "--public-key-material fileb://~/.ssh/id_ed25519.pub"
+            f"--public-key-material fileb://~/.ssh/id_ed25519.pub{options}"
         )
         found = f"there is no EC2 key pair {name} in {region}"
         return stops(KEY, found, f"Make it from a key of yours: `{line}`; or name another (access.key).")

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class AwsProvider(CloudProvider):
     """Connects the shared commands to AWS. Modules are imported late, because each client takes time."""
 
-    def require(self) -> None:
+    def require(self, provider_settings: str | None) -> None:
         from operations.aws import account
 
-        account.require()
+        account.require(provider_settings)
 
     def cloud(self, place: ClusterRef) -> Cloud:
         from operations.aws.cloud import AwsCloud
@@ -49,13 +49,13 @@ class AwsProvider(CloudProvider):
         from cli.aws.types import ask
         from operations.aws import account
 
-        return ask(account.client("ec2", place.region), place.region, types)
+        return ask(account.client(place, "ec2"), place.region, types)
 
-    def clusters(self, region: str, project: str | None) -> list[Listed]:
+    def clusters(self, place: ClusterRef) -> list[Listed]:
         from cli.clouds import listing
         from operations.aws import account, machines
 
-        ec2 = account.client("ec2", region)
+        ec2, region = account.client(place, "ec2"), place.region
         return listing.clusters("aws", region, region, machines.tagged(ec2), machines.networks(ec2))
 
     def _login(self, stack: Stack) -> Login:
@@ -98,12 +98,12 @@ class AwsProvider(CloudProvider):
             client, own = teardown.client_of(place), Holder.of(stack, "up")
             changes.refuse_taken(client, design)
             queues.refuse_if_working(client, place.cluster, own, stack.name)
-            if (known := ClusterRef.known(outputs())) is not None:
+            if (known := ClusterRef.known(outputs(), design.provider_settings)) is not None:
                 changes.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
             from cli.aws.batch import changes, teardown
 
-            target = ClusterRef.known(outputs()) or ClusterRef.of(design)
+            target = ClusterRef.known(outputs(), design.provider_settings) or ClusterRef.of(design)
             changes.check(teardown.client_of(target), design, target)
         return super().check_changes(stack, design, outputs, say, replace=replace)
 
@@ -120,6 +120,7 @@ class AwsProvider(CloudProvider):
         from cli.aws.batch import teardown
         from cli.clouds import known_clusters
 
+        known_clusters.refuse_unknown_account(stack)
         known_clusters.refuse_foreign(self, stack, outputs, file_design)
 
         teardown.drain(self._known_clusters(stack, outputs), stack, say, agree)

@@ -11,6 +11,7 @@ from cli.clouds.diagnosis import Quota, Wanted
 from cli.clouds.diagnosis import quota_findings as compare
 from cli.doctor.finding import Finding
 from infra.aws.tags import CLUSTER
+from infra.config.provider_settings import shell_options
 from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 
@@ -102,6 +103,7 @@ def findings(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Fi
 
 def _quotas(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Quota]:
     quotas, ec2, region = client("service-quotas"), client("ec2"), str(design.region)
+    more = shell_options(design.provider_settings)
 
     def quota(
         service: str, code: str, name: str, wanted: Wanted, used: Callable[[], int], unit: int = 1
@@ -109,7 +111,7 @@ def _quotas(client: Callable[[str], Any], design: ClusterDesign) -> Iterator[Quo
         def increase(number: int) -> str:
             return (
                 f"`aws service-quotas request-service-quota-increase --service-code {service} --quota-code "
-                f"{code} --desired-value {math.ceil(number / unit)} --region {region}`"
+                f"{code} --desired-value {math.ceil(number / unit)} --region {region}{more}`"
             )
 
         if wanted.most and (limit := _limit(quotas, service, code)) is not None:

@@ -559,7 +559,7 @@ SHARED: dict[str, Row] = {
 
 UNSEEN = frozenset(
     {
-        "cluster.stack", "cluster.isolation",
+        "cluster.stack", "cluster.isolation", "cluster.provider_settings",
         "controller.name", "controller.role", "controller.tags", "controller.price_hour",
         "controller.open_metadata",
         "login.name", "login.role", "login.tags", "login.price_hour", "login.image",

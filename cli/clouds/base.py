@@ -43,8 +43,11 @@ class CloudProvider(abc.ABC):
     """A provider whose machines are made by a cloud, for an account with credentials."""
 
     @abc.abstractmethod
-    def require(self) -> None:
+    def require(self, provider_settings: str | None) -> None:
         """Check that there are a client library and credentials, without a call.
+
+        Args:
+            provider_settings: As in `ClusterRef`.
 
         Raises:
             UserError: Exit 3; the message says what is missing and how to get it.
@@ -63,8 +66,11 @@ class CloudProvider(abc.ABC):
         """
 
     @abc.abstractmethod
-    def clusters(self, region: str, project: str | None) -> list[Listed]:
+    def clusters(self, place: ClusterRef) -> list[Listed]:
         """Return the clusters that have machines in a region, by their tags.
+
+        Args:
+            place: The region, the project and as whom to ask; its cluster does not matter.
 
         Raises:
             UserError: There are no credentials, or the cloud refuses or does not answer.
@@ -80,8 +86,8 @@ class CloudProvider(abc.ABC):
 
     # --- cli.provider.Provider --------------------------------------------------------------------------
 
-    def check_host(self) -> None:
-        self.require()
+    def check_host(self, design: ClusterDesign) -> None:
+        self.require(design.provider_settings)
 
     def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:  # noqa: B027 - no override
         """Do nothing: the machines are elsewhere."""
@@ -125,6 +131,7 @@ class CloudProvider(abc.ABC):
         try:
             design = file_design(stack)
         except ConfigError:
+            known_clusters.settings(stack)
             noted = known_clusters.known_places(stack)
             if not noted:
                 raise
@@ -148,6 +155,7 @@ class CloudProvider(abc.ABC):
         if up.published is None:
             return self._login(up.stack).target
         cluster = up.published.cluster
+        # Whoever has the outputs alone asks with credentials of their own.
         place = ClusterRef(cluster.name, str(cluster.region), cluster.zone, cluster.project)
         return ssh_access.published(cluster, self.cloud(place), launcher.here(up.stack.project))
 
@@ -201,7 +209,7 @@ class CloudProvider(abc.ABC):
         from cli.clouds import known_clusters
 
         self._check_account(design, say)
-        known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
+        known, wanted = ClusterRef.known(outputs(), design.provider_settings), ClusterRef.of(design)
         known_clusters.refuse_taken(self, stack, design, known, say)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
         # From here on, something of this cluster may exist.
@@ -318,6 +326,7 @@ class CloudProvider(abc.ABC):
         from cli.changes import decision
         from cli.clouds import known_clusters, running
 
+        known_clusters.refuse_unknown_account(stack)
         known_clusters.refuse_foreign(self, stack, outputs, file_design)
         try:
             (place, *_) = self._known_clusters(stack, outputs)
@@ -426,12 +435,18 @@ class CloudProvider(abc.ABC):
         """Return the clusters that this stack has made; without a record of any, the stack file's cluster.
 
         Raises:
-            UserError: The stack file has mistakes.
+            UserError: The stack file has mistakes, or its settings of the provider are refused.
         """
         from cli.clouds import known_clusters
+        from infra.config import provider_settings
 
-        known = ClusterRef.known(outputs())
-        found = dict.fromkeys([*([known] if known else []), *known_clusters.known_places(stack)])
+        settings = known_clusters.settings(stack)
+        known = ClusterRef.known(outputs(), settings)
+        noted = known_clusters.known_places(stack)
+        # A cluster was made as the settings of then say, and the engine ends it as those of now say.
+        others = [p for p in noted if not provider_settings.same_account(p.provider_settings, settings)]
+        noted = [*(dataclasses.replace(place, provider_settings=settings) for place in noted), *others]
+        found = dict.fromkeys([*([known] if known else []), *noted])
         if found:
             return list(found)
         try:

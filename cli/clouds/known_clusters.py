@@ -7,19 +7,20 @@ one by now. So the user's record of the cluster (`infra.program.clusters`) holds
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.hints import hint
 from infra.clouds.commands import ClusterRef
+from infra.config import ConfigError, provider_settings
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders
 from infra.program.stack import Stack
 from node import plurals
 from node.model import ClusterDesign
 from operations.access import Outputs
+from operations.clouds import environment
 from operations.clouds.cloud import Cloud
 
 
@@ -32,11 +33,36 @@ def known_places(stack: Stack) -> list[ClusterRef]:
         return []
 
 
+def settings(stack: Stack) -> str | None:
+    """Return the provider's settings of a stack file, also if it has mistakes elsewhere.
+
+    If there is no such file, or it cannot be read, they are those of the cluster that was noted last.
+
+    Raises:
+        ConfigError: A setting is refused, so nobody but the engine knows which account is meant.
+    """
+    try:
+        return provider_settings.of_file(stack.file)
+    except ConfigError as error:
+        if error.mistakes:
+            raise
+    return next((place.provider_settings for place in reversed(known_places(stack))), None)
+
+
+def refuse_unknown_account(stack: Stack) -> None:
+    """Refuse a `down` whose sweep and audit would not know which account the engine asks.
+
+    Raises:
+        UserError: A setting of the provider is refused (exit 2), or only the engine can read it (exit 3).
+    """
+    environment.known(settings(stack))
+
+
 def note_cluster(stack: Stack, place: ClusterRef) -> None:
     """Note a cluster, before anything of it is made or asked for."""
     # Only a cluster on Google Cloud has a project.
     provider = "gcp" if place.project else "aws"
-    clusters.note(stack, provider, folders.make_state_dir(stack), dataclasses.asdict(place))
+    clusters.note(stack, provider, folders.make_state_dir(stack), place.plain())
 
 
 def forget_cluster(stack: Stack) -> None:
@@ -57,7 +83,7 @@ Say = Callable[[str], None]
 class Provider(Protocol):
     """What is asked of a cloud's provider here."""
 
-    def require(self) -> None: ...
+    def require(self, provider_settings: str | None) -> None: ...
 
     def cloud(self, place: ClusterRef) -> Cloud: ...
 
@@ -151,7 +177,7 @@ def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> It
 
     place = ClusterRef.of(design)
     try:
-        provider.require()
+        provider.require(design.provider_settings)
     except UserError:
         return
     if is_own(stack, place, None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,13 +11,15 @@ from cli.clouds import diagnosis
 from cli.clouds.diagnosis import QUOTAS, Quota, Wanted
 from cli.clouds.diagnosis import quota_findings as compare
 from cli.doctor.finding import Check, Finding, fine, from_error, stops, warns
+from infra.clouds.commands import ClusterRef
+from infra.config import provider_settings
 from infra.errors import UserError
 from infra.gcp.storage import REGIONAL
 from infra.instance_types.catalog import catalog
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from node.model import Access, ClusterDesign, Host, Mount, Partition
 from operations import pages
-from operations.gcp import account, machines
+from operations.gcp import account, identity, machines
 from operations.gcp.account import Account, GoogleError
 from operations.gcp.leftovers import KEPT, bucket
 
@@ -29,7 +30,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
-    found = [Check("credentials", credentials)]
+    found = [Check("credentials", functools.partial(credentials, design))]
     if design is not None:
         found += [
             Check("project", functools.partial(project, design)),
@@ -40,10 +41,11 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     return found
 
 
-def credentials() -> Iterable[Finding]:
+def credentials(design: ClusterDesign | None) -> Iterable[Finding]:
     """Whether there are credentials. Only Google could tell whether they are valid."""
-    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    return diagnosis.credentials(account.require, file)
+    settings = design.provider_settings if design is not None else None
+    named = identity.described(provider_settings.settings(settings))
+    return diagnosis.credentials(functools.partial(account.require, settings), named)
 
 
 def project(design: ClusterDesign) -> Iterable[Finding]:
@@ -59,7 +61,7 @@ def project(design: ClusterDesign) -> Iterable[Finding]:
 def limits(design: ClusterDesign) -> Iterable[Finding]:
     """Quotas and GPUs; no finding without credentials or a project, which other checks report."""
     try:
-        project_account = account.of(str(design.project))
+        project_account = account.of(ClusterRef.of(design))
     except UserError:
         return
     if not design.project:
@@ -76,7 +78,7 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
     if not design.project or not named:
         return
     try:
-        project_account = account.of(design.project)
+        project_account = account.of(ClusterRef.of(design))
     except UserError:
         return
     try:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class GcpProvider(CloudProvider):
     """Connects the shared commands to Google Cloud. Modules are imported when they are needed."""
 
-    def require(self) -> None:
+    def require(self, provider_settings: str | None) -> None:
         from operations.gcp import account
 
-        account.require()
+        account.require(provider_settings)
 
     def cloud(self, place: ClusterRef) -> Cloud:
         from operations.gcp.cloud import GcpCloud
@@ -34,15 +34,16 @@ class GcpProvider(CloudProvider):
         from cli.gcp.types import ask
         from operations.gcp import account
 
-        return ask(account.of(str(place.project)), str(place.zone), types)
+        return ask(account.of(place), str(place.zone), types)
 
-    def clusters(self, region: str, project: str | None) -> list[Listed]:
+    def clusters(self, place: ClusterRef) -> list[Listed]:
         from cli.clouds import listing
         from operations.gcp import account, machines
 
-        project_account = account.of(str(project))
-        project_account.region = region
-        return listing.clusters("gcp", region, f"{project}/{region}", machines.tagged(project_account))
+        project_account = account.of(place)
+        project_account.region = place.region
+        where = f"{place.project}/{place.region}"
+        return listing.clusters("gcp", place.region, where, machines.tagged(project_account))
 
     def rules(self) -> Rules:
         from cli.gcp import changes

@@ -144,8 +144,9 @@ def check_new(name: str, *, new: bool) -> Path:
     """
     from infra.config.stack_file import check_stack_name
     from infra.errors import EXIT_REFUSED, UserError
+    from infra.program.stack import Stack
 
-    path = project() / f"Pulumi.{check_stack_name(name, project())}.yaml"
+    path = Stack(project(), check_stack_name(name, project())).file
     if new and os.path.lexists(path):
         raise UserError(
             f"{path.name} exists, and is not changed: take another name, or replace it with --force",
@@ -231,6 +232,7 @@ def _write(choices: Choices, *, dry_run: bool, new: bool, by_hand: bool) -> None
     if dry_run:
         print(text, end="")
     else:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
         lines = [
             f"{path.name} is written.",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class LocalProvider:
     """The provider whose machines are on this host: processes, or containers that boot."""
 
-    def check_host(self) -> None:
+    def check_host(self, design: ClusterDesign) -> None:
         from cli.local import host_checks
 
         host_checks.check()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import results
+from infra.config import stack_file
 from infra.errors import EXIT_USAGE, UserError
 from infra.program import locations
 from infra.program.files import write_atomically
@@ -141,18 +142,12 @@ def _check_name(name: str) -> None:
 
 
 def _check_known(name: str, project: Path | None) -> None:
-    if (
-        project is None
-        or (project / f"Pulumi.{name}.yaml").exists()
-        or any(results.folder(name).glob("*.json"))
-    ):
+    if project is None or Stack(project, name).file.exists() or any(results.folder(name).glob("*.json")):
         return
-    files = sorted(
-        p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in project.glob("Pulumi.*.yaml")
-    )
+    files = stack_file.stacks(project)
     kept = sorted(p.name for p in results.folder(name).parent.glob("*") if any(p.glob("*.json")))
     raise UserError(
-        f"stack {name}: no results are kept of it, and {project / f'Pulumi.{name}.yaml'} does not exist.\n"
+        f"stack {name}: no results are kept of it, and {Stack(project, name).file} does not exist.\n"
         f"Stacks here: {', '.join(files) or 'none'}. Results are kept of: {', '.join(kept) or 'none'}.\n"
         "`./cluster up --stack S` makes a result, `./cluster run --stack S --nodes 1,2,4` a comparison.",
         EXIT_USAGE,

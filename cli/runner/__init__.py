@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
+from cli.runner import organization
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
@@ -150,6 +151,9 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
         UserError: Exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
             backend than the one in use.
     """
+    asked, stack = stack, organization.resolved(stack)
+    if stack != asked:
+        on_event(Message(f"stack {stack.engine_name}, which was brought up from here"))
     cli = shutil.which("pulumi") is not None
     wish = os.environ.get(OVERRIDE, "")
     if wish not in ("", "embedded", "pulumi"):
@@ -183,8 +187,10 @@ def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
                     f"`{hint('down', stack.name)}`"
                 )
             )
+        organization.refuse_without_cli(stack)
         return EmbeddedRunner(stack)
     if not cli:
+        organization.refuse_without_cli(stack)
         if holder is not None:
             raise UserError(owner.refusal(stack, holder), EXIT_REFUSED, code="runner.other-owner")
         return EmbeddedRunner(stack)
@@ -195,6 +201,7 @@ def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
     from cli.runner.automation import command_plugin
 
     if why := command_plugin(on_event):
+        organization.refuse_without_cli(stack)
         on_event(
             Message(
                 f"the Pulumi CLI cannot get its command plugin ({why}): the embedded runner takes over",

@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,12 +60,19 @@ class PulumiRunner:
     name = "pulumi"
 
     def __init__(self, stack: Stack, *, local: bool) -> None:
-        self._stack = Stack(stack.project.resolve(), stack.name)
+        self._stack = replace(stack, project=stack.project.resolve())
         self._local = local
         self._interrupted = threading.Event()
         # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
         fallback = Path(owner.fallback_url(self._stack).removeprefix("file://"))
         self._fallback = fallback.exists() or owner.logged_in(self._stack.project) is None
+        if self._fallback and stack.named_organization is not None:
+            raise UserError(
+                f"{stack.engine_name} is a stack of an organization, and you are not logged in to the "
+                "backend that has it: `pulumi login`",
+                EXIT_REFUSED,
+                code="stack.organization-without-login",
+            )
 
     @property
     def backend(self) -> str:
@@ -172,7 +180,7 @@ class PulumiRunner:
                 self._delete(stack, translator, config, look)
                 if self._fallback:
                     # Without preserve_config the CLI would remove the stack file from the checkout.
-                    stack.workspace.remove_stack(self._stack.name, preserve_config=True)
+                    stack.workspace.remove_stack(self._stack.engine_name, preserve_config=True)
             self._forget()
             if self._local:
                 owner.release(self._stack)
@@ -320,7 +328,7 @@ class PulumiRunner:
         kept = {k: settings[k] for k in ("name", "runtime", "backend") if k in settings}
         (folder / "Pulumi.yaml").write_text(yaml.safe_dump(kept), encoding="utf-8")
         with contextlib.suppress(StackAlreadyExistsError):
-            automation.Stack.create(self._stack.name, self._workspace(folder))
+            automation.Stack.create(self._stack.engine_name, self._workspace(folder))
 
     def _select(self) -> Any:
         """Select the stack in the checkout; `None` if the backend has no such stack."""
@@ -329,7 +337,7 @@ class PulumiRunner:
 
         try:
             with selection.kept(self._stack.project):
-                return automation.Stack.select(self._stack.name, self._workspace(self._stack.project))
+                return automation.Stack.select(self._stack.engine_name, self._workspace(self._stack.project))
         except StackNotFoundError:
             return None
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import yaml
 
+from infra.config import stack_file
 from infra.config.stack_file import Loader
 from infra.errors import EXIT_USAGE, UserError
+from infra.program import project_file
 from infra.program.stack import Stack
 
 REDACTED = "[secret]"
@@ -44,26 +46,26 @@ def load(stack: Stack) -> Project:
         UserError: Exit 2; a file is missing or wrong.
     """
     directory = stack.project.resolve()
-    settings = _read(directory / "Pulumi.yaml", f"{directory} is not a Pulumi project")
-    name = settings.get("name")
-    if not isinstance(name, str):
-        raise UserError(f"{directory / 'Pulumi.yaml'}: `name` is missing", EXIT_USAGE, code="project.no-name")
-    stacks = sorted(path.name.split(".")[1] for path in directory.glob("Pulumi.?*.yaml"))
+    settings = _read(directory / project_file.NAME, f"{directory} is not a Pulumi project")
+    shared = project_file.of(settings, directory)
+    name = shared.name
+    if name is None:
+        raise UserError(
+            f"{directory / project_file.NAME}: `name` is missing", EXIT_USAGE, code="project.no-name"
+        )
+    stacks = stack_file.stacks(directory)
     known = f"stacks here: {', '.join(stacks)}" if stacks else "there are none here"
-    stack_file = _read(directory / f"Pulumi.{stack.name}.yaml", f"there is no stack {stack.name}; {known}")
-
+    own = _read(stack.file, f"there is no stack {stack.name}; {known}").get("config") or {}
+    full = {project_file.full_key(str(key), name): value for key, value in own.items()}
     config: dict[str, str] = {}
-    secure: set[str] = set()
-    for key, value in _declared(settings.get("config")).items():
-        config[_full(key, name)] = _text(value)
-    for key, value in (stack_file.get("config") or {}).items():
-        full = _full(str(key), name)
+    secure = set(stack_file.secrets(shared, full))
+    for key, value in stack_file.merged(shared, full).items():
         if value is None:
             continue
         readable = _redacted(value)
-        config[full] = _text(readable)
+        config[key] = _text(readable)
         if readable != value:
-            secure.add(full)
+            secure.add(key)
     return Project(name, directory, stack.name, config, frozenset(secure))
 
 
@@ -88,18 +90,6 @@ def _read(path: Path, missing: str) -> dict[str, Any]:
     return value
 
 
-def _declared(entries: Any) -> dict[str, Any]:
-    """Return the defaults that Pulumi.yaml declares, as `{key: {type, default}}` or `{key: value}`."""
-    found: dict[str, Any] = {}
-    for key, entry in (entries or {}).items() if isinstance(entries, dict) else ():
-        value = entry
-        if isinstance(entry, dict):
-            value = entry.get("value", entry.get("default"))
-        if value is not None:
-            found[str(key)] = value
-    return found
-
-
 def _redacted(value: Any) -> Any:
     """Return the value with every `{secure: …}` in it replaced by `[secret]`."""
     if isinstance(value, dict):
@@ -109,10 +99,6 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, list):
         return [_redacted(v) for v in value]
     return value
-
-
-def _full(key: str, project: str) -> str:
-    return key if ":" in key else f"{project}:{key}"
 
 
 def _text(value: Any) -> str:

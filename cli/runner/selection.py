@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from infra.program import locations
+from infra.program import locations, project_file
+from infra.program.stack import Stack
 
 VARIABLE = "SLURM_STACKS_STACK"
 PULUMI_VARIABLE = "PULUMI_STACK"
@@ -28,6 +27,7 @@ class Chosen:
     """The stack of a command without `--stack`.
 
     Attributes:
+        stack: Its name as it was chosen: Pulumi's service names a stack `organization/project/stack`.
         by: What chose it; `None` if it is the default.
     """
 
@@ -44,9 +44,9 @@ def default(project_dir: Path) -> Chosen:
     if stack := os.environ.get(VARIABLE):
         return Chosen(stack, f"${VARIABLE}")
     if stack := os.environ.get(PULUMI_VARIABLE):
-        return Chosen(_short(stack), f"${PULUMI_VARIABLE}")
+        return Chosen(stack, f"${PULUMI_VARIABLE}")
     stack = selected(project_dir)
-    if stack is None or not (project_dir / f"Pulumi.{stack}.yaml").is_file():
+    if stack is None or not Stack(project_dir, stack.rpartition("/")[2]).file.is_file():
         return Chosen(USUAL)
     # The message about the choice is not needed if the choice equals the default.
     return Chosen(stack, None if stack == USUAL else "`pulumi stack select`")
@@ -58,7 +58,7 @@ def selected(project_dir: Path) -> str | None:
         stack = json.loads(note(project_dir).read_text(encoding="utf-8")).get("stack")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return _short(stack) if isinstance(stack, str) and stack else None
+    return stack if isinstance(stack, str) and stack else None
 
 
 @contextlib.contextmanager
@@ -84,15 +84,6 @@ def note(project_dir: Path) -> Path:
     """Return the CLI's record for this checkout; the file may be missing."""
     home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
     settings = project_dir.resolve() / "Pulumi.yaml"
-    try:
-        content = yaml.safe_load(settings.read_text(encoding="utf-8"))
-        name = str(content["name"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
-        name = "slurm-stacks"
+    name = project_file.name_of(settings.parent)
     digest = hashlib.sha1(os.fsencode(settings), usedforsecurity=False).hexdigest()
     return home / "workspaces" / f"{name}-{digest}-workspace.json"
-
-
-def _short(stack: str) -> str:
-    """Return the last part of a name: Pulumi's service names a stack `organization/project/stack`."""
-    return stack.rpartition("/")[2]

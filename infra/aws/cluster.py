@@ -43,7 +43,7 @@ from infra.clouds.cluster import (
 from infra.clouds.publishing import Bundle
 from infra.clouds.shell import Endpoint
 from infra.program import stand_ins
-from infra.program.launcher import anywhere
+from infra.program.launcher import Run, anywhere, pasted
 from infra.program.stand_ins import StandIns
 from node.model import STATE, ClusterDesign, Host
 from node.sites import AwsSite
@@ -140,8 +140,13 @@ class AwsCluster(pulumi.ComponentResource):
 
     @property
     def proxy_command(self) -> str | None:
+        return self._proxy(anywhere)
+
+    def _proxy(self, run: Run) -> str | None:
         design = self._design
-        return access.ssh_proxy(str(design.region), design.access.mode, design.access.key, run=anywhere)
+        return access.ssh_proxy(
+            str(design.region), design.access.mode, design.access.key, run, design.provider_settings
+        )
 
     @property
     def _login(self) -> Host:
@@ -188,7 +193,7 @@ class AwsCluster(pulumi.ComponentResource):
     def _login_ssh(self, address: pulumi.Output[str]) -> pulumi.Output[str]:
         """Return the command for a shell on the login machine, which works on every engineer's machine."""
         design = self._design
-        if (proxy := access.ssh_proxy(str(design.region), design.access.mode, design.access.key)) is None:
+        if (proxy := self._proxy(pasted)) is None:
             return address.apply(lambda host: f"ssh {design.access.user}@{host}")
         through = shlex.quote(f"ProxyCommand={proxy}")
         identity: pulumi.Output[str] = self._machine(self._login.name).id

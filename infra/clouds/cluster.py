@@ -226,14 +226,14 @@ def terminate_on_destroy(
             zone must not end the nodes of the others.
         after: What the nodes need. It is deleted after the termination.
     """
-    arguments = ClusterRef.of(design).arguments()
+    place = ClusterRef.of(design)
     return command.local.Command(
         name,
         interpreter=INTERPRETER,
-        delete=commands.line(module, "terminate-nodes", design, *arguments),
+        delete=commands.line(module, "terminate-nodes", design, *place.arguments()),
         # A cluster that moves leaves nodes where it was. An update would not end those, so a move replaces
         # this.
-        triggers=[*arguments, *network],
+        triggers=[*place.where(), *network],
         opts=pulumi.ResourceOptions(parent=parent, depends_on=list(after), delete_before_replace=True),
     )
 

@@ -26,33 +26,57 @@ def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
-    """Which cluster it is and where it lies: all that is needed to find its resources in the cloud."""
+    """Which cluster it is and where it lies: all that is needed to find its resources in the cloud.
+
+    Attributes:
+        provider_settings: As whom the cloud is asked (`infra.config.provider_settings`).
+    """
 
     cluster: str
     region: str
     zone: str | None = None
     project: str | None = None
+    provider_settings: str | None = None
 
     @classmethod
     def of(cls, design: ClusterDesign) -> ClusterRef:
-        return cls(design.name, str(design.region), design.zone, design.project)
+        return cls(design.name, str(design.region), design.zone, design.project, design.provider_settings)
 
     @classmethod
-    def known(cls, outputs: Mapping[str, Any]) -> ClusterRef | None:
+    def known(cls, outputs: Mapping[str, Any], provider_settings: str | None = None) -> ClusterRef | None:
         """Return the cluster that is up, by its outputs. Its stack file may name another one by now.
 
-        `None` means that the outputs do not say.
+        Args:
+            provider_settings: Those of the stack file, which the engine follows as well.
+
+        Returns:
+            None if the outputs do not say.
         """
         cluster = outputs.get("cluster")
         if not isinstance(cluster, Mapping) or not cluster.get("region") or not cluster.get("name"):
             return None
-        more = (str(cluster[key]) if cluster.get(key) else None for key in ("zone", "project"))
-        return cls(str(cluster["name"]), str(cluster["region"]), *more)
+        zone, project = (str(cluster[key]) if cluster.get(key) else None for key in ("zone", "project"))
+        return cls(str(cluster["name"]), str(cluster["region"]), zone, project, provider_settings)
 
     def named(self) -> dict[str, str]:
         """Return the known fields, by name."""
-        fields = {"region": self.region, "zone": self.zone, "project": self.project, "cluster": self.cluster}
+        fields = {
+            "region": self.region,
+            "zone": self.zone,
+            "project": self.project,
+            "cluster": self.cluster,
+            "provider-settings": self.provider_settings,
+        }
         return {key: value for key, value in fields.items() if value}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as plain data. Settings are left out if there are none."""
+        fields = dataclasses.asdict(self)
+        return {key: value for key, value in fields.items() if key != "provider_settings" or value}
+
+    def where(self) -> list[str]:
+        """Return the arguments without the settings: another profile is not another cluster."""
+        return dataclasses.replace(self, provider_settings=None).arguments()
 
     def arguments(self) -> list[str]:
         """Return the fields as arguments of a command line of `operations.clouds.commands`."""
@@ -102,4 +126,5 @@ class WaitRequest:
         return cls(**{**fields, "place": ClusterRef(**fields["place"])})
 
     def text(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        fields = dataclasses.asdict(self)
+        return json.dumps({**fields, "place": self.place.plain()}, sort_keys=True)

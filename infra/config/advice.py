@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from infra.config import placeholders
+from infra.config import placeholders, provider_settings
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
@@ -69,6 +69,15 @@ def warnings(
             )
     if design.hosts and design.state() is not None and (image := own_image(design)) is not None:
         found.append(f"cluster.controller.image: {unknown_release(image)}")
+    found += [
+        f"aws:endpoints: {endpoint} is not encrypted: signed requests and session tokens go there in clear"
+        for endpoint in provider_settings.plain_endpoints(config.provider_settings)
+    ]
+    if config.environment:
+        found.append(
+            f"environment: {', '.join(config.environment)} is read by Pulumi's engine only: what it changes, "
+            "and the account that its variables lead to, is not in this plan"
+        )
     if config.placeholders:
         found.append(placeholders.listed(config.placeholders))
     return found

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import foreign_keys, placeholders, stack_file
+from infra.config import foreign_keys, placeholders, provider_settings, stack_file
 from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import (
@@ -30,6 +31,7 @@ from infra.config.rules import check
 from infra.config.rules.context import CloudLocation
 from infra.config.stack_file import NAMESPACE
 from infra.instance_types.catalog import Catalog, catalog
+from infra.program import project_file
 
 
 def engine_values() -> dict[str, Any]:
@@ -40,6 +42,13 @@ def engine_values() -> dict[str, Any]:
     from pulumi.runtime import config
 
     return {**config.get_config_env(), **config.CONFIG.get()}
+
+
+def engine_secrets() -> frozenset[str]:
+    """Return the keys of the stack whose values are secret, which the engine gives to a program in clear."""
+    from pulumi.runtime import config
+
+    return frozenset(key for key in engine_values() if config.is_config_secret(key))
 
 
 CLUSTER = f"{NAMESPACE}:cluster"
@@ -72,6 +81,9 @@ class StackConfig(BaseModel):
         benchmark: `None` if the file has no `slurm-stacks:benchmark`; then nothing is trained.
         zone: Google Cloud only.
         project: Google Cloud only.
+        provider_settings: The settings of the cloud's Pulumi provider that our own calls follow, as text
+            (`infra.config.provider_settings`); `None` if there are none.
+        environment: The Pulumi ESC environments that the stack file names. Only the engine reads them.
         placeholders: Values that the user still has to fill in: the stack can be planned but not brought up.
     """
 
@@ -83,6 +95,8 @@ class StackConfig(BaseModel):
     region: str | None
     zone: str | None
     project: str | None
+    provider_settings: str | None = None
+    environment: tuple[str, ...] = ()
     placeholders: tuple[Mistake, ...] = ()
 
     @property
@@ -96,7 +110,13 @@ class StackConfig(BaseModel):
 
 
 def parse(
-    values: Mapping[str, Any], stack: str, *, subject: str | None = None, project: Path | None = None
+    values: Mapping[str, Any],
+    stack: str,
+    *,
+    subject: str | None = None,
+    project: Path | None = None,
+    secret: frozenset[str] = frozenset(),
+    environment: tuple[str, ...] = (),
 ) -> StackConfig:
     """Read the configuration of a stack.
 
@@ -106,6 +126,8 @@ def parse(
         stack: The stack's short name, which is also the cluster's name if the file gives none.
         subject: The name of the configuration in messages.
         project: The project's folder, in which the hooks' scripts must exist; `None` checks no scripts.
+        secret: The keys whose values are secret, and in clear in `values`.
+        environment: As in `StackConfig`.
 
     Raises:
         ConfigError: The configuration has mistakes; the error has all of them.
@@ -129,6 +151,10 @@ def parse(
         if raw_benchmark is not None:
             benchmark = _validated(BenchmarkConfig, raw_benchmark, (BENCHMARK,), mistakes, broken)
     location = _cloud_location(values, mistakes, broken)
+    settings = None
+    if cluster is not None and (CLUSTER, "provider") not in broken:
+        settings, wrong = provider_settings.read(cluster.provider, values, secret, environment)
+        mistakes += wrong
     if cluster is not None:
         mistakes += check(cluster, benchmark, location, catalog(), broken, stack, project)
     unfilled: tuple[Mistake, ...] = ()
@@ -145,25 +171,29 @@ def parse(
         region=location.region_of(cluster.provider),
         zone=location.zone if cluster.provider == "gcp" else None,
         project=location.project if cluster.provider == "gcp" else None,
+        provider_settings=settings,
+        environment=environment,
         placeholders=unfilled,
     )
 
 
 def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
-    """Read `Pulumi.<stack>.yaml`.
+    """Read `Pulumi.<stack>.yaml`, with the values that the project's Pulumi.yaml gives to every stack.
 
     Args:
         scripts: Whether the hooks' scripts must exist. Only a deployment needs them.
 
     Raises:
-        ConfigError: The file is missing, is not YAML, is not a stack file, or has mistakes.
+        ConfigError: A file is missing, is not YAML, is not a stack file, or has mistakes.
     """
     path = Path(path)
     name = path.name
     content, found = stack_file.read(path)
-    needed = f"`config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
-    if content is None:
-        raise ConfigError(f"{name} is empty: it needs {needed}", code="file.empty")
+    folder = project_file.project_of(path)
+    shared = stack_file.project(folder)
+    if content is None and not shared.values.keys() & {CLUSTER}:
+        raise ConfigError(f"{name} is empty: it needs {_needed()}", code="file.empty")
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(
             f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.",
@@ -173,23 +203,58 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     for key, value in content.items():
         if key not in FILE_KEYS:
             found += [mistake for mistake in _unknown_at_top(key, value) if mistake.path not in reported]
-    values = content.get("config")
-    if not isinstance(values, dict):
+    own = content.get("config")
+    if own is None and CLUSTER in shared.values:
+        own = {}
+    if not isinstance(own, dict):
         if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
-            given = shown(values) if "config" in content else "nothing: the key is missing"
-            found.append(
-                Mistake("file.no-config", "config", given, "a section of keys and values", f"write {needed}")
-            )
+            given = shown(own) if "config" in content else "nothing: the key is missing"
+            allowed = "a section of keys and values"
+            found.append(Mistake("file.no-config", "config", given, allowed, f"write {_needed()}"))
         raise ConfigError(name, found)
     reported |= {mistake.path for mistake in found}
+    values = stack_file.merged(shared, own)
+    environment = stack_file.environments(content)
     try:
-        project = path.parent if scripts else None
-        config = parse(values, stack_file.stack_of(path), subject=name, project=project)
+        config = parse(
+            values,
+            stack_file.stack_of(path),
+            subject=name,
+            project=folder if scripts else None,
+            secret=stack_file.secrets(shared, own),
+            environment=environment,
+        )
     except ConfigError as error:
-        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in reported)]) from None
+        elsewhere = [_placed(m, own, values, environment) for m in error.mistakes if m.path not in reported]
+        raise ConfigError(name, [*found, *elsewhere]) from None
     if found:
         raise ConfigError(name, found)
     return config
+
+
+def _needed() -> str:
+    return f"`config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
+
+
+def _placed(
+    mistake: Mistake, own: Mapping[str, Any], values: Mapping[str, Any], environment: Sequence[str]
+) -> Mistake:
+    """Return the mistake with the place of its value, if that is not the stack file.
+
+    Args:
+        own: The values of the stack file itself.
+        values: Those of Pulumi.yaml, too.
+    """
+    key = re.split(r"[.\[]", mistake.path)[0]
+    more = ""
+    if key not in own and key in values:
+        more = f"the value is in {project_file.NAME}"
+    elif key not in values and environment:
+        more = (
+            f"environment: {', '.join(environment)} is read by Pulumi's engine only: write the key into the "
+            "stack file"
+        )
+    return replace(mistake, advice="; ".join(filter(None, (mistake.advice, more)))) if more else mistake
 
 
 def _unknown_at_top(key: str, value: Any) -> list[Mistake]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,9 @@ from yaml.reader import ReaderError
 
 from infra.config.fields import TIME_LIMITS, time_limit_advice
 from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of, shown
+from infra.program import project_file
+from infra.program.project_file import ProjectFile
+from infra.program.stack import Stack
 
 NAMESPACE = "slurm-stacks"
 MOST_BYTES = 512 * 1024
@@ -94,7 +97,10 @@ _PROBLEMS: tuple[tuple[str, str, str, bool], ...] = (
 
 
 def check_stack_name(stack: str, folder: Path) -> str:
-    """Return the name, if it is a valid name of a stack.
+    """Return the short name, if it is a valid name of a stack.
+
+    Args:
+        folder: The project's folder.
 
     Raises:
         ConfigError: It is not valid; the message names the stacks of `folder`.
@@ -102,7 +108,7 @@ def check_stack_name(stack: str, folder: Path) -> str:
     if _STACK_NAME.fullmatch(stack) and len(stack) <= LONGEST_STACK_NAME:
         # The shell completes to Pulumi.local.yaml and Pulumi.local.
         short = stack.removesuffix(".yaml").removeprefix("Pulumi.")
-        if short == stack or (folder / f"Pulumi.{stack}.yaml").exists():
+        if short == stack or (project_file.stack_folder(folder) / f"Pulumi.{stack}.yaml").exists():
             return stack
         raise ConfigError(
             f"--stack takes the stack's name, not its file's: write --stack {short}",
@@ -110,9 +116,31 @@ def check_stack_name(stack: str, folder: Path) -> str:
         )
     raise ConfigError(
         f"{shown(stack)} cannot be a stack's name: letters, digits, '-', '_' and '.' are allowed, at most "
-        f"{LONGEST_STACK_NAME}.{_stacks_of(folder)}",
+        f"{LONGEST_STACK_NAME}.{_stacks_of(project_file.stack_folder(folder))}",
         code="stack.name",
     )
+
+
+def named(name: str, folder: Path) -> Stack:
+    """Return the stack that a name means: stack, organization/stack or organization/project/stack.
+
+    Args:
+        folder: The project's folder.
+
+    Raises:
+        ConfigError: A stack cannot have that name, or it is of another project.
+    """
+    *before, short = name.split("/")
+    sound = len(before) < 3 and all(_STACK_NAME.fullmatch(part) and part.strip(".") for part in before)
+    check_stack_name(short if sound else name, folder)
+    ours = project_file.name_of(folder)
+    if len(before) == 2 and before[1] != ours:
+        raise ConfigError(
+            f"{name} is a stack of the project {before[1]}, and this is {ours}: write "
+            f"--stack {before[0]}/{ours}/{short}, or run the command in that project",
+            code="stack.other-project",
+        )
+    return Stack(folder, short, before[0] if before else None)
 
 
 def stack_of(path: Path) -> str:
@@ -152,14 +180,82 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
             loader.dispose()
 
 
+def project(folder: Path) -> ProjectFile:
+    """Return the project's file; that of a folder without one has no values.
+
+    Raises:
+        ConfigError: It cannot be read, or is not YAML.
+    """
+    file = folder / project_file.NAME
+    return project_file.of(read(file)[0] if file.exists() else None, folder)
+
+
+def merged(shared: ProjectFile, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stack's values as the engine has them: its own, and the project's for keys that it lacks.
+
+    Args:
+        own: The values below `config:` of the stack file.
+    """
+    given = {key: value for key, value in own.items() if value is not None or key not in shared.values}
+    return {**shared.values, **given}
+
+
+def environments(content: Any) -> tuple[str, ...]:
+    """Return the Pulumi ESC environments that a stack file names, whose values only the engine reads."""
+    named = content.get("environment") if isinstance(content, dict) else None
+    if isinstance(named, dict):
+        imports = named.get("imports")
+        named = imports if isinstance(imports, list) and imports else ["the environment in the stack file"]
+    if isinstance(named, str):
+        named = [named]
+    if not isinstance(named, list):
+        return ()
+    return tuple(str(next(iter(name), "")) if isinstance(name, dict) else str(name) for name in named)
+
+
+def secrets(shared: ProjectFile, own: Mapping[str, Any]) -> frozenset[str]:
+    """Return the keys of a stack whose values the project declares to be secret, and which are in clear."""
+    return frozenset(key for key in shared.secret if own.get(key) is None)
+
+
+def all_values(path: Path) -> dict[str, Any]:
+    """Return the values of a stack file and of its project, whether they have mistakes or not.
+
+    Raises:
+        ConfigError: A file cannot be read, or is not YAML.
+    """
+    return merged(*sources(path)[:2])
+
+
+def sources(path: Path) -> tuple[ProjectFile, Mapping[str, Any], tuple[str, ...]]:
+    """Return where a stack's values come from: the project, its own file, and ESC environments.
+
+    Raises:
+        ConfigError: A file cannot be read, or is not YAML.
+    """
+    content, _ = read(path)
+    own = content.get("config") if isinstance(content, dict) else None
+    shared = project(project_file.project_of(path))
+    return shared, own if isinstance(own, dict) else {}, environments(content)
+
+
 def provider(path: Path) -> str | None:
     """Return the provider that a file names, even if it has mistakes; `None` if it cannot be read."""
     found: Any = None
     with contextlib.suppress(ConfigError):
-        found, _ = read(path)
-    for key in ("config", f"{NAMESPACE}:cluster", "provider"):
+        found = all_values(path)
+    for key in (f"{NAMESPACE}:cluster", "provider"):
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, str) else None
+
+
+def stacks(folder: Path) -> list[str]:
+    """Return the stacks of a project by their files, sorted.
+
+    Args:
+        folder: The project's folder.
+    """
+    return _stacks(project_file.stack_folder(folder))
 
 
 def _text(path: Path) -> str:

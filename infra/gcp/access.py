@@ -23,6 +23,8 @@ def proxy(place: ClusterRef, mode: str, run: Run = pasted) -> str | None:
     if mode != "iap":
         return None
     where = shlex.join(["--project", str(place.project), "--zone", str(place.zone)])
+    # OpenSSH would expand a per cent sign.
+    where += _settings(place).replace("%", "%%")
     return run(f"{OPERATIONS} proxy {where} --instance %h --port %p")
 
 
@@ -31,4 +33,10 @@ def ask(place: ClusterRef, run: Run = anywhere) -> str:
 
     It is the user who connects, who need not be the one who made the cluster.
     """
-    return run(f"{OPERATIONS} user --project {shlex.quote(str(place.project))}")
+    return run(f"{OPERATIONS} user --project {shlex.quote(str(place.project))}{_settings(place)}")
+
+
+def _settings(place: ClusterRef) -> str:
+    if place.provider_settings is None:
+        return ""
+    return f" {shlex.join(['--provider-settings', place.provider_settings])}"

@@ -35,6 +35,7 @@ class Cluster:
         since: When it was first brought up, in seconds since the epoch.
         places: For a cloud, the clusters that the stack has made and that may still exist
             (`infra.clouds.commands.ClusterRef`, as plain data).
+        organization: The organization of its stack in Pulumi's backend; `None` if no command has named one.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Cluster:
     provider: str
     since: float
     places: list[dict[str, Any]] = field(default_factory=list)
+    organization: str | None = None
 
     @property
     def home(self) -> Stack:
@@ -136,7 +138,8 @@ def note(stack: Stack, provider: str, state: Path, place: dict[str, Any] | None 
     if record is None:
         record = Cluster(known or locations.default_id(stack), stack.name, checkout, provider, time.time())
     places = record.places if place is None or place in record.places else [*record.places, place]
-    fresh = replace(record, checkout=checkout, provider=provider, places=places)
+    organization = stack.named_organization or record.organization
+    fresh = replace(record, checkout=checkout, provider=provider, places=places, organization=organization)
     try:
         if locations.recorded_id(stack) != fresh.id:
             write_atomically(state / locations.ID, fresh.id + "\n", 0o600)

@@ -8,6 +8,7 @@ that destroys it.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,34 @@ def claim_in_program(stack: Stack) -> None:
     """
     if mode.current() != "pulumi":
         return
+    import pulumi
     import pulumi.runtime
 
+    stack = replace(stack, organization=pulumi.get_organization())
+    refuse_other_organization(stack)
     url = backend_url(stack.project)
     if pulumi.runtime.is_dry_run():
         check(stack, url)
     else:
         claim(stack, url)
+
+
+def refuse_other_organization(stack: Stack) -> None:
+    """Refuse, in a Pulumi program, a stack beside that of another organization from the same folder.
+
+    Raises:
+        UserError: Exit 3; both would be one cluster, with the same files and names.
+    """
+    record = clusters.of(stack)
+    up = record.organization if record is not None else None
+    if up is not None and stack.named_organization not in (None, up):
+        raise UserError(
+            f"stack {stack.engine_name}: a cluster of {replace(stack, organization=up).engine_name} was "
+            "brought up from this folder, with the same files and names. Destroy it first, or use another "
+            "checkout.",
+            EXIT_REFUSED,
+            code="runner.other-organization",
+        )
 
 
 def backend_url(project_dir: Path) -> str:
@@ -178,7 +200,7 @@ def refusal(stack: Stack, found: str) -> str:
         )
     else:
         who = f"with the Pulumi CLI, state in {found}"
-        command = f"`PULUMI_BACKEND_URL={found} pulumi destroy --stack {stack.name}`"
+        command = f"`PULUMI_BACKEND_URL={found} pulumi destroy --stack {stack.engine_name}`"
     return f"The cluster of stack {stack.name} was brought up {who}. Destroy it first: {command}."
 
 

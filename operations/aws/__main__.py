@@ -45,14 +45,17 @@ NO_CLI = (
 
 def proxy(options: argparse.Namespace) -> dict[str, Any]:
     """Make an instance accept one of the user's keys, and connect to its port (OpenSSH's ProxyCommand)."""
-    client = account.client("ec2-instance-connect", options.region)
-    bring_key(client, options.instance, options.user, locations.home())
+    place = commands.place(options)
+    if not options.key_pair:
+        client = account.client(place, "ec2-instance-connect")
+        bring_key(client, options.instance, options.user, locations.home())
+    account.export(place)
     commands.replace_process(access.session(options.region, options.instance, options.port), NO_CLI)
 
 
 def unbake(options: argparse.Namespace) -> dict[str, Any]:
     """Remove the images that a recipe has made, from which no machine starts any more."""
-    ec2, builder = account.clients(options.region, "ec2", "imagebuilder")
+    ec2, builder = account.clients(commands.place(options), "ec2", "imagebuilder")
     return {"removed": images.remove(ec2, builder, options.cluster, options.recipe, commands.say)}
 
 
@@ -62,9 +65,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("region", "instance", "user"):
         proxying.add_argument(f"--{name}", required=True)
     proxying.add_argument("--port", default="22")
+    proxying.add_argument("--key-pair", action="store_true", help="the machine knows the user's key")
+    proxying.add_argument(commands.SETTINGS)
     unbaking = verb("unbake")
     for name in ("stack", "region", "cluster", "recipe"):
         unbaking.add_argument(f"--{name}", required=True)
+    unbaking.add_argument(commands.SETTINGS)
     return parser.parse_args(arguments)
 
 

@@ -9,11 +9,14 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from operations import packages
+from operations.aws import identity
+from operations.clouds import environment
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -26,21 +29,28 @@ GET_SOME = (
 )
 
 
-def require() -> None:
+def require(provider_settings: str | None = None) -> None:
     """Check that there are a client library and credentials, without asking AWS whether it accepts them.
+
+    Args:
+        provider_settings: As in `ClusterRef`.
 
     Raises:
         UserError: Exit 3; the message says what is missing and how to get it.
     """
-    session()
+    session(provider_settings)
 
 
-def session() -> Any:
+def session(provider_settings: str | None = None) -> Any:
     """Return a boto3 session that has credentials.
 
+    Args:
+        provider_settings: As in `ClusterRef`.
+
     Raises:
-        UserError: Exit 3; there is no boto3, or there are no credentials.
+        UserError: Exit 3; there is no boto3, or there are no credentials, or the engine may have others.
     """
+    settings = environment.known(provider_settings)
     packages.provide("aws")
     try:
         import boto3
@@ -53,45 +63,63 @@ def session() -> Any:
             code="aws.no-client",
         ) from None
     try:
-        boto_session = boto3.Session()
-        found = boto_session.get_credentials()
+        boto_session = boto3.Session(botocore_session=identity.session(settings))
+        credentials = boto_session.get_credentials()
     except botocore.exceptions.BotoCoreError as error:
         why = f"the credentials for AWS cannot be used: {error}. {GET_SOME}"
         raise UserError(why, EXIT_REFUSED, code="aws.credentials-unusable") from error
-    if found is None:
+    if credentials is None:
         raise UserError(
             f"there are no credentials for AWS here. {GET_SOME}", EXIT_REFUSED, code="aws.no-credentials"
         )
     return boto_session
 
 
-def client(service: str, region: str) -> Any:
-    """Return a boto3 client of one service.
+def client(place: ClusterRef, service: str) -> Any:
+    """Return a boto3 client of one service, in the region and the account of a cluster.
 
     Raises:
-        UserError: As for `session`.
+        UserError: As for `clients`.
     """
-    (service_client,) = clients(region, service)
+    (service_client,) = clients(place, service)
     return service_client
 
 
-def clients(region: str, *services: str, patient: bool = True) -> list[Any]:
+def clients(place: ClusterRef, *services: str, patient: bool = True) -> list[Any]:
     """Several boto3 clients of one session, which shares what each of them loads.
 
     They are cached, because making them takes half a second and a wait asks for them every second.
 
     Args:
+        place: The cluster, whose region and provider settings say what is asked, and as whom.
         patient: Whether to wait for an AWS that is slow or busy; the doctor does not.
+
+    Raises:
+        UserError: As for `session`; or the account is not one that the settings allow.
+    """
+    variables = frozenset(os.environ.items())
+    return list(_clients(place.region, place.provider_settings, services, variables, patient))
+
+
+def export(place: ClusterRef) -> None:
+    """Give programs that this process becomes, such as the AWS CLI, the credentials of a cluster's account.
 
     Raises:
         UserError: As for `session`.
     """
-    return list(_clients(region, services, frozenset(os.environ.items()), patient))
+    if place.provider_settings is None:
+        return
+    with explained():
+        os.environ.update(identity.variables(session(place.provider_settings), place.provider_settings))
 
 
 @functools.lru_cache(maxsize=8)
 def _clients(
-    region: str, services: Sequence[str], _environment: frozenset[tuple[str, str]], patient: bool
+    region: str,
+    provider_settings: str | None,
+    services: Sequence[str],
+    _environment: frozenset[tuple[str, str]],
+    patient: bool,
 ) -> tuple[Any, ...]:
     """Return the cached clients.
 
@@ -99,15 +127,36 @@ def _clients(
         _environment: The environment variables. boto3 takes the credentials and AWS's addresses from them, so
             a changed environment needs new clients.
     """
-    boto_session = session()
-    from botocore.config import Config
+    settings = environment.known(provider_settings)
+    boto_session = session(provider_settings)
+    limits = {
+        "connect_timeout": CONNECT_SECONDS if patient else 4.0,
+        "read_timeout": READ_SECONDS if patient else 8.0,
+        "retries": {"mode": "standard", "max_attempts": 8 if patient else 2},
+    }
+    made = functools.partial(identity.client, boto_session, settings, region, limits)
+    if settings.keys() & {"allowedAccountIds", "forbiddenAccountIds"}:
+        with explained():
+            _check_account(made("sts").get_caller_identity()["Account"], settings)
+    return tuple(made(service) for service in services)
 
-    settings = Config(
-        connect_timeout=CONNECT_SECONDS if patient else 4.0,
-        read_timeout=READ_SECONDS if patient else 8.0,
-        retries={"mode": "standard", "max_attempts": 8 if patient else 2},
+
+def _check_account(number: str, settings: Mapping[str, Any]) -> None:
+    """Refuse an account that the stack file does not allow, as the engine's provider does.
+
+    Raises:
+        UserError: Exit 3; the message names both.
+    """
+    allowed, forbidden = settings.get("allowedAccountIds"), settings.get("forbiddenAccountIds", [])
+    if (allowed is None or number in allowed) and number not in forbidden:
+        return
+    key = "forbiddenAccountIds" if number in forbidden else "allowedAccountIds"
+    raise UserError(
+        f"these credentials are of account {number}, and aws:{key} in the stack file is "
+        f"{', '.join(settings[key])}: take credentials of the account that is meant",
+        EXIT_REFUSED,
+        code="aws.other-account",
     )
-    return tuple(boto_session.client(service, region_name=region, config=settings) for service in services)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
+from infra.config.provider_settings import shell_options
 from infra.program.launcher import Run
 from node.bootstrap.vm.images import kinds
 from node.model import Access, ClusterDesign
@@ -32,7 +33,7 @@ class AwsCloud:
 
     @functools.cached_property
     def _clients(self) -> Sequence[Any]:
-        return self._given or account.clients(self.place.region, "ec2", "s3")
+        return self._given or account.clients(self.place, "ec2", "s3")
 
     @property
     def _ec2(self) -> Any:
@@ -63,20 +64,17 @@ class AwsCloud:
         return [
             *machines.leftovers(self._ec2, cluster),
             *images.leftovers(self._ec2, cluster),
-            *leftovers.leftovers(
-                lambda service: account.client(service, self.place.region), cluster, commands.say
-            ),
+            *leftovers.leftovers(functools.partial(account.client, self.place), cluster, commands.say),
         ]
 
     def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
         from operations.aws import leftovers
 
-        region = self.place.region
-        return list(leftovers.kept(lambda service: account.client(service, region), self.place.cluster))
+        return list(leftovers.kept(functools.partial(account.client, self.place), self.place.cluster))
 
     def end_images(self, say: Callable[[str], None]) -> None:
         def builder() -> Any:
-            return account.client("imagebuilder", self.place.region)
+            return account.client(self.place, "imagebuilder")
 
         images.remove_unused(self._ec2, builder, self.place.cluster, say)
 
@@ -112,14 +110,15 @@ class AwsCloud:
         return str(access.user)
 
     def proxy(self, access: Access, run: Run) -> str | None:
-        return ssh_proxy(self.place.region, access.mode, access.key, run)
+        return ssh_proxy(self.place.region, access.mode, access.key, run, self.place.provider_settings)
 
     def console_line(self, machine: Machine) -> str:
-        region, identity = self.place.region, machine.id
-        return f"aws ec2 get-console-output --latest --region {region} --instance-id {identity} --output text"
+        where = f"--region {self.place.region}{shell_options(self.place.provider_settings)}"
+        return f"aws ec2 get-console-output --latest {where} --instance-id {machine.id} --output text"
 
     def stop_line(self, machine: Machine) -> str:
-        return f"aws ec2 stop-instances --force --region {self.place.region} --instance-ids {machine.id}"
+        where = f"--region {self.place.region}{shell_options(self.place.provider_settings)}"
+        return f"aws ec2 stop-instances --force {where} --instance-ids {machine.id}"
 
 
 # The boot reports of failed image builds, for the message of an `up` that failed.

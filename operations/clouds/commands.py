@@ -212,6 +212,10 @@ Open = Callable[[ClusterRef], Cloud]
 """Gives a provider's `Cloud` for a cluster, without a call."""
 
 
+SETTINGS = "--provider-settings"
+"""The argument that says as whom the cloud is asked (`infra.config.provider_settings`)."""
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -231,13 +235,19 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
         raise UserError(refusal, EXIT_REFUSED, code="cloud.tool-missing") from None
 
 
+def place(options: argparse.Namespace) -> ClusterRef:
+    """Return the cluster that the arguments of a verb name. Those that a verb does not have are empty."""
+    given = vars(options)
+    more = (given.get(name) for name in ("zone", "project", "provider_settings"))
+    return ClusterRef(given.get("cluster") or "", given.get("region") or "", *more)
+
+
 def verbs(opened: Open) -> dict[str, Verb]:
     """Return the verbs that every cloud has."""
 
     def terminate_nodes(options: argparse.Namespace) -> dict[str, Any]:
         """Terminate the machines that Slurm has launched. The controller is gone, so no more are launched."""
-        place = ClusterRef(options.cluster, options.region, options.zone, options.project)
-        return {"terminated": terminate_compute(opened(place), say, options.seconds)}
+        return {"terminated": terminate_compute(opened(place(options)), say, options.seconds)}
 
     def wait(options: argparse.Namespace) -> dict[str, Any]:
         """Wait until the hosts have booted what is published. The request is JSON on standard input."""
@@ -258,8 +268,8 @@ def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.Argument
         verb.add_argument("--stack", required=True)
     for name in ("region", "cluster"):
         terminating.add_argument(f"--{name}", required=True)
-    for name in ("zone", "project"):
-        terminating.add_argument(f"--{name}")
+    for name in ("--zone", "--project", SETTINGS):
+        terminating.add_argument(name)
     return top, kinds.add_parser
 
 

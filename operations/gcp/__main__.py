@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.program import locations
 from node.bootstrap.vm.images import ROLE
@@ -115,19 +114,21 @@ NO_CLI = (
 
 def proxy(options: argparse.Namespace) -> dict[str, Any]:
     """Give OS Login one of the user's keys, and connect to an instance's port (OpenSSH's ProxyCommand)."""
-    bring_key(account.of(options.project), locations.home() / ".ssh")
+    project_account = account.of(commands.place(options))
+    bring_key(project_account, locations.home() / ".ssh")
+    project_account.export()
     line = tunnel(options.project, options.zone, options.instance, options.port)
     commands.replace_process(line, NO_CLI)
 
 
 def user(options: argparse.Namespace) -> dict[str, Any]:
     """Give OS Login one of the user's keys, and return the user's name on the project's machines."""
-    return {"login_user": bring_key(account.of(options.project), locations.home() / ".ssh")}
+    return {"login_user": bring_key(account.of(commands.place(options)), locations.home() / ".ssh")}
 
 
 def baked(options: argparse.Namespace) -> dict[str, Any]:
     """Wait until a machine is ready to become an image and has stopped."""
-    cloud = GcpCloud(ClusterRef(options.cluster, options.region, options.zone, options.project))
+    cloud = GcpCloud(commands.place(options))
     return {"machine": wait_until_baked(cloud, options.instance, options.host, options.bucket, commands.say)}
 
 
@@ -140,8 +141,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("project", "zone", "instance"):
         proxying.add_argument(f"--{name}", required=True)
     proxying.add_argument("--port", default="22")
-    add("user").add_argument("--project", required=True)
-    waiting = add("baked")
+    asking, waiting = add("user"), add("baked")
+    asking.add_argument("--project", required=True)
+    for parsing in (proxying, asking, waiting):
+        parsing.add_argument(commands.SETTINGS)
     for name in ("stack", "region", "zone", "project", "cluster", "bucket", "instance", "host"):
         waiting.add_argument(f"--{name}", required=True)
     return parser.parse_args(arguments)

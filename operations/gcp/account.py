@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, UserError
 from operations import packages
+from operations.clouds import environment
+from operations.gcp import identity
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email")
 SERVICES = {
@@ -33,6 +36,8 @@ SERVICES = {
 """The base URL of each service."""
 TIMEOUT = (10.0, 60.0)
 """Seconds for the connection, and for each part of an answer."""
+TOKEN_VARIABLE = "CLOUDSDK_AUTH_ACCESS_TOKEN"
+"""The variable from which gcloud takes a token instead of its own account's."""
 PASSING = {429, 500, 502, 503, 504}
 RATE = {"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"}
 TRIES = 6
@@ -60,22 +65,27 @@ class GoogleError(UserError):
         self.reason = reason
 
 
-def require() -> None:
+def require(provider_settings: str | None = None) -> None:
     """Check that there are a client library and credentials, without asking Google whether it accepts them.
+
+    Args:
+        provider_settings: As in `ClusterRef`.
 
     Raises:
         UserError: Exit 3; the message says what is missing and how to get it.
     """
-    _credentials(None)
+    _credentials(None, environment.known(provider_settings))
 
 
-def of(project: str) -> Account:
-    """Return the account with Application Default Credentials.
+def of(place: ClusterRef) -> Account:
+    """Return the account of a cluster's project, with the credentials that the engine's provider takes.
 
     Raises:
-        UserError: Exit 3; there is no library, or there are no credentials.
+        UserError: Exit 3; there is no library, there are no credentials, or the engine may have others.
     """
-    return Account(project, _credentials(project))
+    settings, project = environment.known(place.provider_settings), str(place.project)
+    named = identity.is_named(settings)
+    return Account(project, _credentials(project, settings), named=named)
 
 
 @dataclass(slots=True)
@@ -86,6 +96,7 @@ class Account:
         project: The project that has the cluster.
         credentials: Credentials from google.auth.
         services: The base URL of each service.
+        named: Whether a setting or a variable names the credentials that `gcloud` does not read.
         region: The cluster's region, the only one in which a zone that does not answer is an error; `None`
             makes it an error everywhere.
     """
@@ -94,6 +105,7 @@ class Account:
     credentials: Any
     services: Mapping[str, str] = field(default_factory=lambda: SERVICES)
     region: str | None = None
+    named: bool = False
     sleep: Callable[[float], None] = time.sleep
     _threads: threading.local = field(default_factory=threading.local)
 
@@ -181,6 +193,16 @@ class Account:
                 code="gcp.no-account",
             )
         return str(answer["email"])
+
+    def export(self) -> None:
+        """Have `gcloud`, which this process becomes, act with these credentials, if it would not by itself.
+
+        Raises:
+            UserError: The credentials are no longer valid.
+        """
+        if self.named:
+            self._refreshed()
+            os.environ[TOKEN_VARIABLE] = str(self.credentials.token)
 
     def _refreshed(self) -> None:
         from google.auth.exceptions import GoogleAuthError
@@ -329,7 +351,8 @@ def _read(content: bytes) -> tuple[str, str, dict[str, str]]:
     return str(error.get("message", "")), next(iter(reasons), str(error.get("status", ""))), {}
 
 
-def _credentials(project: str | None) -> Any:
+def _credentials(project: str | None, settings: Mapping[str, Any]) -> Any:
+    identity.refuse_addresses()
     packages.provide("gcp")
     try:
         import google.auth
@@ -347,10 +370,10 @@ def _credentials(project: str | None) -> Any:
         # Otherwise the library looks many seconds for the metadata server of a machine at Google.
         os.environ.setdefault("NO_GCE_CHECK", "true")
     try:
-        found, _ = google.auth.default(scopes=SCOPES)
+        credentials = identity.credentials(settings, SCOPES)
     except google.auth.exceptions.DefaultCredentialsError as error:
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            why = f"GOOGLE_APPLICATION_CREDENTIALS names no credentials that can be used: {error}. {GET_SOME}"
+        if variable := identity.variable():
+            why = f"{variable} names no credentials that can be used: {error}. {GET_SOME}"
             raise UserError(why, EXIT_REFUSED, code="gcp.credentials-unusable") from error
         raise UserError(
             f"there are no credentials for Google Cloud here. {GET_SOME}",
@@ -360,14 +383,15 @@ def _credentials(project: str | None) -> Any:
     except google.auth.exceptions.GoogleAuthError as error:
         why = f"the credentials for Google Cloud cannot be used: {error}. {GET_SOME}"
         raise UserError(why, EXIT_REFUSED, code="gcp.credentials-unusable") from error
+    billed = identity.billed(settings) or project
     if (
-        project is not None
-        and hasattr(found, "with_quota_project")
+        billed is not None
+        and hasattr(credentials, "with_quota_project")
         and "GOOGLE_CLOUD_QUOTA_PROJECT" not in os.environ
     ):
         # Otherwise a user's calls count for, and need enabled APIs in, whatever project gcloud used last.
-        found = found.with_quota_project(project)
-    return found
+        credentials = credentials.with_quota_project(billed)
+    return credentials
 
 
 def _at_google() -> bool:

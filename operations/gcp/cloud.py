@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from infra.clouds.commands import ClusterRef
+from infra.config.provider_settings import shell_options
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
@@ -127,11 +128,11 @@ class GcpCloud:
     """The `operations.clouds.cloud.Cloud` of a cluster in a project.
 
     Attributes:
-        open: Gives the account for a project. It is called when credentials are needed for the first time.
+        open: Gives the account for a cluster. It is called when credentials are needed for the first time.
     """
 
     place: ClusterRef
-    open: Callable[[str], Account] = field(default_factory=lambda: account.of)
+    open: Callable[[ClusterRef], Account] = field(default_factory=lambda: account.of)
     _account: Account | None = None
     _user: str | None = None
     _asked: dict[str, float] = field(default_factory=dict)
@@ -152,7 +153,7 @@ class GcpCloud:
                 raise UserError(
                     "gcp:project is missing in the stack file: name yours", EXIT_USAGE, code="gcp.no-project"
                 )
-            self._account = self.open(self.place.project)
+            self._account = self.open(self.place)
             self._account.region = self.place.region
         return self._account
 
@@ -237,4 +238,5 @@ class GcpCloud:
     def _gcloud(self, verb: str, machine: Machine) -> str:
         zone = machine.zone or str(self.place.zone)
         words = ["gcloud", "compute", "instances", verb, machine.id]
-        return shlex.join([*words, "--project", str(self.place.project), "--zone", zone])
+        line = shlex.join([*words, "--project", str(self.place.project), "--zone", zone])
+        return line + shell_options(self.place.provider_settings)

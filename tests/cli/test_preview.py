@@ -25,6 +25,7 @@ from infra.config import load_file
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
+from node.model import ClusterDesign
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_pulumi import called, install
@@ -82,7 +83,7 @@ class Provider(AwsProvider):
     def __init__(self, did: list[str]) -> None:
         self._did = did
 
-    def check_host(self) -> None: ...
+    def check_host(self, design: ClusterDesign) -> None: ...
 
     def check_changes(self, *_arguments: Any, **_options: Any) -> CheckedChanges:
         self._did.append("check")

@@ -62,13 +62,13 @@ def select(project: Path, stack: str) -> Path:
 def test_the_stack_of_a_bare_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selection.default(project) == selection.Chosen("local")
     select(project, "ada/slurm-stacks/team-a")
-    assert selection.default(project) == selection.Chosen("team-a", "`pulumi stack select`")
+    assert selection.default(project) == selection.Chosen("ada/slurm-stacks/team-a", "`pulumi stack select`")
     select(project, "no-file-here")
     assert selection.default(project) == selection.Chosen("local"), "it is not one of this checkout's"
     select(project, "local")
     assert selection.default(project) == selection.Chosen("local"), "nothing to tell anybody"
     monkeypatch.setenv("PULUMI_STACK", "ada/team-b")
-    assert selection.default(project) == selection.Chosen("team-b", "$PULUMI_STACK")
+    assert selection.default(project) == selection.Chosen("ada/team-b", "$PULUMI_STACK")
     monkeypatch.setenv("SLURM_STACKS_STACK", "team-a")
     assert selection.default(project) == selection.Chosen("team-a", "$SLURM_STACKS_STACK")
 

@@ -135,6 +135,36 @@ def test_every_question_and_every_resource_goes_to_the_providers_that_the_compon
     assert [call.token for call in answers.invokes if "there" not in (call.provider or "")] == []
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["the program's provider", "a provider of its own"])
+def test_the_programs_account_counts_where_its_provider_does(own: bool) -> None:
+    """A provider that a program declares has none of the program's settings."""
+
+    def program() -> Any:
+        import pulumi_aws as aws
+
+        pulumi_config.set_all_config({"aws:region": "eu-west-1", "aws:profile": "research"})
+        there = {"aws": aws.Provider("there", region="eu-west-1")} if own else None
+        arguments = {**SMALL, "region": "eu-west-1"}
+        return construct("train", TOKEN, arguments, pulumi.ResourceOptions(providers=there))[0]
+
+    recorder = Recorder(Cloud())
+    run(recorder, program)
+    words = operation_words(recorder.inputs("train-termination"), "delete")
+    settings = words[words.index("--provider-settings") + 1] if "--provider-settings" in words else None
+    assert settings == (None if own else '{"profile":"research"}')
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_setting_of_the_program_that_cannot_be_followed_is_refused(secret: bool) -> None:
+    settings = {"aws:region": "eu-west-1", "aws:profile" if secret else "aws:token": "hidden"}
+    names = frozenset({"aws:profile"}) if secret else frozenset()
+    with pytest.raises(ConfigError) as raised:
+        read("train", SMALL, Program("test", ROOT, settings, secret=names))
+    (mistake,) = raised.value.mistakes
+    assert mistake.code == ("provider.form" if secret else "provider.refused")
+    assert "hidden" not in str(raised.value)
+
+
 # --- outputs of other resources ----------------------------------------------------------------------------
 
 

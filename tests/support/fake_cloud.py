@@ -200,7 +200,7 @@ class FakeProvider(CloudProvider):
         super().__init__()
         self.clouds: dict[ClusterRef, FakeCloud] = {}
 
-    def require(self) -> None: ...
+    def require(self, provider_settings: str | None) -> None: ...
 
     def cloud(self, place: ClusterRef) -> Cloud:
         return self.clouds.setdefault(place, FakeCloud(place))
@@ -208,7 +208,7 @@ class FakeProvider(CloudProvider):
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
         return Described(machines={}, unusable={})
 
-    def clusters(self, region: str, project: str | None) -> list[Listed]:
+    def clusters(self, place: ClusterRef) -> list[Listed]:
         return []
 
     def rules(self) -> Rules:

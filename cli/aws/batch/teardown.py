@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -94,8 +95,8 @@ STATES = {"RUNNING": phases.RUNNING, "STARTING": phases.CONFIGURING}
 
 
 def client_of(place: ClusterRef) -> Client:
-    """Give clients of the place's region."""
-    return lambda service: account.client(service, place.region)
+    """Give clients of the place's region and account."""
+    return functools.partial(account.client, place)
 
 
 def drain(

@@ -135,13 +135,13 @@ class BatchCluster(pulumi.ComponentResource):
             machines: The environment.
         """
         design, batch = self._design, access.of(self._design)
-        arguments = ClusterRef.of(design).arguments()
+        place = ClusterRef.of(design)
         names = ["--queue", batch.queue, "--environment", batch.compute_environment]
         return command.local.Command(
             f"{self._name}-termination",
             interpreter=INTERPRETER,
-            delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
-            triggers=[*arguments, *names, *network_ids, behind(machines, "environment")],
+            delete=commands.line(access.OPERATIONS, "end", design, *place.arguments(), *names),
+            triggers=[*place.where(), *names, *network_ids, behind(machines, "environment")],
             opts=pulumi.ResourceOptions(parent=self, depends_on=after, delete_before_replace=True),
         )
 

@@ -44,19 +44,23 @@ class ImageRequest:
         repository: The repository's address, without a tag.
         tag: Names the image by what it is built from.
         layers: A second tag, which the first image with these large layers gets; empty for none.
+        provider_settings: As in `ClusterRef`.
     """
 
     region: str
     repository: str
     tag: str
     layers: str = ""
+    provider_settings: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> ImageRequest:
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        fields = dataclasses.asdict(self)
+        given = {key: value for key, value in fields.items() if value is not None}
+        return json.dumps(given, sort_keys=True)
 
 
 class BatchRepository(pulumi.ComponentResource):
@@ -96,7 +100,7 @@ class BatchRepository(pulumi.ComponentResource):
             update=line,
             interpreter=INTERPRETER,
             stdin=ecr_repository.repository_url.apply(
-                lambda url: ImageRequest(region, url, tag, layers).text()
+                lambda url: ImageRequest(region, url, tag, layers, design.provider_settings).text()
             ),
             opts=pulumi.ResourceOptions(parent=self),
         )

@@ -14,6 +14,7 @@ from typing import Any
 from infra import bundle
 from infra.aws.batch import access
 from infra.aws.batch.definition import ImageRequest
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from operations import pages, programs
 from operations.aws import account
@@ -132,13 +133,14 @@ def _docker(*arguments: str, text: str = "") -> None:
 def image(_options: argparse.Namespace) -> dict[str, Any]:
     """Build and push the container image. The request is JSON on standard input."""
     request = ImageRequest.parse(sys.stdin.read())
-    ecr = account.client("ecr", request.region)
+    place = ClusterRef("", request.region, provider_settings=request.provider_settings)
+    ecr = account.client(place, "ecr")
     return {"digest": provide(request, ecr, commands.say, bundle.ROOT)}
 
 
 def finish(options: argparse.Namespace) -> dict[str, Any]:
     """End the jobs and let no machine start, then have the file systems write to S3."""
-    batch, fsx = account.clients(options.region, "batch", "fsx")
+    batch, fsx = account.clients(commands.place(options), "batch", "fsx")
     ended = shutdown.end_jobs(batch, options.queue, commands.say)
     shutdown.stop_machines(batch, options.environment)
     return {"ended": ended, "exported": shutdown.export(fsx, options.cluster, commands.say)}
@@ -151,6 +153,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         added = kinds.add_parser(verb)
         for name in ("stack", *names):
             added.add_argument(f"--{name}", required=True)
+        added.add_argument(commands.SETTINGS)
     return parser.parse_args(arguments)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.aws.batch import access
 from infra.aws.tags import log_group
+from infra.clouds.commands import ClusterRef
 from infra.errors import NotUpError, UserError
 from node.model import Batch, ClusterDesign
 from operations.aws import account
@@ -106,8 +107,8 @@ class BatchService:
 
     def __init__(self, design: ClusterDesign, client: Client | None = None) -> None:
         self.design = design
-        region = str(design.region)
-        self.client: Client = client or (lambda service: account.client(service, region))
+        place = ClusterRef.of(design)
+        self.client: Client = client or functools.partial(account.client, place)
 
     @property
     def config(self) -> Batch:

@@ -15,6 +15,7 @@ from cli.aws import diagnosis, existing
 from cli.aws.provider import AwsProvider
 from cli.doctor.finding import Finding, Severity, fine
 from infra.aws.tags import CLUSTER
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.model import Access, Backup, ClusterDesign, Image, Mount, Network
@@ -431,12 +432,12 @@ def test_doctor_asks_where_the_stack_file_names_some_and_only_there(
 ) -> None:
     asked: list[str] = []
 
-    def clients(_region: str, service: str, **_: Any) -> tuple[Any]:
+    def clients(_place: ClusterRef, service: str, **_: Any) -> tuple[Any]:
         asked.append(service)
         return (lab.client(service),)
 
     monkeypatch.setattr(aws_account, "clients", clients)
-    monkeypatch.setattr(aws_account, "session", lambda: None)
+    monkeypatch.setattr(aws_account, "session", lambda _settings: None)
 
     def check(design: ClusterDesign) -> list[Severity]:
         return [found.severity for found in found_by(existing.PLATFORM, design)]
@@ -484,7 +485,7 @@ def test_without_credentials_nobody_is_asked() -> None:
 def test_without_credentials_or_without_existing_storage_there_is_nothing_to_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse() -> None:
+    def refuse(_settings: str | None) -> None:
         raise UserError("no credentials", code="aws.no-credentials")
 
     monkeypatch.setattr(aws_account, "session", refuse)

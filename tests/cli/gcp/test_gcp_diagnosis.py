@@ -38,7 +38,7 @@ def gcp_project(shared: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     cloud.put(f"zones/{ZONE}", "acceleratorTypes", gce.AcceleratorType(name="nvidia-tesla-v100"))
     cloud.quotas, cloud.global_quotas = {}, {}
     monkeypatch.setattr(account, "of", lambda _: shared.account)
-    monkeypatch.setattr(account, "require", lambda: None)
+    monkeypatch.setattr(account, "require", lambda _settings: None)
     return shared
 
 

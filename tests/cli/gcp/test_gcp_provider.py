@@ -98,7 +98,7 @@ def test_it_gives_what_the_shared_parts_ask_for() -> None:
 
 def test_without_credentials_up_and_status_are_refused_in_one_message(nobody: None) -> None:
     for refused in (
-        lambda: GcpProvider().check_host(),
+        lambda: GcpProvider().check_host(gcp_design()),
         lambda: cluster_access.cluster_status(StackUp(Stack(ROOT, "gcp-cpu"), "gcp")),
     ):
         with sentences.raises("gcp.no-credentials") as caught:

@@ -157,14 +157,15 @@ def test_nothing_is_looked_for_before_it_is_needed(nobody: None) -> None:
 def test_who_asks_again_gets_the_same_clients(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait asks every second, so clients are made once."""
     account.head()
-    one, two = AwsCloud(ClusterRef("c", REGION)), AwsCloud(ClusterRef("c", REGION))
+    place = ClusterRef("c", REGION)
+    one, two = AwsCloud(place), AwsCloud(ClusterRef("c", REGION))
     assert [machine.name for machine in one.machines()] == ["controller"]
     assert two.machines() == one.machines()
-    assert access.client("ec2", REGION) is access.client("ec2", REGION)
-    before = access.client("s3", REGION)
-    assert access.client("s3", "eu-west-2") is not before
+    assert access.client(place, "ec2") is access.client(place, "ec2")
+    before = access.client(place, "s3")
+    assert access.client(ClusterRef("c", "eu-west-2"), "s3") is not before
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
-    assert access.client("s3", REGION) is not before
+    assert access.client(place, "s3") is not before
 
 
 def test_the_bucket_is_found_before_there_is_a_machine(account: Account) -> None:
@@ -179,9 +180,9 @@ def test_the_bucket_is_found_before_there_is_a_machine(account: Account) -> None
 
 def test_termination_is_told_all_that_it_needs() -> None:
     parser, _ = commands.parser()
-    place = ClusterRef("c", REGION, "z", "p")
+    place = ClusterRef("c", REGION, "z", "p", '{"profile":"x y"}')
     options = parser.parse_args(["terminate-nodes", "--stack", "s", *place.arguments()])
-    assert ClusterRef(options.cluster, options.region, options.zone, options.project) == place
+    assert commands.place(options) == place
     assert ClusterRef("c", REGION).arguments() == ["--region", REGION, "--cluster", "c"]
 
 

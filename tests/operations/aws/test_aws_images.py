@@ -274,7 +274,7 @@ def test_down_ends_machines_then_images_and_leftovers_lists_both(
     monkeypatch.setattr(
         access,
         "client",
-        lambda name, region: builder.client if name == "imagebuilder" else really(name, region),
+        lambda place, name: builder.client if name == "imagebuilder" else really(place, name),
     )
     monkeypatch.setattr("operations.clouds.commands.TERMINATION_POLL_SECONDS", 0.0)
     image, snapshot = make(account, "x-compute-1", cluster="x")

@@ -212,7 +212,7 @@ def test_the_provider_is_one_of_them() -> None:
 
 def test_without_credentials_up_is_refused_in_one_message(nobody: None) -> None:
     with sentences.raises("aws.no-credentials", "`./cluster plan`") as caught:
-        AwsProvider().check_host()
+        AwsProvider().check_host(aws_design())
     assert caught.value.exit_code == EXIT_REFUSED
 
 
@@ -225,7 +225,7 @@ def test_without_credentials_the_status_is_refused_too(nobody: None) -> None:
 
 def test_with_credentials_nothing_is_asked_of_aws(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    AwsProvider().check_host()
+    AwsProvider().check_host(aws_design())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_FAILED, EXIT_REFUSED
 from operations.gcp import account
 from operations.gcp.account import Account, GoogleError, refusal
@@ -100,9 +101,9 @@ def test_a_users_calls_are_counted_in_the_clusters_project(
     user = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
     (nobody / "application_default_credentials.json").write_text(json.dumps(user))
     account.require()
-    assert account.of("p-1").credentials.quota_project_id == "p-1"
+    assert account.of(ClusterRef("c", "r", "z", "p-1")).credentials.quota_project_id == "p-1"
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "said")
-    assert account.of("p-1").credentials.quota_project_id == "said"
+    assert account.of(ClusterRef("c", "r", "z", "p-1")).credentials.quota_project_id == "said"
 
 
 def test_whose_the_credentials_are_is_asked_or_known(gcp_project: Project) -> None:

@@ -35,7 +35,7 @@ def gcp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "id_ed25519.pub").write_text(KEY)
     with project() as made:
-        monkeypatch.setattr(account, "of", lambda name: made.account if name == "p-1" else None)
+        monkeypatch.setattr(account, "of", lambda place: made.account if place.project == "p-1" else None)
         yield made
 
 
