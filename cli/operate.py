@@ -245,6 +245,8 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
             f"{message}\n`./cluster doctor --stack {request.stack.name}` looks for the cause.",
             code="up.failed",
         ) from None
+    # slurmctld keeps the states of partitions when it restarts.
+    change.checked.release()
     return outputs
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from cli.changes import jobs, table
 from cli.changes.jobs import Job
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from node.slurm import environment
+from node.slurm import environment, runtime
+from node.slurm.hostlist import fold
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where a whole machine has slurm.conf."""
@@ -67,8 +68,28 @@ class ClusterControl:
         """
         return jobs.parse(self.ask(jobs.LISTING, SECONDS))
 
-    def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
-        """Take partitions out of service.
+    def own_partitions(self, partitions: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Return the partitions that people have made with scontrol, and their nodes.
+
+        Args:
+            partitions: Those of the stack file.
+
+        Raises:
+            NotUpError, UserError: As for `run`.
+        """
+        shown = runtime.shown_partitions(self.ask(jobs.PARTITIONS_LISTING, SECONDS))
+        return {
+            name: frozenset(runtime.nodes_of(options))
+            for name, options in shown.items()
+            if name not in frozenset(partitions)
+        }
+
+    def hold(self, state: str, spared: Iterable[str] = ()) -> tuple[list[str], list[Job]]:
+        """Take all partitions out of service, also those that people have made with scontrol.
+
+        Args:
+            state: See `jobs.hold_line`.
+            spared: The partitions that stay in service.
 
         Returns:
             The partitions that were in service before, and the cluster's jobs.
@@ -76,7 +97,7 @@ class ClusterControl:
         Raises:
             NotUpError, UserError: As for `run`.
         """
-        text = self.ask(jobs.hold_line(partitions, state, self.prefix), SECONDS)
+        text = self.ask(jobs.hold_line(state, self.prefix, spared), SECONDS)
         return jobs.held(text), jobs.parse(text)
 
     def release(self, partitions: Sequence[str]) -> bool:
@@ -151,6 +172,7 @@ def check_changes(
     """
     for change in found:
         say(change.line())
+    found = [*found, *_own_partitions(found, partitions, reach, say, replace=replace, command=command)]
     if replace:
         for line in table.losses(found):
             say(line)
@@ -172,7 +194,7 @@ def check_changes(
                 running = reach.jobs()
             else:
                 state, names = table.holds(found)
-                held, running = reach.hold(partitions if names is None else names, state)
+                held, running = reach.hold(state, _spared(partitions, names))
         except NotUpError:
             pass  # nobody could submit a job yet
         except UserError as error:
@@ -183,6 +205,66 @@ def check_changes(
         stays = "" if reach.release(held) else f"\n{STAYS.format(', '.join(held))}"
         raise UserError(f"nothing was changed: {why}{stays}", EXIT_REFUSED, code=why.code)
     return CheckedChanges(release=lambda: _release(reach, held, say))
+
+
+def _own_partitions(
+    found: Sequence[table.Change],
+    partitions: Sequence[str],
+    reach: ClusterControl,
+    say: Callable[[str], None],
+    *,
+    replace: bool,
+    command: str,
+) -> list[table.Change]:
+    """Refuse what would take a partition away that somebody has made with scontrol, unless `replace` is set.
+
+    Returns:
+        The partitions that lose all of their nodes, as changes.
+
+    Raises:
+        UserError: Exit 3; with the partitions and the jobs in them.
+    """
+    added, removed = table.added_partitions(found), table.removed_nodes(found)
+    if not added and not removed:
+        return []
+    try:
+        own = reach.own_partitions(partitions)
+        taken = [name for name in own if name in added]
+        emptied = [name for name, nodes in own.items() if nodes and nodes <= removed]
+        if not taken and not emptied:
+            return []
+        within = [job for job in reach.jobs() if not job.partitions.isdisjoint([*taken, *emptied])]
+    except NotUpError:
+        return []
+    except UserError as error:
+        say(f"the cluster does not answer: {error}")
+        return []
+    lines = [
+        f"  partition {name} gets the stack file's options and nodes: it has one of this name"
+        for name in taken
+    ]
+    lines += [f"  partition {name} ends: it has no other nodes than {fold(own[name])}" for name in emptied]
+    if not replace:
+        raise UserError(
+            "\n".join(
+                [
+                    "nothing was changed: this takes partitions away that somebody has made with scontrol. "
+                    "Give them other names or nodes, or delete them (scontrol delete PartitionName=…), first; "
+                    f"`{command}` makes the change anyway:",
+                    *lines,
+                    *jobs.listed(within),
+                ]
+            ),
+            EXIT_REFUSED,
+            code="change.own-partition",
+        )
+    say("\n".join(["these partitions were made with scontrol:", *lines]))
+    return [table.removed_partition(name) for name in emptied]
+
+
+def _spared(partitions: Iterable[str], held: Iterable[str] | None) -> frozenset[str]:
+    """Return the partitions that stay in service; `None` means that all are held."""
+    return frozenset() if held is None else frozenset(partitions) - frozenset(held)
 
 
 def _release(reach: ClusterControl, held: Sequence[str], say: Callable[[str], None]) -> None:
@@ -209,7 +291,7 @@ def end_jobs_of(
     """
     state, names = table.holds(found)
     try:
-        held, present = reach.hold(partitions if names is None else names, state)
+        held, present = reach.hold(state, _spared(partitions, names))
     except NotUpError:
         return []
     except UserError as error:
@@ -241,7 +323,6 @@ def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
 
 def drain(
     reach: ClusterControl,
-    partitions: Iterable[str],
     execute: str,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
@@ -258,7 +339,7 @@ def drain(
         UserError: The one from `agree`; jobs start again then.
     """
     try:
-        held, found = reach.hold(partitions, "DOWN")
+        held, found = reach.hold("DOWN")
     except NotUpError:
         return
     except UserError as error:

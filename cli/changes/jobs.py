@@ -30,6 +30,8 @@ LISTING = (
     f'[ -z "$mark" ] || SQUEUE_FORMAT="$mark%i|%j" {_SQUEUE} || :'
 )
 """A shell line that lists the jobs which have not ended, with their names. It must be the last one."""
+PARTITIONS_LISTING = "scontrol --all --oneliner show partition"
+"""A shell line that lists all partitions, also those that people have made (`runtime.shown_partitions`)."""
 KILL_WAIT_SECONDS = 30.0
 """Slurm's KillWait: how long a cancelled job has between SIGTERM and SIGKILL."""
 _HELD = "held="
@@ -143,20 +145,26 @@ def listed(jobs: Sequence[Job]) -> list[str]:
 _ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }"
 
 
-def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
-    """Return a shell line that takes those partitions that are up out of service, and then lists the jobs.
+def hold_line(state: str, prefix: str = "", spared: Iterable[str] = ()) -> str:
+    """Return a shell line that takes all partitions that are up out of service, and then lists the jobs.
+
+    The cluster says which partitions it has, because people make more of them with scontrol.
 
     Args:
+        spared: The partitions that stay in service.
         state: DOWN (no job starts) or INACTIVE (nor is one accepted).
         prefix: The command prefix that gives the rights of Slurm's administrator, with a trailing space.
     """
-    names = shlex.join(sorted(partitions))
+    every = "s/^PartitionName=\\([^ ]*\\) .*/\\1/p"
+    spare = shlex.quote(f" {' '.join(sorted(spared))} ")
     update = f"{prefix}scontrol update PartitionName=$name State={state}"
     # All or none, because the output of a line that fails is not read.
     undo = f"for name in $taken; do {prefix}scontrol update PartitionName=$name State=UP; done; exit 1"
     return (
-        f"{_ANSWERS}; taken=; "
-        f"for name in {names}; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
+        f"{_ANSWERS}; {PARTITIONS_LISTING} >/dev/null || exit 1; set -f; taken=; "
+        f"for name in $({PARTITIONS_LISTING} | sed -n '{every}'); do "
+        f'case {spare} in *" $name "*) continue;; esac; '
+        "scontrol -o show partition $name | grep -q ' State=UP' || continue; "
         f'{update} || {{ {undo}; }}; taken="$taken $name"; echo {_HELD}$name; done; {LISTING}'
     )
 

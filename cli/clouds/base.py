@@ -338,7 +338,6 @@ class CloudProvider(abc.ABC):
         if design is not None:
             decision.drain(
                 running.reach(stack, design, cloud),
-                [partition.name for partition in design.partitions],
                 hint("exec", stack.name),
                 say,
                 agree,

@@ -225,8 +225,7 @@ def drain(
         return
     if design is None:
         return
-    names = [partition.name for partition in design.partitions]
-    decision.drain(control(run, stack), names, "" if gone else hint("exec", stack), say, agree)
+    decision.drain(control(run, stack), "" if gone else hint("exec", stack), say, agree)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:

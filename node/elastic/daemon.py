@@ -34,6 +34,7 @@ from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
+from node.elastic.runtime import RuntimeChanges
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
@@ -72,7 +73,8 @@ class Elastic:
         self.names = DnsHosts.of(settings, control)
         self._observer = Observer(self.names.nodes if self.names else control.nodes, control.unfinished_jobs)
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
-        self.renewal = Renewal(settings.design, control, lib)
+        self.changes = RuntimeChanges(settings, control, lib)
+        self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
         self.launcher = Launcher(settings.design, control, driver, pools, budget, self._ledger)
         self.capacity_limiter = CapacityLimiter(
@@ -88,7 +90,7 @@ class Elastic:
             Requeue(control, lib / "requeues.json"),
             self.renewal.outdated_nodes,
         )
-        self._reconfiguration = Reconfiguration(control, lib)
+        self._reconfiguration = Reconfiguration(control, lib, self.changes.reconfigure)
         self._requeue_cleanup = RequeueCleanup(
             settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
         )
@@ -115,6 +117,9 @@ class Elastic:
             return self.status()
         if method == "cost":
             return cost(self._design, self._ledger, time.time())
+        if method == "record":
+            self.changes.once()
+            return {}
         if method == "renew":
             return {"renewed": self.renewal.once(wait=False)}
         if method == "reconfigure":
@@ -132,6 +137,7 @@ class Elastic:
             file.unlink(missing_ok=True)
         threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
         threading.Thread(target=self.capacity_limiter.run, daemon=True, name="capacity").start()
+        threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         if self.names:
             threading.Thread(target=self.names.run, daemon=True, name="names").start()
         while True:
@@ -196,6 +202,7 @@ class Elastic:
         """Run the periodic tasks. The budget is also enforced while the cloud does not answer."""
         for part in (
             self.reconciler.once,
+            self.changes.once,
             self.renewal.once,
             self._budget_enforcer.enforce,
             self._reconfiguration.once,

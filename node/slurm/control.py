@@ -277,11 +277,23 @@ class Slurm(Protocol):
 
     def partition_states(self) -> dict[str, str]:
         """Return UP, DOWN, DRAIN or INACTIVE for each partition."""
-        return parse_partition_states(self.run("scontrol", "show", "partitions", "--all", "--oneliner"))
+        return parse_partition_states(self.show_partitions())
 
     def reservations(self) -> list[Reservation]:
         """Return the reservations that have not ended."""
         return parse_reservations(self.run("scontrol", "show", "reservations", "--oneliner"))
+
+    def show_partitions(self) -> str:
+        """Return scontrol's text about all partitions, for `runtime.shown_partitions`."""
+        return self.run("scontrol", "show", "partitions", "--all", "--oneliner")
+
+    def show_nodes(self) -> str:
+        """Return scontrol's text about all nodes, for `runtime.shown_nodes`."""
+        return self.run("scontrol", "show", "nodes", "--oneliner")
+
+    def show_config(self) -> str:
+        """Return scontrol's text about slurmctld's options, for `runtime.shown_controller`."""
+        return self.run("scontrol", "show", "config")
 
     def open_partitions(self) -> list[str]:
         """Return the partitions in which jobs start."""
@@ -330,7 +342,7 @@ class Control(Slurm):
         return ended.output
 
     def nodes(self) -> dict[str, NodeState]:
-        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+        return parse_nodes(self.show_nodes())
 
     def detailed_nodes(self) -> dict[str, NodeState]:
         return parse_nodes(self.run("scontrol", "show", "nodes", "--details", "--oneliner"))
