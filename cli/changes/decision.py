@@ -172,7 +172,8 @@ def check_changes(
     """
     for change in found:
         say(change.line())
-    found = [*found, *_own_partitions(found, partitions, reach, say, replace=replace, command=command)]
+    if not replace:
+        _keep_own_partitions(found, partitions, reach, say, command)
     if replace:
         for line in table.losses(found):
             say(line)
@@ -207,59 +208,55 @@ def check_changes(
     return CheckedChanges(release=lambda: _release(reach, held, say))
 
 
-def _own_partitions(
+def _keep_own_partitions(
     found: Sequence[table.Change],
     partitions: Sequence[str],
     reach: ClusterControl,
     say: Callable[[str], None],
-    *,
-    replace: bool,
     command: str,
-) -> list[table.Change]:
-    """Refuse what would take a partition away that somebody has made with scontrol, unless `replace` is set.
-
-    Returns:
-        The partitions that lose all of their nodes, as changes.
+) -> None:
+    """Refuse what would take a partition away that somebody has made with scontrol.
 
     Raises:
         UserError: Exit 3; with the partitions and the jobs in them.
     """
-    added, removed = table.added_partitions(found), table.removed_nodes(found)
-    if not added and not removed:
-        return []
     try:
-        own = reach.own_partitions(partitions)
-        taken = [name for name in own if name in added]
-        emptied = [name for name, nodes in own.items() if nodes and nodes <= removed]
-        if not taken and not emptied:
-            return []
-        within = [job for job in reach.jobs() if not job.partitions.isdisjoint([*taken, *emptied])]
+        lost = _lost_partitions(found, partitions, reach)
+        if not lost:
+            return
+        within = [job for job in reach.jobs() if not job.partitions.isdisjoint(lost)]
     except NotUpError:
-        return []
+        return
     except UserError as error:
         say(f"the cluster does not answer: {error}")
-        return []
-    lines = [
-        f"  partition {name} gets the stack file's options and nodes: it has one of this name"
-        for name in taken
-    ]
-    lines += [f"  partition {name} ends: it has no other nodes than {fold(own[name])}" for name in emptied]
-    if not replace:
-        raise UserError(
-            "\n".join(
-                [
-                    "nothing was changed: this takes partitions away that somebody has made with scontrol. "
-                    "Give them other names or nodes, or delete them (scontrol delete PartitionName=…), first; "
-                    f"`{command}` makes the change anyway:",
-                    *lines,
-                    *jobs.listed(within),
-                ]
-            ),
-            EXIT_REFUSED,
-            code="change.own-partition",
-        )
-    say("\n".join(["these partitions were made with scontrol:", *lines]))
-    return [table.removed_partition(name) for name in emptied]
+        return
+    why = (
+        "nothing was changed: this takes partitions away that somebody has made with scontrol. Give them "
+        "other names or nodes, or delete them (scontrol delete PartitionName=…), first; "
+        f"`{command}` makes the change anyway:"
+    )
+    lines = [f"  partition {name} {loss}" for name, loss in lost.items()]
+    raise UserError("\n".join([why, *lines, *jobs.listed(within)]), EXIT_REFUSED, code="change.own-partition")
+
+
+def _lost_partitions(
+    found: Sequence[table.Change], partitions: Sequence[str], reach: ClusterControl
+) -> dict[str, str]:
+    """Return the partitions of people's that end with these changes, and how.
+
+    Raises:
+        NotUpError, UserError: As for `ClusterControl.run`.
+    """
+    added, removed = table.added_partitions(found), table.removed_nodes(found)
+    if not added and not removed:
+        return {}
+    lost = {}
+    for name, nodes in reach.own_partitions(partitions).items():
+        if name in added:
+            lost[name] = "gets the nodes and options of the stack file's new one of this name"
+        elif nodes and nodes <= removed:
+            lost[name] = f"ends: it has only nodes that are removed ({fold(nodes)})"
+    return lost
 
 
 def _spared(partitions: Iterable[str], held: Iterable[str] | None) -> frozenset[str]:
@@ -291,12 +288,18 @@ def end_jobs_of(
     """
     state, names = table.holds(found)
     try:
+        lost = _lost_partitions(found, partitions, reach)
         held, present = reach.hold(state, _spared(partitions, names))
     except NotUpError:
         return []
     except UserError as error:
         say(no_answer(error, CHANGED))
         return []
+    if lost:
+        lines = [f"  partition {name} {loss}" for name, loss in lost.items()]
+        say("\n".join(["these partitions were made with scontrol:", *lines]))
+        emptied = lost.keys() - table.added_partitions(found)
+        found = [*found, *(table.removed_partition(name) for name in sorted(emptied))]
     hit = [job for job in present if any(change.costs(job) for change in found)]
     waiting = [job for job in hit if job.pending]
     running = [job for job in hit if not job.pending]

@@ -449,7 +449,7 @@ def test_up_prepares_this_machine_before_it_ends_jobs_or_destroys_what_is_up(
     refused = sentences.raises("system.no-space")
     with refused if fails else contextlib.nullcontext():
         operate.bring_up(Stack(ROOT, config.stack), config, console, replace=True)
-    then = ["release"] if fails else ["end jobs", "drain", "destroy", "up"]
+    then = ["release"] if fails else ["end jobs", "drain", "destroy", "up", "release"]
     assert engine.did == ["check host", "check", "prepare", *then]
 
 

@@ -99,8 +99,11 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     hold, end = head.lines
     held, listing = hold.split("; squeue", 1)
     assert held == (
-        f"{ANSWERS}taken=; "
-        "for name in cpu gpu; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
+        f"{ANSWERS}scontrol --all --oneliner show partition >/dev/null || exit 1; set -f; taken=; "
+        "for name in $(scontrol --all --oneliner show partition | "
+        "sed -n 's/^PartitionName=\\([^ ]*\\) .*/\\1/p'); "
+        """do case '  ' in *" $name "*) continue;; esac; """
+        "scontrol -o show partition $name | grep -q ' State=UP' || continue; "
         "sudo -n scontrol update PartitionName=$name State=DOWN || "
         "{ for name in $taken; do sudo -n scontrol update PartitionName=$name State=UP; done; exit 1; }; "
         'taken="$taken $name"; echo held=$name; done'
@@ -140,9 +143,11 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
 
 
 SCONTROL = """#!/bin/sh
-# What scontrol prints for a cluster with two partitions, one of which accepts no change.
+# What scontrol prints for a cluster with three partitions, one of which accepts no change.
 case "$*" in
     ping) echo "Slurmctld(primary) at head is $(cat "$(dirname "$0")/answers")" ;;
+    "--all --oneliner show partition")
+        for name in a stiff own; do echo "PartitionName=$name AllowGroups=ALL State=UP TotalCPUs=1"; done ;;
     *show*gone) exit 1 ;;
     *show*) echo "PartitionName=x State=UP TotalCPUs=1" ;;
     update*stiff*DOWN) exit 1 ;;
@@ -154,9 +159,10 @@ esac
 @pytest.mark.parametrize(
     ("line", "answers", "status", "updates"),
     [
-        (hold_line(["a", "stiff"], "DOWN"), "UP", 1, ["a DOWN", "a UP"]),
-        (hold_line(["a", "b"], "DOWN"), "UP", 0, ["a DOWN", "b DOWN"]),
-        (hold_line(["a"], "DOWN"), "DOWN", 1, []),
+        (hold_line("DOWN"), "UP", 1, ["a DOWN", "a UP"]),
+        (hold_line("DOWN", spared=["stiff"]), "UP", 0, ["a DOWN", "own DOWN"]),
+        (hold_line("DOWN", spared=["a", "stiff", "gone"]), "UP", 0, ["own DOWN"]),
+        (hold_line("DOWN"), "DOWN", 1, []),
         (release_line(["a", "gone", "b"]), "UP", 0, ["a UP", "b UP"]),
         (release_line(["a"]), "DOWN", 1, []),
     ],
@@ -236,7 +242,7 @@ def test_what_another_release_published_is_drained_by_the_stack_file(
     cloud.write("current.json", b'{"settings": {}}')
     head.answer = ""
     drain(provider, stack)
-    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu; do")
+    assert head.lines[0].startswith(ANSWERS)
 
 
 # --- which cluster goes -----------------------------------------------------------------------------------
@@ -248,7 +254,7 @@ def test_after_a_rename_the_cluster_that_is_up_is_drained_reported_and_cleaned_u
     cloud.up(made())
     cloud.run("cpu-0", role="compute")
     assert len(drain(provider, stack)) == 1
-    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu gpu; do")
+    assert head.lines[0].startswith(ANSWERS)
     assert provider.leftovers(stack, outputs) == ["machine controller", "machine cpu-0"]
     provider.force_cleanup(stack, outputs)
     assert cloud.did == ["end cpu-0", "remove loose", "end images"]
