@@ -150,12 +150,11 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
 
 def _with_changes(sections: list[Options], changes: Mapping[str, str]) -> list[Options]:
     """Return the sections with what people have changed of slurmctld's own options."""
-    left = dict(changes)
+    left: dict[str, object] = dict(changes)
     result = [[(key, left.pop(key, value)) for key, value in section] for section in sections]
+    result.append(list(left.items()))
     # An option that has become empty is left out: without it Slurm has the empty value, too.
-    return [
-        [(key, value) for key, value in section if value != ""] for section in [*result, list(left.items())]
-    ]
+    return [[(key, value) for key, value in section if value != ""] for section in result]
 
 
 def _daemons(settings: Settings, version: Version) -> Options:

@@ -59,6 +59,7 @@ _CPU_BIND = re.compile(r" CpuBind=(\S+) ")
 # What slurm.conf can hold. Who writes the record must not be able to write any other line there.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*")
 _PLAIN = re.compile(r"[^\s#\"'\\]+")
+_JOB_DEFAULTS = re.compile(r"Def\w+PerGPU=[0-9]+(,Def\w+PerGPU=[0-9]+)*", re.ASCII)
 _SPACED = re.compile(r"[^\r\n\t\v\f#\"'\\\x00]+")
 
 
@@ -286,10 +287,10 @@ def compare(
                 partitions[name] = changes
         else:
             own[name] = dict(options)
-            if closed(name) and name in before.own:
+            if closed(name):
                 own[name].pop("State", None)
-                if state_of_own := before.own[name].get("State"):
-                    own[name]["State"] = state_of_own
+                if (before_closed := before.own.get(name, {}).get("State")) is not None:
+                    own[name]["State"] = before_closed
     nodes = {
         name: changes
         for name, options in shown.nodes.items()
@@ -413,7 +414,7 @@ def merge(record: Record, designed: Designed) -> Kept:
     for name, options in record.own.items():
         if name in designed.partitions:
             replaced.append(f"partition {name} was made at run time: it is now the stack file's")
-        elif not _NAME.fullmatch(name) or not _can_hold(options):
+        elif not _NAME.fullmatch(name) or not all(_can_hold(key, value) for key, value in options.items()):
             replaced.append(f"partition {name!r} was made at run time, and slurm.conf cannot hold it")
         else:
             own[name] = _with_nodes(name, options, known, replaced)
@@ -443,7 +444,7 @@ def _merged(
                     f"{what}: {key} was {change.now} at run time: the stack file's {will} replaces it"
                 )
             continue
-        if _can_hold({key: value}):
+        if _can_hold(key, value):
             kept[key] = value
         else:
             replaced.append(f"{what}: slurm.conf cannot hold {key}={value!r}, which somebody has set")
@@ -460,6 +461,8 @@ def _with_members(key: str, will: str, change: Difference) -> str:
 
 
 def _with_nodes(name: str, options: Fields, known: Collection[str], replaced: list[str]) -> Fields:
+    if options.get("NodeSets") == "ALL":
+        return {**options, "Nodes": fold(known)}
     nodes = nodes_of(options)
     if gone := [node for node in nodes if node not in known]:
         replaced.append(
@@ -488,9 +491,17 @@ def _one_default(
             own[name] = {key: value for key, value in options.items() if key != "Default"}
 
 
-def _can_hold(options: Fields) -> bool:
-    return all(
-        _PLAIN.fullmatch(value) or value == "" or _SPACED.fullmatch(value) for value in options.values()
+def _can_hold(key: str, value: str) -> bool:
+    """Return whether slurm.conf can hold an option, and the program knows it."""
+    if key in _MEMORY:
+        option, _, amount = value.partition("=")
+        return value == "" or (option in _MEMORY[key] and amount.isdecimal())
+    if key == "JobDefaults":
+        return value in _NO_VALUES or _JOB_DEFAULTS.fullmatch(value) is not None
+    if key in _UNSET:
+        return value == "" or _SPACED.fullmatch(value) is not None
+    return (key in CONTROLLER or key in _NODE_UPDATES) and (
+        value == "" or _PLAIN.fullmatch(value) is not None
     )
 
 

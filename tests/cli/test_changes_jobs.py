@@ -78,7 +78,7 @@ def test_no_shell_changes_what_slurms_programs_are_told(
         control = ClusterControl(remote, CONF, sudo="administrator" in where)
     expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
     assert control.jobs() == expected
-    assert control.hold(["cpu"], "DOWN") == (["cpu"], expected)
+    assert control.hold("DOWN") == (["cpu"], expected)
     assert control.release(["cpu"])
     line = f"{jobs.cancel_or_requeue_line(expected, expected, control.prefix)}; {jobs.wait_line(9, expected)}"
     assert parse(control.ask(line, 9)) == expected
