@@ -352,9 +352,10 @@ def commands(record: Record, shown: Designed) -> Iterator[tuple[str, ...]]:
     for name, differences in record.nodes.items():
         present = shown.nodes.get(name, {})
         words = tuple(
-            f"{_NODE_UPDATES[key]}={change.now}"
+            f"{option}={change.now}"
             for key, change in differences.items()
             if key in present and not _same(key, present[key], change.now)
+            for option in _NODE_UPDATES.get(key, ())
         )
         if words:
             alike.setdefault(words, []).append(name)
@@ -374,7 +375,12 @@ def _arguments(changes: Fields) -> Iterator[str]:
             yield f"{key}={value}"
 
 
-_NODE_UPDATES = {"Feature": "AvailableFeatures", "Weight": "Weight", "CpuBind": "CpuBind"}
+_NODE_UPDATES = {
+    # Slurm refuses features of which not all active ones are available.
+    "Feature": ("AvailableFeatures", "ActiveFeatures"),
+    "Weight": ("Weight",),
+    "CpuBind": ("CpuBind",),
+}
 
 
 def _set(key: str, present: str, wanted: str) -> Iterator[tuple[str, ...]]:

@@ -365,13 +365,13 @@ def test_what_a_reconfigure_has_lost_is_set_again() -> None:
     )
     lost = Designed(
         {"own": {"Nodes": "debug-0"}, "debug": {}},
-        {f"debug-{i}": {"Weight": "10", "Feature": "b"} for i in (1, 2)},
+        {f"debug-{i}": {"Weight": "10", "Feature": "a"} for i in (1, 2)},
         {**runtime.CONTROLLER, "DebugFlags": "Power"},
     )
     assert [" ".join(command[1:]) for command in runtime.commands(record, lost)] == [
         "update PartitionName=own DefMemPerCPU=7 JobDefaults=DefCpuPerGPU=2",
         "update PartitionName=debug AllowGroups=staff",
-        "update NodeName=debug-[1-2] Weight=3",
+        "update NodeName=debug-[1-2] Weight=3 AvailableFeatures=b ActiveFeatures=b",
         "setdebugflags +Backfill",
         "setdebugflags -Power",
         "setdebug debug",

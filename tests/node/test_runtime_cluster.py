@@ -19,7 +19,7 @@ from node.elastic.runtime import RuntimeChanges
 from node.slurm import runtime
 from node.slurm.configure import configure, read_changes
 from node.slurm.control import SlurmError
-from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
+from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = needs_slurm
 
@@ -107,7 +107,7 @@ class Cluster(SlurmCluster):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Cluster, RuntimeChanges]]:
-    with Cluster(design(partition(nodes=4))) as slurm:
+    with Cluster(design(partition(nodes=4)), prolog=WAIT_FOR_NODES) as slurm:
         changes = slurm.begin()
         slurm.run("scontrol", "create", "PartitionName=urgent", "Nodes=debug-[0-1]", "MaxTime=60")
         slurm.run("scontrol", "create", "PartitionName=own", "Nodes=debug-[2-3]")
@@ -182,7 +182,8 @@ def test_what_people_take_back_is_forgotten(cluster: tuple[Cluster, RuntimeChang
     slurm, changes = cluster
     slurm.run("scontrol", "update", "PartitionName=debug", "State=UP", "AllowGroups=ALL", "MaxTime=INFINITE")
     slurm.run("scontrol", "update", "PartitionName=debug", "DefMemPerCPU=500")
-    slurm.control.run("scontrol", "update", "NodeName=debug-2", "Weight=10", "AvailableFeatures=tiny,ondemand")
+    features = ("AvailableFeatures=tiny,ondemand", "ActiveFeatures=tiny,ondemand")
+    slurm.run("scontrol", "update", "NodeName=debug-2", "Weight=10", *features)
     slurm.run("scontrol", "delete", "PartitionName=own")
     stop(slurm, changes)
     record = read_changes(slurm.state)
