@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -85,18 +86,21 @@ class RuntimeChanges:
 
     def run(self) -> None:
         """Record the partitions whenever slurmctld has saved them, for ever."""
-        saved: float | None = None
+        recorded: int | None = None
         while True:
             time.sleep(WATCH_SECONDS)
-            with contextlib.suppress(OSError):
-                present = (self._state / "part_state").stat().st_mtime_ns
-                if present == saved:
+            try:
+                saved = (self._state / "part_state").stat().st_mtime_ns
+                if saved == recorded:
                     continue
-                with contextlib.suppress(SlurmError):
-                    if not self._own_conf:
-                        self.once()
-                    self.partitions()
-                    saved = present
+                if not self._own_conf:
+                    self.once()
+                self.partitions()
+                recorded = saved
+            except (SlurmError, OSError):
+                continue  # slurmctld starts, or has not saved any yet
+            except Exception:  # the next look reads everything again
+                traceback.print_exc()
 
     def reconfigure(self) -> None:
         """Have Slurm read slurm.conf again, and set again what people have changed since slurmctld's start.
@@ -111,9 +115,9 @@ class RuntimeChanges:
             self._control.reconfigure()
             wait_at_most(self._control.ping, ANSWER_SECONDS, POLL_SECONDS)
             record = configure.read_changes(self._state) or runtime.Record()
-            for command in runtime.commands(record, self._shown(self._control.show_config())):
+            for words in runtime.commands(record, self._shown(self._control.show_config())):
                 try:
-                    self._control.run(*command)
+                    self._control.change(*words)
                 except SlurmError as error:
                     log(f"what somebody has set at run time is lost: {error}")
 

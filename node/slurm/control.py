@@ -283,6 +283,10 @@ class Slurm(Protocol):
         """Return the reservations that have not ended."""
         return parse_reservations(self.run("scontrol", "show", "reservations", "--oneliner"))
 
+    def change(self, *words: str) -> None:
+        """Change what slurmctld has by scontrol's words, those of `runtime.commands`."""
+        self.run("scontrol", *words)
+
     def show_partitions(self) -> str:
         """Return scontrol's text about all partitions, for `runtime.shown_partitions`."""
         return self.run("scontrol", "show", "partitions", "--all", "--oneliner")

@@ -341,13 +341,13 @@ def _news(what: str, old: Mapping[str, Difference], new: Mapping[str, Difference
 
 
 def commands(record: Record, shown: Designed) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that set again what people have changed, where slurmctld has something else now."""
+    """Yield scontrol's words that set again what people have changed, where slurmctld has something else."""
     for name, present in shown.partitions.items():
         wanted = dict(record.own.get(name, present))
         wanted |= {key: change.now for key, change in record.partitions.get(name, {}).items()}
         changes = {key: value for key, value in wanted.items() if value and present.get(key) != value}
         if changes:
-            yield ("scontrol", "update", f"PartitionName={name}", *_arguments(changes))
+            yield ("update", f"PartitionName={name}", *_arguments(changes))
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, differences in record.nodes.items():
         present = shown.nodes.get(name, {})
@@ -360,7 +360,7 @@ def commands(record: Record, shown: Designed) -> Iterator[tuple[str, ...]]:
         if words:
             alike.setdefault(words, []).append(name)
     for words, names in alike.items():
-        yield ("scontrol", "update", f"NodeName={fold(names)}", *words)
+        yield ("update", f"NodeName={fold(names)}", *words)
     for key, change in record.controller.items():
         if key in shown.controller and not _same(key, shown.controller[key], change.now):
             yield from _set(key, shown.controller[key], change.now)
@@ -386,12 +386,12 @@ _NODE_UPDATES = {
 def _set(key: str, present: str, wanted: str) -> Iterator[tuple[str, ...]]:
     if key == "DebugFlags":
         was, will = _members(key, present), _members(key, wanted)
-        yield from (("scontrol", "setdebugflags", f"+{flag}") for flag in will if flag not in was)
-        yield from (("scontrol", "setdebugflags", f"-{flag}") for flag in was if flag not in will)
+        yield from (("setdebugflags", f"+{flag}") for flag in will if flag not in was)
+        yield from (("setdebugflags", f"-{flag}") for flag in was if flag not in will)
     elif key in _VERBS:
-        yield ("scontrol", _VERBS[key], wanted)
+        yield (_VERBS[key], wanted)
     else:
-        yield ("scontrol", "update", f"{key}={wanted}")
+        yield ("update", f"{key}={wanted}")
 
 
 _VERBS = {

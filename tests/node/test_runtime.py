@@ -368,7 +368,7 @@ def test_what_a_reconfigure_has_lost_is_set_again() -> None:
         {f"debug-{i}": {"Weight": "10", "Feature": "a"} for i in (1, 2)},
         {**runtime.CONTROLLER, "DebugFlags": "Power"},
     )
-    assert [" ".join(command[1:]) for command in runtime.commands(record, lost)] == [
+    assert [" ".join(words) for words in runtime.commands(record, lost)] == [
         "update PartitionName=own DefMemPerCPU=7 JobDefaults=DefCpuPerGPU=2",
         "update PartitionName=debug AllowGroups=staff",
         "update NodeName=debug-[1-2] Weight=3 AvailableFeatures=b ActiveFeatures=b",

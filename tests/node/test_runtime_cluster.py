@@ -29,7 +29,7 @@ OPTIONS = (
     "MaxCPUsPerNode=2", "MaxCPUsPerSocket=2", "MaxTime=90", "OverSubscribe=YES:2", "OverTimeLimit=9",
     "PriorityJobFactor=3", "PriorityTier=4", "RootOnly=YES", "ReqResv=YES", "DefMemPerCPU=77",
     "MaxMemPerNode=900", "JobDefaults=DefCpuPerGPU=2,DefMemPerGPU=100", "TRESBillingWeights=CPU=2.0,Mem=0.5G",
-    "State=DRAIN", "CpuBind=core", "PowerDownOnIdle=YES", "DenyAccounts=x", "DenyQos=y",
+    "State=DRAIN", "CpuBind=core", "PowerDownOnIdle=YES", "DenyAccounts=x",
 )  # fmt: skip
 OF_PEOPLE = (
     *(("update", "PartitionName=own", option) for option in OPTIONS),
