@@ -23,6 +23,10 @@ WATCH_SECONDS = 0.5
 """The pause between two looks at slurmctld's saved partitions. It saves them within five seconds of a change,
 together with the jobs: a slurmctld that is killed knows no job of a partition that it has not saved."""
 
+NODES_SECONDS = 3.0
+"""The least pause between two readings of all nodes."""
+NODES_SHARE = 20.0
+"""The least pause after a reading of all nodes, as a multiple of the time that it took."""
 ANSWER_SECONDS = 30.0
 """How long slurmctld may take to read its configuration."""
 POLL_SECONDS = 0.1
@@ -85,22 +89,31 @@ class RuntimeChanges:
                 self._write(replace(before, own=found.own, partitions=found.partitions), before)
 
     def run(self) -> None:
-        """Record the partitions whenever slurmctld has saved them, for ever."""
-        recorded: int | None = None
+        """Record what has changed whenever slurmctld has saved it, for ever."""
+        partitions = nodes = due = 0.0
         while True:
             time.sleep(WATCH_SECONDS)
             try:
-                saved = (self._state / "part_state").stat().st_mtime_ns
-                if saved == recorded:
-                    continue
-                if not self._own_conf:
+                saved_partitions, saved_nodes = self._saved("part_state"), self._saved("node_state")
+                began = time.monotonic()
+                if saved_nodes != nodes and began >= due:
                     self.once()
-                self.partitions()
-                recorded = saved
+                    # Nodes change all the time, and there may be thousands.
+                    due = began + max(NODES_SECONDS, NODES_SHARE * (time.monotonic() - began))
+                    partitions, nodes = saved_partitions, saved_nodes
+                elif saved_partitions != partitions:
+                    self.partitions()
+                    partitions = saved_partitions
             except (SlurmError, OSError):
-                continue  # slurmctld starts, or has not saved any yet
+                continue  # slurmctld starts
             except Exception:  # the next look reads everything again
                 traceback.print_exc()
+
+    def _saved(self, name: str) -> float:
+        """Return when slurmctld saved a file; 0 if it has not yet."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._state / name).stat().st_mtime
+        return 0.0
 
     def reconfigure(self) -> None:
         """Have Slurm read slurm.conf again, and set again what people have changed since slurmctld's start.
