@@ -482,7 +482,7 @@ def _own_partitions(design: ClusterDesign, lines: Lines, kept: runtime.Kept) -> 
     closed = {node for p in design.partitions if p.name in lines.closed for node in p.nodes()}
     for name, fields in kept.own.items():
         options: Options = [
-            ("PartitionName", name),
+            ("PartitionName", runtime.spelled(name)),
             *runtime.lines({**fields, "State": fields.get("State", "UP")}),
         ]
         if not closed.isdisjoint(expand(fields.get("Nodes", ""))):

@@ -57,10 +57,10 @@ _NODE = re.compile(
 _CPU_BIND = re.compile(r" CpuBind=(\S+) ")
 
 # What slurm.conf can hold. Who writes the record must not be able to write any other line there.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*")
+_SIMPLE = re.compile(r"[A-Za-z0-9._+@:,/%*()\[\]-]+")
 _PLAIN = re.compile(r"[^\s#\"'\\]+")
 _JOB_DEFAULTS = re.compile(r"Def\w+PerGPU=[0-9]+(,Def\w+PerGPU=[0-9]+)*", re.ASCII)
-_SPACED = re.compile(r"[^\r\n\t\v\f#\"'\\\x00]+")
+_QUOTABLE = re.compile(r"[^\x00-\x1f\x7f\x85\u2028\u2029\"\\]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +420,9 @@ def merge(record: Record, designed: Designed) -> Kept:
     for name, options in record.own.items():
         if name in designed.partitions:
             replaced.append(f"partition {name} was made at run time: it is now the stack file's")
-        elif not _NAME.fullmatch(name) or not all(_can_hold(key, value) for key, value in options.items()):
+        elif not _QUOTABLE.fullmatch(name) or not all(
+            _can_hold(key, value) for key, value in options.items()
+        ):
             replaced.append(f"partition {name!r} was made at run time, and slurm.conf cannot hold it")
         else:
             own[name] = _with_nodes(name, options, known, replaced)
@@ -505,7 +507,7 @@ def _can_hold(key: str, value: str) -> bool:
     if key == "JobDefaults":
         return value in _NO_VALUES or _JOB_DEFAULTS.fullmatch(value) is not None
     if key in _UNSET:
-        return value == "" or _SPACED.fullmatch(value) is not None
+        return value == "" or _QUOTABLE.fullmatch(value) is not None
     return (key in CONTROLLER or key in _NODE_UPDATES) and (
         value == "" or _PLAIN.fullmatch(value) is not None
     )
@@ -525,7 +527,12 @@ def lines(options: Fields) -> Iterator[tuple[str, str]]:
         elif key == "Nodes" and options.get("NodeSets") == "ALL":
             yield key, "ALL"  # the partition has the nodes that come later, too
         elif key in _UNSET and key != "NodeSets" and value not in _NO_VALUES:
-            yield key, f'"{value}"' if " " in value else value
+            yield key, spelled(value)
+
+
+def spelled(value: str) -> str:
+    """Return a value as slurm.conf has it: quoted unless it is simple, and no part of it is a comment."""
+    return value if _SIMPLE.fullmatch(value) else '"{}"'.format(value.replace("#", "\\#"))
 
 
 def replaced(

@@ -195,7 +195,7 @@ def test_there_is_one_default_partition(
     assert [n for n, options in {**whole, **kept.own}.items() if options.get("Default") == "YES"] == default
 
 
-@pytest.mark.parametrize("text", ['x"', "a#b", "a\nPluginDir=/tmp", "a\\", "a\tb", "a'b"])
+@pytest.mark.parametrize("text", ['x"', "a\nPluginDir=/tmp", "a\rb", "a\\", "a\tb", "a\x0cb"])
 def test_nothing_that_is_recorded_writes_another_line_of_slurm_conf(text: str) -> None:
     known = settings(Path("/srv/x"), design(partition(nodes=2)))
     one, two = Difference("ALL", text), Difference("tiny", text)
@@ -211,6 +211,14 @@ def test_nothing_that_is_recorded_writes_another_line_of_slurm_conf(text: str) -
     assert text not in rendered
     assert "PluginDir" not in rendered
     assert len(kept.replaced) >= 5, "and each is said"
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [("staff", "staff"), ("domain users", '"domain users"'), ("a#b", '"a\\#b"'), ("CPU=2.0", '"CPU=2.0"')],
+)
+def test_what_is_not_simple_is_quoted(value: str, line: str) -> None:
+    assert dict(runtime.lines({"AllowGroups": value})) == {"AllowGroups": line}
 
 
 # --- the files --------------------------------------------------------------------------------------------
