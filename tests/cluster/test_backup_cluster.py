@@ -68,7 +68,7 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     running = [lost, again, f"{array}_2"]
     until(lambda: all(states(cluster).get(job) == "RUNNING" for job in running), 240, "the jobs", 0.5)
     cluster.execute("scontrol", "create", "partitionname=mine", "nodes=debug-5", "maxtime=60")
-    cluster.execute("scontrol", "update", "partitionname=debug", "maxtime=120")
+    cluster.execute("scontrol", "update", "partitionname=debug", "gracetime=7")
     held = submit(cluster, "--hold", "--partition=mine", "--comment=one of mine", script="true")
     after = submit(cluster, f"--dependency=afterany:{again}", script="true")
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
@@ -117,7 +117,7 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert "physics" in cluster.execute("sacctmgr", "--noheader", "--parsable2", "show", "account")
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
     assert "MaxTime=01:00:00" in cluster.execute("scontrol", "show", "partition", "mine")
-    assert "MaxTime=02:00:00" in cluster.execute("scontrol", "show", "partition", "debug")
+    assert "GraceTime=7" in cluster.execute("scontrol", "show", "partition", "debug")
     now = states(cluster)
     assert (now[held], now[after]) == ("PENDING", "PENDING")
     assert "one of mine" in cluster.execute("squeue", "--noheader", "--format=%k", f"--jobs={held}")
