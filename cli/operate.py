@@ -250,6 +250,7 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
             )
             # Resources that the engine knows may have died since; it sees no change and does nothing.
             request.provider.repair(request.stack, console.say)
+        # slurmctld keeps the states of partitions when it restarts.
         change.checked.release()
     except BaseException as error:
         # Jobs were held back for a change that has not been made.

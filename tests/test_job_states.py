@@ -126,7 +126,7 @@ def down(one: JobState, _: Path) -> Phase:
         lines.append(line)
         return line_of(one)
 
-    drain(ClusterControl(run), ["debug"], "", lambda _: None, lambda found: asked.extend(j.id for j in found))
+    drain(ClusterControl(run), "test", lambda _: None, lambda found: asked.extend(j.id for j in found))
     if not asked:  # a job that completes has nothing to lose
         return one.phase if one.phase is Phase.COMPLETING else Phase.OVER
     return one.phase if ("scancel" in lines[-1]) == one.is_active else Phase.OVER

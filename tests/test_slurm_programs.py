@@ -105,7 +105,10 @@ ANSWERS = {
         "scontrol show": "NODE, PARTITION, RESERVATION; what occurs twice refuses the answer",
         "scontrol ping": "the exit status",
     },
-    "cli/changes/jobs.py": {"squeue": "marks: LISTED; wait_line reads ids, states and nodes"},
+    "cli/changes/jobs.py": {
+        "squeue": "marks: LISTED; wait_line reads ids, states and nodes",
+        "scontrol show": "names and options of partitions, which only administrators write",
+    },
     "cli/changes/closing.py": {
         "scontrol show": "State= of a partition, which only administrators write",
         "scontrol ping": "` UP`, of a host that the stack file names",

@@ -114,12 +114,18 @@ def look_line(place: Place) -> str:
     )
 
 
-def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: str, former: str = "") -> str:
+_EVERY = "s/^PartitionName=\\([A-Za-z0-9_.@-]*\\) .*/\\1/p"
+"""Sed's command for the names of partitions. One with another character, such as a blank, is left out."""
+
+
+def hold_line(place: Place, holder: Holder, state: str, spared: Iterable[str] = (), former: str = "") -> str:
     """Return a shell line that leaves the mark, takes partitions out of service, and then lists the jobs.
 
-    The mark names what is closed only next, so that no moment is left out.
+    The cluster says which partitions it has, because people make more of them with scontrol. The mark names
+    what is closed only next, so that no moment is left out.
 
     Args:
+        spared: The partitions that stay in service.
         state: DOWN (no job starts) or INACTIVE (nor is one accepted).
         former: The token of an interrupted command's mark, which is taken over: what that command has closed
             is this one's to open. With any other mark the line does nothing.
@@ -129,8 +135,9 @@ def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: st
     update = f"{prefix}scontrol update PartitionName=$name"
     entries = " ".join(shlex.quote(line) for line in holder.lines())
     closable = "|".join(CLOSABLE[state])
+    spare = shlex.quote(f" {' '.join(sorted(spared))} ")
     return (
-        f"{_ANSWERS}; {_STATE}; "
+        f"{_ANSWERS}; {_STATE}; every=$({jobs.PARTITIONS_LISTING}) || exit 1; "
         f"seen=$({prefix}sed -n 's/^token=//p' {mark} 2>/dev/null); "
         f'[ -z "$seen" ] || [ "$seen" = {shlex.quote(former)} ] || {{ echo {_TAKEN}; exit; }}; '
         f"was=$({prefix}sed -n 's/^partitions=//p' {mark} 2>/dev/null); mine=; taken=; "
@@ -138,7 +145,8 @@ def hold_line(place: Place, holder: Holder, partitions: Iterable[str], state: st
         # What an interrupted command has closed, and nobody has opened or closed in another way since.
         "for entry in $was; do name=${entry%%:*}; rest=${entry#*:}; "
         '[ "$(state)" != "${rest%:*}" ] || mine="$mine $entry"; done; '
-        f"for name in {shlex.join(sorted(partitions))}; do "
+        f"for name in $(printf '%s\\n' \"$every\" | sed -n '{_EVERY}'); do "
+        f'case {spare} in *" $name "*) continue;; esac; '
         'case "$mine " in *" $name:"*) continue;; esac; now=$(state); '
         'case $moment in *\\"$name\\"*) now=UP;; esac; '
         f'case $now in {closable}) mine="$mine $name:{state}:$now"; taken="$taken $name:$now";; esac; done; '

@@ -16,8 +16,9 @@ from cli.hints import hint
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.elastic.reconfiguration import CLOSED
 from node.slurm import closing as closing_mark
-from node.slurm import environment
+from node.slurm import environment, runtime
 from node.slurm.closing import Mark
+from node.slurm.hostlist import fold
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where a whole machine has slurm.conf."""
@@ -89,6 +90,22 @@ class ClusterControl:
         mark = closing_mark.file(PurePosixPath(self.state))
         return closing.Place(str(mark), f"{self.elastic}/{CLOSED}", self.prefix)
 
+    def own_partitions(self, partitions: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Return the partitions that people have made with scontrol, and their nodes.
+
+        Args:
+            partitions: Those of the stack file.
+
+        Raises:
+            NotUpError, UserError: As for `run`.
+        """
+        shown = runtime.shown_partitions(self.ask(jobs.PARTITIONS_LISTING, SECONDS))
+        return {
+            name: frozenset(runtime.nodes_of(options))
+            for name, options in shown.items()
+            if name not in frozenset(partitions)
+        }
+
     def look(self) -> tuple[closing.Found | None, list[Job]]:
         """Return the mark that some command has left, and the jobs that have not ended. This changes nothing.
 
@@ -98,10 +115,12 @@ class ClusterControl:
         text = self.ask(f"{closing.look_line(self.place)}; {jobs.LISTING}", SECONDS)
         return closing.found(text), jobs.parse(text)
 
-    def hold(self, partitions: Iterable[str], state: str, former: str = "") -> tuple[list[str], list[Job]]:
-        """Leave a mark, and take partitions out of service.
+    def hold(self, state: str, spared: Iterable[str] = (), former: str = "") -> tuple[list[str], list[Job]]:
+        """Leave a mark, and take all partitions out of service, also those that people have made.
 
         Args:
+            state: DOWN (no job starts) or INACTIVE (nor is one accepted).
+            spared: The partitions that stay in service.
             former: The token of the mark of an interrupted command, which is taken over.
 
         Returns:
@@ -111,7 +130,7 @@ class ClusterControl:
             BusyError: Another command has come first.
             NotUpError, UserError: As for `run`.
         """
-        text = self.ask(closing.hold_line(self.place, self.holder, partitions, state, former), SECONDS)
+        text = self.ask(closing.hold_line(self.place, self.holder, state, spared, former), SECONDS)
         held = closing.held(text)
         try:
             return held, jobs.parse(text)
@@ -199,8 +218,8 @@ class Hold:
         self._former = "" if there is None else there.mark.token
         return None if there is None else there.mark, present
 
-    def take(self, partitions: Iterable[str], state: str) -> list[Job]:
-        """Take partitions out of service, and return the cluster's jobs.
+    def take(self, state: str, spared: Iterable[str] = ()) -> list[Job]:
+        """Take all partitions but some out of service, and return the cluster's jobs.
 
         Raises:
             BusyError: Another command has come first.
@@ -208,7 +227,7 @@ class Hold:
         """
         # A line that gets no answer may have been obeyed all the same.
         self._tries = 1
-        self._partitions, present = self._reach.hold(partitions, state, self._former)
+        self._partitions, present = self._reach.hold(state, spared, self._former)
         self._tries = RELEASE_TRIES
         return present
 
@@ -272,10 +291,13 @@ def check_changes(
         BusyError: Another command works on the cluster.
         UserError: Exit 3; a change is refused.
     """
+    command = hint("up", stack, "--replace")
     hold = Hold(reach, stack, say)
     answers = hold.open_interrupted()
     for change in found:
         say(change.line())
+    if not replace:
+        _keep_own_partitions(found, partitions, reach, say, command)
     if replace:
         for line in table.losses(found):
             say(line)
@@ -288,7 +310,6 @@ def check_changes(
         return CheckedChanges(
             end_jobs=lambda: end_jobs_of(found, partitions, reach, hold, say), release=hold.release
         )
-    command = hint("up", stack, "--replace")
 
     def check(running: list[Job] | None) -> None:
         if (why := table.refusal(found, running, command)) is not None:
@@ -297,7 +318,7 @@ def check_changes(
     def hold_and_check() -> None:
         """Look again, because jobs may have begun since."""
         state, names = table.holds(found)
-        check(_jobs(lambda: hold.take(partitions if names is None else names, state), say))
+        check(_jobs(lambda: hold.take(state, _spared(partitions, names)), say))
 
     check(_jobs(reach.jobs, say))
     return CheckedChanges(end_jobs=hold_and_check, release=hold.release)
@@ -314,6 +335,62 @@ def _jobs(ask: Callable[[], list[Job]], say: Callable[[str], None]) -> list[Job]
     except UserError as error:
         say(f"the cluster does not answer: {error}")
         return None
+
+
+def _keep_own_partitions(
+    found: Sequence[table.Change],
+    partitions: Sequence[str],
+    reach: ClusterControl,
+    say: Callable[[str], None],
+    command: str,
+) -> None:
+    """Refuse what would take a partition away that somebody has made with scontrol.
+
+    Raises:
+        UserError: Exit 3; with the partitions and the jobs in them.
+    """
+    try:
+        lost = _lost_partitions(found, partitions, reach)
+        if not lost:
+            return
+        within = [job for job in reach.jobs() if not job.partitions.isdisjoint(lost)]
+    except NotUpError:
+        return
+    except UserError as error:
+        say(f"the cluster does not answer: {error}")
+        return
+    why = (
+        "nothing was changed: this takes partitions away that somebody has made with scontrol. Give them "
+        "other names or nodes, or delete them (scontrol delete PartitionName=…), first; "
+        f"`{command}` makes the change anyway:"
+    )
+    lines = [f"  partition {name} {loss}" for name, loss in lost.items()]
+    raise UserError("\n".join([why, *lines, *jobs.listed(within)]), EXIT_REFUSED, code="change.own-partition")
+
+
+def _lost_partitions(
+    found: Sequence[table.Change], partitions: Sequence[str], reach: ClusterControl
+) -> dict[str, str]:
+    """Return the partitions of people's that end with these changes, and how.
+
+    Raises:
+        NotUpError, UserError: As for `ClusterControl.run`.
+    """
+    added, removed = table.added_partitions(found), table.removed_nodes(found)
+    if not added and not removed:
+        return {}
+    lost = {}
+    for name, nodes in reach.own_partitions(partitions).items():
+        if name in added:
+            lost[name] = "gets the nodes and options of the stack file's new one of this name"
+        elif nodes and nodes <= removed:
+            lost[name] = f"ends: it has only nodes that are removed ({fold(nodes)})"
+    return lost
+
+
+def _spared(partitions: Iterable[str], held: Iterable[str] | None) -> frozenset[str]:
+    """Return the partitions that stay in service; `None` means that all are held."""
+    return frozenset() if held is None else frozenset(partitions) - frozenset(held)
 
 
 def end_jobs_of(
@@ -333,7 +410,8 @@ def end_jobs_of(
     """
     state, names = table.holds(found)
     try:
-        present = hold.take(partitions if names is None else names, state)
+        lost = _lost_partitions(found, partitions, reach)
+        present = hold.take(state, _spared(partitions, names))
     except NotUpError:
         return
     except closing.BusyError:
@@ -341,6 +419,11 @@ def end_jobs_of(
     except UserError as error:
         say(no_answer(error, CHANGED))
         return
+    if lost:
+        lines = [f"  partition {name} {loss}" for name, loss in lost.items()]
+        say("\n".join(["these partitions were made with scontrol:", *lines]))
+        emptied = lost.keys() - table.added_partitions(found)
+        found = [*found, *(table.removed_partition(name) for name in sorted(emptied))]
     hit = [job for job in present if any(change.costs(job) for change in found)]
     waiting = [job for job in hit if job.pending]
     running = [job for job in hit if not job.pending]
@@ -366,7 +449,6 @@ def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
 
 def drain(
     reach: ClusterControl,
-    partitions: Iterable[str],
     stack: str,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
@@ -402,7 +484,7 @@ def drain(
     if mark is not None:
         say(f"{closing.interrupted(mark)}: they stay so")
     try:
-        found = hold.take(partitions, "DOWN")
+        found = hold.take("DOWN")
     except NotUpError:
         return
     except closing.BusyError:

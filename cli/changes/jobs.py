@@ -33,6 +33,8 @@ LISTING = (
     f'echo {_MARK}$mark; SQUEUE_FORMAT="{_FORMAT}" {_SQUEUE} || exit'
 )
 """A shell line that lists the jobs which have not ended. It must be the last one."""
+PARTITIONS_LISTING = "scontrol --all --oneliner show partition"
+"""A shell line that lists all partitions, also those that people have made (`runtime.shown_partitions`)."""
 KILL_WAIT_SECONDS = 30.0
 """Slurm's KillWait: how long a cancelled job has between SIGTERM and SIGKILL."""
 

@@ -81,6 +81,7 @@ class Change:
         field: The field of the design, if the key stands for several.
         nodes: The nodes that are removed from a partition that stays.
         lost: A line for each directory or other store whose contents are lost, with the way that keeps them.
+        gone: The nodes of a partition that is removed. Jobs of other partitions may be on them, too.
     """
 
     key: str
@@ -93,6 +94,7 @@ class Change:
     field: str = ""
     nodes: frozenset[str] = frozenset()
     lost: tuple[str, ...] = ()
+    gone: frozenset[str] = frozenset()
 
     @property
     def deletes(self) -> bool:
@@ -105,7 +107,7 @@ class Change:
             return False
         if self.nodes:
             return job.touches(self.nodes)
-        return self.partition is None or self.partition in job.partitions
+        return self.partition is None or self.partition in job.partitions or job.touches(self.gone)
 
     def concerns(self, job: Job) -> str | None:
         """Return the consequence for a job, as text; `None` if the job is not affected."""
@@ -260,6 +262,23 @@ def costly(found: Sequence[Change]) -> bool:
     return any(change.kind in JOBS or change.kind is Kind.NEVER for change in found)
 
 
+def added_partitions(found: Sequence[Change]) -> frozenset[str]:
+    return frozenset(
+        change.partition
+        for change in found
+        if change.key == "partitions.name" and (change.will, change.was) == WHOLE and change.partition
+    )
+
+
+def removed_nodes(found: Sequence[Change]) -> frozenset[str]:
+    return frozenset(node for change in found for node in (*change.nodes, *change.gone))
+
+
+def removed_partition(name: str) -> Change:
+    """Return the change for a partition that is not the stack file's, and loses all of its nodes."""
+    return Change("partitions.name", f"partition {name}", Kind.ENDS, *WHOLE, partition=name)
+
+
 def may_run_again(found: Sequence[Change], job: Job) -> bool:
     """Return whether a job that these changes end can run again: it requires nothing that is removed."""
     hit = [change for change in found if change.costs(job)]
@@ -338,7 +357,9 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
     words = WHOLE[::-1] if added else WHOLE
     if section == "partitions":
         kind = Kind.LIVE if added else Kind.ENDS
-        return Change("partitions.name", part, kind, *words, partition=part.removeprefix("partition "))
+        gone = frozenset() if added else frozenset(which.nodes())
+        name = part.removeprefix("partition ")
+        return Change("partitions.name", part, kind, *words, partition=name, gone=gone)
     if section == "login":
         return Change("login.count", part, Kind.LIVE, *words)
     if section == "storage":

@@ -343,8 +343,7 @@ class CloudProvider(abc.ABC):
             say(decision.no_answer(error))
             return
         if design is not None:
-            names = [partition.name for partition in design.partitions]
-            decision.drain(running.reach(stack, design, cloud, "down"), names, stack.name, say, agree)
+            decision.drain(running.reach(stack, design, cloud, "down"), stack.name, say, agree)
 
     def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
         """Start stopped hosts: for the engine nothing has changed. Those that are gone it has made before."""

@@ -234,8 +234,7 @@ def drain(
         return
     if design is None:
         return
-    names = [partition.name for partition in design.partitions]
-    decision.drain(control(run, stack, "down"), names, stack.name, say, agree, gone=gone)
+    decision.drain(control(run, stack, "down"), stack.name, say, agree, gone=gone)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:

@@ -14,11 +14,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from node import locks, subprocesses
+from node import locks, rpc, subprocesses
 from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
@@ -42,6 +42,7 @@ STOP_SECONDS = 10.0
 HOST_KEYS = "ssh_host_*_key*"
 SPARE_MIB = 64
 RELEASE_SECONDS = 30.0
+RECORD_SECONDS = 30.0
 
 
 @contextmanager
@@ -101,6 +102,9 @@ def _take(
             "slurmctld does not run, so nothing is saved: "
             f"`./cluster doctor --stack {settings.design.stack}` says why",
         )
+    with suppress(rpc.RpcError, rpc.RpcUnavailableError):
+        # What people have changed at run time is beside slurmctld's files.
+        rpc.call(str(folders.daemon_socket), "record", RECORD_SECONDS)
     _check_space(state, accounting)
     dump = None
     try:

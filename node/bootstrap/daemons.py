@@ -25,6 +25,7 @@ LOG_LINES = 10
 PORT_SECONDS = 3.0
 RENEW_SECONDS = 60.0
 RECONFIGURE_SECONDS = 60.0
+RECORD_SECONDS = 30.0
 
 
 def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> None:
@@ -72,6 +73,7 @@ def controller(context: Context) -> None:
             {"SLURM_CONF": str(folders.slurm_conf)},
             context.slurm_user,
             str(programs.configure(context.settings)),
+            str(programs.record_changes(context.settings)),
             programs.holds_state(context.settings),
         )
     )
@@ -113,6 +115,12 @@ def _renew(context: Context) -> None:
     with contextlib.suppress(rpc.RpcError, rpc.RpcUnavailableError):
         rpc.call(str(context.folders.daemon_socket), "renew", RENEW_SECONDS)
     wait_at_most(settled, RENEW_SECONDS, 0.1)
+
+
+def record_changes(context: Context) -> None:
+    """Have a running elastic daemon record what people have changed in Slurm, before slurm.conf is new."""
+    with contextlib.suppress(rpc.RpcError, rpc.RpcUnavailableError):
+        rpc.call(str(context.folders.daemon_socket), "record", RECORD_SECONDS)
 
 
 def reconfigure(context: Context) -> str:

@@ -244,7 +244,9 @@ def slurm(context: Context) -> str:
     tool = programs.write_tool(context.settings, context.settings_file)
     files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
     if context.role == "controller":
-        configure(context.settings, release, files.write)
+        daemons.record_changes(context)
+        if replaced := configure(context.settings, release, files.write).replaced:
+            context.report.content["facts"]["replaced"] = "; ".join(replaced)
         return release
     for name, content in conf.render(context.settings, version.parse(release)).items():
         files.write(etc / name, content.encode())

@@ -33,6 +33,8 @@ class Service:
         user: The user, with the user's groups. `None` means the user of the service manager.
         before: A program that the service manager runs as its own user before it restarts the service. If
             the program fails, the service starts all the same.
+        last: A program that runs before the service is stopped while it works, with its pid as MAINPID. If
+            the program fails, the service is stopped all the same.
         condition: A program that is run before each start. If it fails, the service does not start, and is
             not restarted either. Only systemd does that.
     """
@@ -43,6 +45,7 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None
     before: str | None = None
+    last: str | None = None
     condition: str | None = None
 
 
@@ -66,9 +69,9 @@ class Services(Protocol):
         ...
 
 
-def _run_before(program: str, log: Path) -> None:
+def _run_beside(program: str, log: Path, **variables: str) -> None:
     with contextlib.suppress(OSError), log.open("ab") as output:
-        subprocesses.run([program], os.environ, BEFORE_SECONDS, output=output)
+        subprocesses.run([program], {**os.environ, **variables}, BEFORE_SECONDS, output=output)
 
 
 class InitServices:
@@ -117,7 +120,7 @@ class InitServices:
         self._restarts = [(at, s) for at, s in self._restarts if at > time.monotonic()]
         for service in due:
             if service.before is not None:
-                _run_before(service.before, service.log)
+                _run_beside(service.before, service.log)
             self.start(service)
 
     def keep(self) -> None:
@@ -147,6 +150,8 @@ class InitServices:
         for pid in reversed(order):
             # A service may have ended meanwhile. Its pid may then be another process's.
             if pid in self._running:
+                if (last := self._running[pid].last) is not None:
+                    _run_beside(last, self._running[pid].log, MAINPID=str(pid))
                 os.kill(pid, signal.SIGTERM)
             waiting.wait_at_most(functools.partial(self._has_ended, pid), STOP_SECONDS, 0.01)
         # Background processes of jobs end with the machine, as on a real one. They are killed here, because
@@ -211,7 +216,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 {condition}{before}ExecStart={command}
-{environment}{user}StandardOutput=append:{log}
+{last}{environment}{user}StandardOutput=append:{log}
 StandardError=append:{log}
 Restart=always
 RestartSec={pause:g}
@@ -275,6 +280,7 @@ def unit_text(service: Service) -> str:
         command=" ".join(quoted(word).replace("$", "$$") for word in service.argv),
         # The program runs as root, whatever the service's user is. Its failure does not stop the service.
         before=f"ExecStartPre=-+{quoted(service.before)}\n" if service.before else "",
+        last=f"ExecStop=-{quoted(service.last)}\n" if service.last else "",
         condition=f"ExecCondition={quoted(service.condition)}\n" if service.condition else "",
         environment="".join(f"Environment={quoted(f'{k}={v}')}\n" for k, v in service.env.items()),
         user=f"User={service.user}\n" if service.user else "",

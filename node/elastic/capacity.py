@@ -591,6 +591,8 @@ class CapacityLimiter:
     def _capacities(
         self, nodes: Mapping[str, NodeState], failures: Mapping[str, Failure | None], jobs: list[JobState]
     ) -> dict[str, PartitionCapacity]:
+        shared = self._shared_partitions(nodes)
+        failures = {**failures, **{name: _common(failures, whose) for name, whose in shared.items()}}
         free = dict.fromkeys(failures, 0)
         for state in nodes.values():
             idle = state.is_up and not (state.has_job or state.is_drained)
@@ -603,9 +605,20 @@ class CapacityLimiter:
             return capacities
         left = self._unsettled_partitions(nodes)
         return {
-            name: PartitionCapacity(capacity.free, capacity.failure, settled=name not in left)
+            name: PartitionCapacity(
+                capacity.free, capacity.failure, left.isdisjoint(shared.get(name, {name}))
+            )
             for name, capacity in capacities.items()
         }
+
+    def _shared_partitions(self, nodes: Mapping[str, NodeState]) -> dict[str, set[str]]:
+        """Return the partitions that people have made -> the stack file's partitions of their nodes."""
+        shared: dict[str, set[str]] = {}
+        for state in nodes.values():
+            for name in state.partitions:
+                if name not in self._dynamic and state.name in self._partition:
+                    shared.setdefault(name, set()).add(self._partition[state.name])
+        return shared
 
     def _unsettled_partitions(self, nodes: Mapping[str, NodeState]) -> set[str]:
         """Return the partitions that still have machines of nodes which were powered down."""
@@ -635,7 +648,9 @@ class CapacityLimiter:
         capacities: Mapping[str, PartitionCapacity],
     ) -> None:
         now = time.time()
-        wanted = {name for job in jobs if job_fits(job, capacities, now) for name in job.partition.split(",")}
+        named = {name for job in jobs if job_fits(job, capacities, now) for name in job.partition.split(",")}
+        shared = self._shared_partitions(nodes)
+        wanted = {whose for name in named for whose in shared.get(name, {name})}
         surplus = self._launcher.surplus_nodes.release(
             nodes, lambda node: self._partition.get(node) in wanted, time.monotonic()
         )
@@ -644,6 +659,12 @@ class CapacityLimiter:
             if names:
                 log(f"releases {fold(names)}: the job that it was for cannot run")
                 self._update_nodes(names, state, NOT_NEEDED)
+
+
+def _common(failures: Mapping[str, Failure | None], partitions: Iterable[str]) -> Failure | None:
+    """Return why none of these partitions gets more machines; `None` if one of them may."""
+    causes = [failures.get(name) for name in sorted(partitions)]
+    return causes[0] if None not in causes else None
 
 
 @contextlib.contextmanager

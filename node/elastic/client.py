@@ -1,4 +1,4 @@
-"""The programs that Slurm calls: resume, resume-fail, suspend, and the waiting prolog.
+"""The programs that Slurm calls: resume, resume-fail, suspend, and the waiting prolog; and that of its stop.
 
 Each sends a request to the daemon and exits. slurmctld waits for them, and hundreds may run at once, so they
 import next to nothing and know no cloud. While the daemon is down they leave their requests in a folder that
@@ -11,6 +11,7 @@ fails requeues the job.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,12 +21,13 @@ import time
 from node import rpc
 
 RESUME_SECONDS = 10.0
+RECORD_SECONDS = 10.0
 WAIT_ROUND_SECONDS = 30.0
 WAIT_RETRIES = 20
 
 
 def main(program: str, socket: str, requests: str) -> int:
-    """Run one of `programs.NAMES` with Slurm's arguments and environment.
+    """Run one of `programs.NAMES`, or `programs.RECORD`, with its caller's arguments and environment.
 
     Returns:
         The exit status. It is always 0: Slurm has nothing useful to do with a failure of these programs.
@@ -33,6 +35,8 @@ def main(program: str, socket: str, requests: str) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     if program == "prolog-slurmctld":
         return _wait(socket)
+    if program == "record-changes":
+        return _record(socket)
     nodes = sys.argv[1] if len(sys.argv) > 1 else ""
     request: dict[str, object] = {
         "id": f"{time.time():.6f}-{os.getpid()}",
@@ -67,6 +71,14 @@ def _spool(requests: str, request: dict[str, object]) -> None:
     with open(draft, "w") as stream:
         json.dump(request, stream)
     os.replace(draft, os.path.join(requests, f"{request['id']}.json"))
+
+
+def _record(socket: str) -> int:
+    """Have the daemon record what people have changed in Slurm, if slurmctld still runs."""
+    if os.environ.get("MAINPID"):
+        with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):
+            rpc.call(socket, "record", RECORD_SECONDS)
+    return 0
 
 
 def _wait(socket: str) -> int:

@@ -34,6 +34,7 @@ from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
+from node.elastic.runtime import RuntimeChanges
 from node.elastic.shared import Shared
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
@@ -74,7 +75,8 @@ class Elastic:
         self.names = DnsHosts.of(settings, control)
         self._observer = Observer(self.names.nodes if self.names else control.nodes, control.unfinished_jobs)
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
-        self.renewal = Renewal(settings.design, control, lib)
+        self.changes = RuntimeChanges(settings, control, lib)
+        self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
         self.launcher = Launcher(settings.design, control, driver, pools, budget, self._ledger)
         self.capacity_limiter = CapacityLimiter(
@@ -91,7 +93,7 @@ class Elastic:
             self.renewal.outdated_nodes,
         )
         self._state = Path(str(Folders(settings).state))
-        self._reconfiguration = Reconfiguration(control, lib, self._state)
+        self._reconfiguration = Reconfiguration(control, lib, self._state, self.changes.reconfigure)
         self._requeue_cleanup = RequeueCleanup(
             settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
         )
@@ -120,6 +122,9 @@ class Elastic:
             return self._shared_status()
         if method == "cost":
             return cost(self._design, self._ledger, time.time())
+        if method == "record":
+            self.changes.once()
+            return {}
         if method == "renew":
             return {"renewed": self.renewal.once(wait=False)}
         if method == "reconfigure":
@@ -137,6 +142,7 @@ class Elastic:
             file.unlink(missing_ok=True)
         threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
         threading.Thread(target=self.capacity_limiter.run, daemon=True, name="capacity").start()
+        threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         if self.names:
             threading.Thread(target=self.names.run, daemon=True, name="names").start()
         while True:
@@ -202,6 +208,7 @@ class Elastic:
         for part in (
             self.reconciler.once,
             self.launcher.launch_delayed,
+            self.changes.once,
             self.renewal.once,
             self._budget_enforcer.enforce,
             self._reconfiguration.once,

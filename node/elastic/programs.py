@@ -15,6 +15,7 @@ CLIENT = "usr/local/lib/slurm-stacks/client"
 """Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.
 """
 NAMES = ("resume", "resume-fail", "suspend", "prolog-slurmctld")
+RECORD = "record-changes"
 EPILOG = "epilog-slurmctld"
 EPILOG_SECONDS = 110
 """How long the epilog waits: longer than a job takes to end (KillWait, then DOWN), and less than
@@ -45,7 +46,7 @@ def write(settings: Settings, settings_file: Path) -> None:
     """
     folders = Folders(settings)
     code = Path(str(folders.code))
-    for name in NAMES:
+    for name in (*NAMES, RECORD):
         call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.elastic / 'requests')!r})"
         place_python(settings, name, "node.elastic.client", call)
     slurm = shlex.join(environment.words(folders.slurm_conf))
@@ -66,6 +67,11 @@ def write(settings: Settings, settings_file: Path) -> None:
 def configure(settings: Settings) -> Path:
     """Return the program that writes slurm.conf. It runs before each start of slurmctld."""
     return Path(str(Folders(settings).code)) / "bin" / "configure"
+
+
+def record_changes(settings: Settings) -> Path:
+    """Return the program that records what people have changed in Slurm, before slurmctld is stopped."""
+    return Path(str(Folders(settings).code)) / "bin" / RECORD
 
 
 def holds_state(settings: Settings) -> str | None:

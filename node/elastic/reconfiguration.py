@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node import foreign
@@ -33,12 +33,20 @@ class Reconfiguration:
         control: Slurm's commands.
         lib: The daemon's folder, which also has the record of Slurm's release.
         state: slurmctld's folder, with the mark of a command that has closed partitions for longer.
+        reconfigure: Has Slurm read its configuration, and keeps what people have changed at run time.
     """
 
-    def __init__(self, control: Slurm, lib: Path, state: Path | None = None) -> None:
+    def __init__(
+        self,
+        control: Slurm,
+        lib: Path,
+        state: Path | None = None,
+        reconfigure: Callable[[], None] | None = None,
+    ) -> None:
         self._control = control
         self._lib = lib
         self._state = lib if state is None else state
+        self._keeping = reconfigure
         self._lock = threading.Lock()
 
     def possible(self) -> bool:
@@ -60,7 +68,7 @@ class Reconfiguration:
         """
         with self._lock:
             if self._survives_scripts():
-                self._control.reconfigure()
+                self._reconfigure()
                 return True
             if self._scripts():
                 return False
@@ -72,10 +80,16 @@ class Reconfiguration:
                     self._control.close_partition(name)
                 if self._scripts():
                     return False
-                self._control.reconfigure()
+                self._reconfigure()
                 return True
             finally:
                 self._reopen()
+
+    def _reconfigure(self) -> None:
+        if self._keeping is None:
+            self._control.reconfigure()
+        else:
+            self._keeping()
 
     def request(self) -> str:
         """Have Slurm read its configuration now or, if need be, at a later call of `once`.
@@ -133,7 +147,7 @@ class Reconfiguration:
         files.write(self._lib / CLOSED, json.dumps(list(closed)).encode(), durable=True)
 
     def _reopen(self) -> None:
-        """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them.
+        """Open the partitions that were closed.
 
         Those that a command has closed meanwhile are that command's to open.
         """

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from node.bootstrap import files
 from node.elastic.rules import OUTDATED
 from node.elastic.view import REASON_PREFIX, is_admin_disabled, log
 from node.model import ClusterDesign
-from node.slurm import hardware
+from node.slurm import hardware, runtime
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
@@ -37,6 +39,7 @@ class Renewal:
         lib: The folder in which the controller remembers the line of each node.
         clock: Seconds on a clock that never jumps.
         sleep: Waits for some seconds.
+        record: Records what people have changed, before slurmctld restarts.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Renewal:
         lib: Path,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        record: Callable[[], None] = lambda: None,
     ) -> None:
         self._design = design
         self._control = control
         self._lib = lib
+        self._record = record
         self._clock = clock
         self._sleep = sleep
         self._last: float | None = None
@@ -106,9 +111,11 @@ class Renewal:
             paused = self._last is not None and self._clock() - self._last < PAUSE_SECONDS
             if not unseen and (paused or not free):
                 return False
-            for partition in self._design.partitions:
-                if not outdated.isdisjoint(partition.nodes()):
-                    self._control.close_partition(partition.name)
+            self._record()
+            closed = self._partitions_of(outdated)
+            files.write(self._lib / hardware.CLOSED, json.dumps(closed).encode())
+            for name in closed:
+                self._control.close_partition(name)
             nodes = self._control.nodes()
             free = _free(outdated, nodes)
             free -= {n for job in self._control.jobs().values() if job.is_active for n in job.nodes}
@@ -125,6 +132,14 @@ class Renewal:
             return True
         finally:
             self._lock.release()
+
+    def _partitions_of(self, nodes: frozenset[str]) -> list[str]:
+        """Return the partitions with any of these nodes, also those that people have created."""
+        shown = runtime.shown_partitions(self._control.show_partitions())
+        found = {p.name for p in self._design.partitions if not nodes.isdisjoint(p.nodes())}
+        return sorted(
+            found | {n for n, options in shown.items() if not nodes.isdisjoint(runtime.nodes_of(options))}
+        )
 
     def _retire(self, nodes: list[NodeState]) -> None:
         """Have nodes that are up take no further job and power down when theirs are over."""

@@ -17,10 +17,10 @@ from node.health.check import expected
 from node.health.model import EPILOG, PROLOG
 from node.health.programs import HEALTH_CHECK
 from node.model import Accelerator, ClusterDesign, Partition, Settings
-from node.slurm import addressing, container_conf, topology, users
+from node.slurm import addressing, container_conf, runtime, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines, device_files
-from node.slurm.hostlist import fold
+from node.slurm.hostlist import expand, fold
 from node.slurm.version import Version, spell, traits
 
 HEADER = "# Rendered by slurm-stacks for Slurm {version}: changes are lost. Edit the stack file instead.\n"
@@ -44,12 +44,14 @@ def render(
     version: Version,
     lines: Lines = AS_DESIGNED,
     places: Mapping[str, topology.Place] | None = None,
+    kept: runtime.Kept = runtime.NOTHING,
 ) -> dict[str, str]:
     """Return file name -> content, for `Folders.etc` on the controller and on login machines.
 
     Args:
         lines: Which nodes keep their former hardware, and which partitions accept no jobs yet.
         places: Where machines are in the cloud's network, as far as it is known.
+        kept: What people have changed at run time.
 
     Raises:
         ValueError: slurm.conf cannot hold the root's path, the path is too long for sockets, there are too
@@ -68,10 +70,12 @@ def render(
         _controller(settings, version, lines),
         _accounting(settings, lines),
     ]
+    sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     partitions = settings.design.partitions
-    parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines)))
-    parts.append("\n".join(_partition(settings, p, p.name not in lines.closed) for p in partitions))
+    parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines, kept)))
+    parts.append("\n".join(_partition(p, p.name not in lines.closed, kept) for p in partitions))
+    parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
     files = {
         "slurm.conf": header + "\n" + "\n\n".join(text for text in parts if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
@@ -128,6 +132,31 @@ def _line(options: Options) -> str:
     return " ".join(f"{key}={_value(key, value)}" for key, value in options)
 
 
+def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed:
+    """Return what slurm.conf says of everything that people can change at run time."""
+    partitions = settings.design.partitions
+    options: dict[str, object] = dict([*_daemons_of_every_release(), *_power(settings)])
+    return runtime.Designed(
+        {p.name: runtime.partition(dict(_partition_options(p))) for p in partitions},
+        {
+            node: {"Feature": ",".join(hardware.features), "Weight": str(weight)}
+            for p in partitions
+            for nodes, hardware, weight in _node_runs(settings, p, lines)
+            for node in nodes
+        },
+        {key: str(options.get(key, value)) for key, value in runtime.CONTROLLER.items()},
+    )
+
+
+def _with_changes(sections: list[Options], changes: Mapping[str, str]) -> list[Options]:
+    """Return the sections with what people have changed of slurmctld's own options."""
+    left: dict[str, object] = dict(changes)
+    result = [[(key, left.pop(key, value)) for key, value in section] for section in sections]
+    result.append(list(left.items()))
+    # An option that has become empty is left out: without it Slurm has the empty value, too.
+    return [[(key, value) for key, value in section if value != ""] for section in result]
+
+
 def _daemons(settings: Settings, version: Version) -> Options:
     """Return the options for the daemons: their hosts, ports, users and files."""
     site, folders = settings.site, Folders(settings)
@@ -153,8 +182,7 @@ def _daemons(settings: Settings, version: Version) -> Options:
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
         ("SlurmctldLogFile", folders.log / "slurmctld.log"),
         ("SlurmdLogFile", folders.log / f"slurmd{node}.log"),
-        # Logs which nodes were powered up or down, when and why, which is the first thing to look for.
-        ("DebugFlags", "Power"),
+        *_daemons_of_every_release(),
         # The default of 10 s is too short when hundreds of nodes start at once, or fifty on two cores.
         ("MessageTimeout", 15),
         ("SlurmdTimeout", settings.design.slurm.slurmd_timeout),
@@ -164,7 +192,15 @@ def _daemons(settings: Settings, version: Version) -> Options:
         # With 1, Slurm takes a node for rebooted, and ends its jobs, if slurmctld is killed soon after the
         # node's boot.
         ("ReturnToService", 2),
+        # `scontrol reconfigure` keeps the partitions as people have made and changed them. A start does not:
+        # `configure` has written them into this file (`node.slurm.runtime`).
+        ("ReconfigFlags", "KeepPartInfo"),
     ]
+
+
+def _daemons_of_every_release() -> Options:
+    # Logs which nodes were powered up or down, when and why, which is the first thing to look for.
+    return [("DebugFlags", "Power")]
 
 
 def _no_http(folders: Folders, version: Version) -> tuple[str, ...]:
@@ -387,17 +423,24 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
     return options
 
 
-def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Iterator[str]:
-    ports, addresses = slurmd_ports(settings), slurmd_addresses(settings)
+def _node_runs(
+    settings: Settings, partition: Partition, lines: Lines
+) -> Iterator[tuple[list[str], Hardware, int]]:
+    """Yield neighbours with the same hardware and the same weight."""
     static, every = partition.static_nodes(), partition.nodes()
     # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money.
-    weights = ((static, 1), (every[len(static) :], 10))
-    new = Hardware.of(partition)
-    for nodes, hardware, weight in (
-        (run, hardware, weight)
-        for members, weight in weights
-        for group, hardware in lines.groups(members, new)
-        for run in addressing.block_runs(group, ports)
+    for members, weight in ((static, 1), (every[len(static) :], 10)):
+        for group, hardware in lines.groups(members, Hardware.of(partition)):
+            yield group, hardware, weight
+
+
+def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: runtime.Kept) -> Iterator[str]:
+    ports, addresses = slurmd_ports(settings), slurmd_addresses(settings)
+    for nodes, hardware, weight, changes in (
+        (run, hardware, weight, changes)
+        for group, hardware, weight in _node_runs(settings, partition, lines)
+        for members, changes in kept.groups(group)
+        for run in addressing.block_runs(members, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:
@@ -409,12 +452,16 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
         options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
         if hardware.accelerator is not None:
             options.append(("Gres", node_gres(hardware.accelerator)))
-        options += [("Feature", ",".join(hardware.features)), ("Weight", weight), ("State", "CLOUD")]
+        if features := changes.get("Feature", ",".join(hardware.features)):
+            options.append(("Feature", features))
+        if bind := changes.get("CpuBind"):
+            options.append(("CpuBind", bind))
+        options += [("Weight", changes.get("Weight", weight)), ("State", "CLOUD")]
         yield _line(options)
 
 
-def _partition(settings: Settings, partition: Partition, in_service: bool) -> str:
-    options: Options = [
+def _partition_options(partition: Partition) -> Options:
+    return [
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
         ("Default", "YES" if partition.default else "NO"),
@@ -422,9 +469,29 @@ def _partition(settings: Settings, partition: Partition, in_service: bool) -> st
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
         # Otherwise a job that requests no memory would get all memory of its node.
         ("DefMemPerCPU", partition.memory_mib // partition.cpus),
-        ("State", "UP" if in_service else "DOWN"),
+        ("State", "UP"),
     ]
-    return _line(options)
+
+
+def _partition(partition: Partition, in_service: bool, kept: runtime.Kept) -> str:
+    changes = runtime.lines(kept.partitions.get(partition.name, {}))
+    options = runtime.replaced(_partition_options(partition), changes)
+    if not in_service:
+        options = runtime.replaced(options, [("State", "DOWN")])
+    return " ".join(f"{key}={value}" for key, value in options)
+
+
+def _own_partitions(design: ClusterDesign, lines: Lines, kept: runtime.Kept) -> Iterator[str]:
+    """Yield the partitions that people have created. None may start a job where the stack file's may not."""
+    closed = {node for p in design.partitions if p.name in lines.closed for node in p.nodes()}
+    for name, fields in kept.own.items():
+        options: Options = [
+            ("PartitionName", runtime.spelled(name)),
+            *runtime.lines({**fields, "State": fields.get("State", "UP")}),
+        ]
+        if not closed.isdisjoint(expand(fields.get("Nodes", ""))):
+            options = runtime.replaced(options, [("State", "DOWN")])
+        yield " ".join(f"{key}={value}" for key, value in options)
 
 
 def gres_types(design: ClusterDesign, lines: Lines) -> list[str]:

@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
+from node.codec import from_json, to_json
 from node.folders import Folders
 from node.model import Settings
 from node.published import read_settings
-from node.slurm import conf, hardware, topology, version
+from node.slurm import conf, hardware, runtime, topology, version
 
 WriteFile = Callable[[Path, bytes], object]
 """Writes a file atomically."""
+MOST_BYTES = 64 << 20
+"""The most bytes of the record of what people have changed."""
 
 
-def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Lines:
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What slurm.conf has besides the design.
+
+    Attributes:
+        lines: The nodes with former lines, and the partitions that accept no jobs yet.
+        replaced: For each change of people's at run time that ends with the next start, a sentence.
+    """
+
+    lines: hardware.Lines
+    replaced: tuple[str, ...]
+
+
+def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     """Write the configuration for a release of Slurm.
 
     Nodes whose hardware was changed in the stack file keep their former lines as long as they are in use.
-
-    Returns:
-        The nodes with former lines, and the partitions that accept no jobs yet.
+    What people have changed at run time stays (`node.slurm.runtime`).
 
     Raises:
         ValueError: A newer release has written the state that slurmctld would read, or the settings cannot be
             rendered.
     """
     folders = Folders(settings)
-    etc, lib = Path(str(folders.etc)), Path(str(folders.elastic))
+    etc, lib, state = (Path(str(path)) for path in (folders.etc, folders.elastic, folders.state))
     if (before := hardware.read(lib)) is not None:
         version.check_takeover(before.release, release)
     deviation, record = hardware.lines(settings.design, release, lib)
     write(lib / hardware.RECORD, hardware.text(record).encode())
     places = topology.read(lib)
-    for name, content in conf.render(settings, version.parse(release), deviation, places).items():
+    kept = runtime.merge(read_changes(state) or runtime.Record(), conf.designed(settings, deviation))
+    for name, content in conf.render(settings, version.parse(release), deviation, places, kept).items():
         folder = etc
         if name == topology.FILE:
             # The elastic daemon writes this file too, and may not write to /etc.
@@ -42,7 +60,33 @@ def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Li
             files.link(etc / name, str(lib / name))
         write(folder / name, content.encode())
     hardware.done(lib)
-    return deviation
+    # slurm.conf has all of it. From 23.11 on slurmctld would prefer the partitions that it has saved to those
+    # of slurm.conf at this start, as it is to do when it only reads its configuration again.
+    for name in ("part_state", "part_state.old"):
+        (state / name).unlink(missing_ok=True)
+    return Configured(deviation, tuple(kept.replaced))
+
+
+def read_changes(state: Path) -> runtime.Record | None:
+    """Return the record of what people have changed at run time; `None` if there is none that can be read.
+
+    Args:
+        state: slurmctld's folder of saved state.
+    """
+    try:
+        data = foreign.read(state / runtime.FILE, MOST_BYTES).data
+        return from_json(runtime.Record, foreign.parse(data))
+    except FileNotFoundError:
+        return None
+    except (OSError, foreign.UnusableError, ValueError) as error:
+        print(f"what people have changed in Slurm at run time cannot be read: {error}", flush=True)
+        return None
+
+
+def write_changes(state: Path, record: runtime.Record) -> bool:
+    """Write the record, and return whether it is new. It is on the disk when this returns."""
+    content = json.dumps(to_json(record), sort_keys=True).encode()
+    return files.write(state / runtime.FILE, content, 0o600, durable=True)
 
 
 def main(settings_file: str) -> int:
@@ -50,5 +94,6 @@ def main(settings_file: str) -> int:
     settings = read_settings(Path(settings_file))
     record = hardware.read(Path(str(Folders(settings).elastic)))
     if record is not None:
-        configure(settings, record.release, files.write)
+        for sentence in configure(settings, record.release, files.write).replaced:
+            print(sentence, flush=True)
     return 0

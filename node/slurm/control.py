@@ -298,6 +298,22 @@ class Slurm(Protocol):
         """Return the reservations that have not ended."""
         ...
 
+    def change(self, *words: str) -> None:
+        """Change what slurmctld has by scontrol's words, those of `runtime.commands`."""
+        self.run("scontrol", *words)
+
+    def show_partitions(self) -> str:
+        """Return scontrol's text about all partitions, for `runtime.shown_partitions`."""
+        return self.run("scontrol", "show", "partitions", "--all", "--oneliner")
+
+    def show_nodes(self) -> str:
+        """Return scontrol's text about all nodes, for `runtime.shown_nodes`."""
+        return self.run("scontrol", "show", "nodes", "--oneliner")
+
+    def show_config(self) -> str:
+        """Return scontrol's text about slurmctld's options, for `runtime.shown_controller`."""
+        return self.run("scontrol", "show", "config")
+
     def open_partitions(self) -> list[str]:
         """Return the partitions in which jobs start."""
         return sorted(name for name, state in self.partition_states().items() if state == "UP")
@@ -370,7 +386,8 @@ class Control(Slurm):
             print(sentence, file=sys.stderr, flush=True)
 
     def nodes(self) -> dict[str, NodeState]:
-        return self._show(parse_nodes, "nodes")
+        with _usable(("scontrol", "show", "nodes")):
+            return parse_nodes(self.show_nodes())
 
     def node(self, name: str) -> NodeState | None:
         """Return one node; `None` if Slurm does not list it."""

@@ -23,8 +23,9 @@ from node.codec import from_json, to_json
 from node.model import Accelerator, ClusterDesign, Partition
 from node.slurm.hostlist import expand, fold
 
-RECORD, RENEWAL = "hardware.json", "renewal.json"
-"""Files in the elastic daemon's folder: the line of each node; the daemon's request for the next start."""
+RECORD, RENEWAL, CLOSED = "hardware.json", "renewal.json", "renewed-partitions.json"
+"""Files in the elastic daemon's folder: the line of each node; the daemon's request for the next start; the
+partitions that the daemon has closed until then."""
 FRESH_SECONDS = 60.0
 """How old the daemon's request may be. After that a node that was empty may be in use."""
 _NOT_FEATURE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -192,8 +193,9 @@ def request_renewal(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None
 
 
 def done(lib: Path) -> None:
-    """Remove the request, because the nodes may be in use at a later start."""
+    """Remove the request, because the nodes may be in use at a later start; slurm.conf opens partitions."""
     (lib / RENEWAL).unlink(missing_ok=True)
+    (lib / CLOSED).unlink(missing_ok=True)
 
 
 def _renewal(lib: Path, clock: Callable[[], float] = time.monotonic) -> tuple[frozenset[str], frozenset[str]]:

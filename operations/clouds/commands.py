@@ -150,8 +150,9 @@ class Waiter:
                     stale = report["started"]
                     (self.apply or self._apply)(machine, report)
                 elif report["state"] == "ready":
-                    if waits := report["facts"].get("waits"):
-                        self.say(f"{host}: {waits}")
+                    for key in ("replaced", "waits"):
+                        if sentence := report["facts"].get(key):
+                            self.say(f"{host}: {sentence}")
                     return report
                 elif report["state"] == "failed":
                     raise UserError(failed_step(host, report), code="boot.step-failed")

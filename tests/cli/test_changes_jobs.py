@@ -84,7 +84,7 @@ def test_no_shell_changes_what_slurms_programs_are_told(
         control = ClusterControl(remote, CONF, str(tmp_path), sudo="administrator" in where)
     expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
     assert control.jobs() == expected
-    assert control.hold(["cpu"], "DOWN") == (["cpu"], expected)
+    assert control.hold("DOWN") == (["cpu"], expected)
     assert control.release() == [], "the fake's partition stays as it is"
     line = f"{jobs.cancel_or_requeue_line(expected, expected, control.prefix)}; {jobs.wait_line(9, expected)}"
     assert parse(control.ask(line, 9)) == expected
@@ -190,7 +190,7 @@ def test_a_listing_that_is_not_certain_leaves_no_partition_closed() -> None:
 
     control = ClusterControl(run, CONF)
     with raises("jobs.unsure"):
-        control.hold(["cpu", "gpu"], "DOWN")
+        control.hold("DOWN")
     assert f"token={control.holder.token}" in lines[1], "what its mark names is opened"
     assert "scontrol update PartitionName=$name State=${rest#*:}" in lines[1]
 

@@ -59,7 +59,7 @@ def up(slurm: SmallSlurm, holder: Holder, said: list[str], *, replace: bool) -> 
 
 def test_what_a_command_closes_is_marked_before_and_opened_by_it(slurm: SmallSlurm) -> None:
     control = slurm.control("down")
-    assert control.hold(["cpu", "gpu"], "DOWN") == (["cpu", "gpu"], [])
+    assert control.hold("DOWN") == (["cpu", "gpu"], [])
     assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
     mark = read(slurm.folder / "state")
     assert mark is not None
@@ -77,7 +77,7 @@ def test_what_a_command_closes_is_marked_before_and_opened_by_it(slurm: SmallSlu
 def test_what_an_administrator_has_closed_before_stays_closed(slurm: SmallSlurm, before: str) -> None:
     slurm.set("gpu", before)
     control = slurm.control()
-    assert control.hold(["cpu", "gpu"], "DOWN")[0] == ["cpu"]
+    assert control.hold("DOWN")[0] == ["cpu"]
     control.release()
     assert slurm.states == {"cpu": "UP", "gpu": before}
 
@@ -86,7 +86,7 @@ def test_a_drained_partition_starts_no_job_meanwhile_and_is_drained_again(slurm:
     """Slurm starts what waits in it, and those jobs would be ended."""
     slurm.set("cpu", "DRAIN")
     control = slurm.control()
-    assert control.hold(["cpu"], "DOWN")[0] == ["cpu"]
+    assert control.hold("DOWN", ["gpu"])[0] == ["cpu"]
     assert slurm.states["cpu"] == "DOWN"
     assert control.release() == ["cpu"]
     assert slurm.states == {"cpu": "DRAIN", "gpu": "UP"}
@@ -95,7 +95,7 @@ def test_a_drained_partition_starts_no_job_meanwhile_and_is_drained_again(slurm:
 @pytest.mark.parametrize("since", ["INACTIVE", "DRAIN", "UP"])
 def test_what_somebody_has_changed_since_stays_as_it_is(slurm: SmallSlurm, since: str) -> None:
     control = slurm.control()
-    control.hold(["cpu", "gpu"], "DOWN")
+    control.hold("DOWN")
     slurm.set("cpu", since)
     (slurm.folder / "partition" / "gpu").unlink()  # the change has removed it
     assert control.release() == []
@@ -107,33 +107,33 @@ def test_none_is_closed_if_one_cannot_be(slurm: SmallSlurm) -> None:
     slurm.set("cpu", "DRAIN")
     (slurm.folder / "stiff" / "gpu").touch()
     with pytest.raises(UserError):
-        slurm.control().hold(["cpu", "gpu"], "DOWN")
+        slurm.control().hold("DOWN")
     assert slurm.states == {"cpu": "DRAIN", "gpu": "UP"}
     assert not slurm.mark.exists()
 
 
 def test_a_mark_of_which_nothing_is_closed_any_more_is_removed(slurm: SmallSlurm) -> None:
     first = slurm.control(holder=dead())
-    first.hold(["cpu"], "DOWN")
+    first.hold("DOWN", ["gpu"])
     for name in OPEN:
         slurm.set(name, "INACTIVE")
-    assert slurm.control("down").hold(["cpu", "gpu"], "DOWN", first.holder.token)[0] == []
+    assert slurm.control("down").hold("DOWN", former=first.holder.token)[0] == []
     assert not slurm.mark.exists()
 
 
 def test_nothing_is_closed_without_a_mark(slurm: SmallSlurm) -> None:
     slurm.mark.parent.rmdir()
     with pytest.raises(UserError):
-        slurm.control().hold(["cpu"], "DOWN")
+        slurm.control().hold("DOWN", ["gpu"])
     assert (slurm.states, slurm.changes) == (OPEN, [])
 
 
 def test_a_silent_slurm_is_no_success(slurm: SmallSlurm) -> None:
     control = slurm.control()
-    control.hold(["cpu"], "DOWN")
+    control.hold("DOWN", ["gpu"])
     (slurm.folder / "silent").touch()
     with pytest.raises(UserError, match="does not answer"):
-        control.hold(["cpu"], "DOWN")
+        control.hold("DOWN", ["gpu"])
     assert control.release() is None
     assert slurm.mark.exists()
 
@@ -144,15 +144,15 @@ def test_what_the_elastic_daemon_has_closed_for_a_moment_is_held(slurm: SmallSlu
     for name in ("cpu", "gpu"):
         slurm.set(name, "DOWN")
     control = slurm.control()
-    assert control.hold(["cpu", "gpu"], "DOWN")[0] == ["cpu"], "an administrator has closed gpu"
+    assert control.hold("DOWN")[0] == ["cpu"], "an administrator has closed gpu"
     assert control.release() == ["cpu"]
 
 
 def test_another_commands_mark_is_not_released(slurm: SmallSlurm) -> None:
     first, second = slurm.control(holder=dead()), slurm.control("down")
-    first.hold(["cpu"], "DOWN")
+    first.hold("DOWN", ["gpu"])
     former = first.holder.token
-    held, _ = second.hold(["cpu", "gpu"], "DOWN", former)
+    held, _ = second.hold("DOWN", former=former)
     assert held == ["cpu", "gpu"], "what the first has closed is taken over"
     assert first.release() == []
     assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
@@ -165,11 +165,11 @@ def test_of_two_commands_that_have_found_no_mark_one_closes_and_the_other_is_ref
     """Two laptops at the same moment: both have looked. Neither takes the other's silence for consent."""
     first, second = slurm.control(), slurm.control("down")
     assert (first.look(), second.look()) == ((None, []), (None, []))
-    first.hold(["cpu"], "DOWN")
+    first.hold("DOWN", ["gpu"])
     with pytest.raises(BusyError):
-        second.hold(["cpu", "gpu"], "DOWN")
+        second.hold("DOWN")
     with pytest.raises(BusyError):
-        decision.drain(second, ["cpu", "gpu"], "test", print, lambda _jobs: pytest.fail("nobody is asked"))
+        decision.drain(second, "test", print, lambda _jobs: pytest.fail("nobody is asked"))
     assert slurm.states == {"cpu": "DOWN", "gpu": "UP"}
     assert first.release() == ["cpu"]
     assert [file.name for file in slurm.mark.parent.iterdir()] == []
@@ -178,7 +178,7 @@ def test_of_two_commands_that_have_found_no_mark_one_closes_and_the_other_is_ref
 def test_a_command_that_comes_second_in_the_same_moment_finds_the_others_link(slurm: SmallSlurm) -> None:
     """The mark comes between the second's look and its own link."""
     second = slurm.control("down")
-    line = closing.hold_line(second.place, second.holder, ["cpu"], "DOWN")
+    line = closing.hold_line(second.place, second.holder, "DOWN", ["gpu"])
     before, link, after = line.partition("ln ")
     assert link
     raced = f"{before}:; echo token=other >{shlex.quote(str(slurm.mark))}; ln {after}"
@@ -212,7 +212,7 @@ def test_a_mark_that_was_cut_off_or_written_by_anybody_is_none(slurm: SmallSlurm
 def test_a_command_that_works_is_not_taken_for_an_interrupted_one(
     slurm: SmallSlurm, holder: Callable[[], Holder], age: float, works: bool
 ) -> None:
-    slurm.control(holder=holder()).hold(["cpu"], "DOWN")
+    slurm.control(holder=holder()).hold("DOWN", ["gpu"])
     text = slurm.mark.read_text()
     (at,) = [line for line in text.splitlines() if line.startswith("at=")]
     slurm.mark.write_text(text.replace(at, f"at={float(at.removeprefix('at=')) - age}"))
@@ -233,7 +233,7 @@ def test_a_command_that_works_is_not_taken_for_an_interrupted_one(
 def test_the_lock_of_a_checkout_tells_that_its_former_command_is_over(slurm: SmallSlurm) -> None:
     """After a restart of this machine no process can be compared."""
     own = Holder.of(Stack(slurm.folder, "test"), "up")
-    slurm.control(holder=elsewhere(checkout=own.checkout)).hold(["cpu"], "DOWN")
+    slurm.control(holder=elsewhere(checkout=own.checkout)).hold("DOWN", ["gpu"])
     assert Hold(slurm.control(), "test", print).open_interrupted()
     assert slurm.states == OPEN
 
@@ -280,16 +280,16 @@ def test_up_that_is_killed_anywhere_leaves_nothing_closed_after_the_next_up(
 
 def test_down_that_is_killed_anywhere_leaves_a_cluster_that_the_next_up_opens(slurm: SmallSlurm) -> None:
     def down(holder: Holder) -> None:
-        decision.drain(slurm.control(holder=holder), ["cpu", "gpu"], "test", lambda _: None, lambda _: None)
+        decision.drain(slurm.control(holder=holder), "test", lambda _: None, lambda _: None)
 
     assert each_kill(slurm, down, RUNS)[-1] == {"cpu": "DOWN", "gpu": "DOWN"}, "the destroy would follow"
 
 
 def test_down_after_a_killed_up_goes_on_and_what_it_took_over_is_its_own_to_open(slurm: SmallSlurm) -> None:
-    slurm.control(holder=dead("up --replace")).hold(["cpu"], "INACTIVE")
+    slurm.control(holder=dead("up --replace")).hold("INACTIVE", ["gpu"])
     said: list[str] = []
     control = slurm.control("down")
-    decision.drain(control, ["cpu", "gpu"], "test", said.append, lambda _jobs: None)
+    decision.drain(control, "test", said.append, lambda _jobs: None)
     assert slurm.states == {"cpu": "INACTIVE", "gpu": "DOWN"}
     assert "they stay so" in said[0]
     assert control.release() == ["cpu", "gpu"]
@@ -299,7 +299,7 @@ def test_down_after_a_killed_up_goes_on_and_what_it_took_over_is_its_own_to_open
 def test_a_line_that_is_cut_off_in_the_middle_of_its_work_is_found(slurm: SmallSlurm) -> None:
     """The lost connection: the line has closed the first of two, or has only left the mark."""
     programs, close = slurm.folder / "bin", "scontrol update PartitionName=$name State=DOWN ||"
-    line = closing.hold_line(slurm.control().place, dead(), ["cpu", "gpu"], "DOWN")
+    line = closing.hold_line(slurm.control().place, dead(), "DOWN")
     for closed in (0, 1):
         cut = line.replace(close, f"[ $((n += 1)) -le {closed} ] || kill -9 $$; {close}")
         assert cut != line

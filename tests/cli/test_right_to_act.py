@@ -63,15 +63,17 @@ config:
 JOB = "7|ann|cpu|cpu-1|RUNNING|"
 RIGHTS = ("lock", "share", "record")
 """What gives the right to act: the stack's lock for one or with others, or that of a cluster's record."""
-ASKS = (*RIGHTS, "look", "list", "consent", "tool", "agent", "exec", "copy")
+ASKS = (*RIGHTS, "look", "partitions", "list", "consent", "tool", "agent", "exec", "copy")
 """The beginnings of what changes nothing of the stack. All else touches a job, a node, packages or files."""
 UP = ("lock", "look")
 NOTHING: tuple[str, ...] = ()
 FAULTS = ("kill", "freeze", "thaw", "cut", "join", "preempt")
 ROWS: dict[str, tuple[str, ...]] = {
     # Alone: nobody else may change the stack, or be refused after it has changed something.
-    "up": (*UP, "list", "packages", "hold DOWN", "engine up", "repair", "release", "unlock"),
-    "up --replace": (*UP, "packages", "hold DOWN", "end", "engine up", "repair", "release", "unlock"),
+    "up": (*UP, "partitions", "list", "packages", "hold DOWN", "engine up", "repair", "release", "unlock"),
+    "up --replace": (
+        *UP, "packages", "partitions", "hold DOWN", "end", "engine up", "repair", "release", "unlock",
+    ),
     "down": ("lock", "look", "consent", "hold DOWN", "end", "engine down", "unlock"),
     "restore": ("lock", "controller restore", "unlock"),
     # The checkout with the lock is gone: the record of the cluster is locked instead.
@@ -392,9 +394,8 @@ def refusals() -> dict[str, tuple[Callable[[Scene], None], str]]:
         scene._monkeypatch.setattr(LocalProvider, "check_host", check_host)
 
     def works_elsewhere(scene: Scene) -> None:
-        scene.slurm.control(holder=dataclasses.replace(Holder.of(None, "down"), process="")).hold(
-            ["gpu"], "DOWN"
-        )
+        elsewhere = dataclasses.replace(Holder.of(None, "down"), process="")
+        scene.slurm.control(holder=elsewhere).hold("DOWN", ["cpu"])
         (scene.slurm.folder / "calls").unlink()
 
     return {
@@ -433,7 +434,7 @@ def test_a_change_that_ends_jobs_is_refused_with_every_partition_open(
     scene.slurm.jobs(JOB)
     assert scene.run("up") == EXIT_REFUSED
     assert "[change.ends-jobs]" in capsys.readouterr().err
-    assert scene.did == ["lock", "look", "list", "unlock"]
+    assert scene.did == ["lock", "look", "partitions", "list", "unlock"]
 
 
 def test_who_does_not_agree_has_a_cluster_that_nobody_has_touched(scene: Scene) -> None:

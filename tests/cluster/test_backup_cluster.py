@@ -67,7 +67,9 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
         until(lambda job=job, found=found: recorded(cluster, job)[-1:] == found, 240, f"job {job}", 0.5)  # type: ignore[misc]
     running = [lost, again, f"{array}_2"]
     until(lambda: all(states(cluster).get(job) == "RUNNING" for job in running), 240, "the jobs", 0.5)
-    held = submit(cluster, "--hold", "--comment=one of mine", script="true")
+    cluster.execute("scontrol", "create", "partitionname=mine", "nodes=debug-5", "maxtime=60")
+    cluster.execute("scontrol", "update", "partitionname=debug", "gracetime=7")
+    held = submit(cluster, "--hold", "--partition=mine", "--comment=one of mine", script="true")
     after = submit(cluster, f"--dependency=afterany:{again}", script="true")
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
     cluster.execute("scontrol", "create", "reservation", "reservationname=mine", *at)
@@ -124,6 +126,8 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
         assert recorded(cluster, job)[-1:] == found, "a node that did not boot adds a row before"
     assert "physics" in cluster.execute("sacctmgr", "--noheader", "--parsable2", "show", "account")
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
+    assert "MaxTime=01:00:00" in cluster.execute("scontrol", "show", "partition", "mine")
+    assert "GraceTime=7" in cluster.execute("scontrol", "show", "partition", "debug")
     now = states(cluster)
     assert (now[held], now[after]) == ("PENDING", "PENDING")
     assert flags.items() <= now.items()

@@ -52,8 +52,10 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     running = [*wide, single, f"{array}_3"]
     until(lambda: all(states(cluster).get(job) == "RUNNING" for job in running), 240, "the jobs")
     queued = [submit(cluster, "-N6", script="true") for _ in range(3)]
+    cluster.execute("scontrol", "create", "partitionname=mine", "nodes=debug-5", "maxtime=60")
+    cluster.execute("scontrol", "update", "partitionname=debug", "gracetime=7")
     queued += [
-        submit(cluster, "--hold", script="true"),
+        submit(cluster, "--hold", "--partition=mine", script="true"),
         submit(cluster, f"--dependency=afterok:{wide[0]}", script="true"),
     ]
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
@@ -82,6 +84,8 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     assert {job: now[job] for job in queued} == dict.fromkeys(queued, "PENDING")
     assert "JobHeldUser" in cluster.execute("squeue", "--noheader", "--format=%r", f"--jobs={queued[3]}")
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
+    assert "MaxTime=01:00:00" in cluster.execute("scontrol", "show", "partition", "mine")
+    assert "GraceTime=7" in cluster.execute("scontrol", "show", "partition", "debug")
     assert "by hand" in cluster.execute("sinfo", "--noheader", "--list-reasons")
     until(lambda: recorded(cluster, wide[1]) == [("FAILED", "7:0")], 120, "the end that nobody heard")
 

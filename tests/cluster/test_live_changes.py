@@ -30,6 +30,8 @@ FILE = """
           - {{name: debug, instance_type: {machine}, nodes: {{max: {most}}}, default: true}}
         slurm: {{suspend_time: 4}}
 """
+MINE = "local.small,ondemand,mine"
+"""The features of a node to which an administrator has added one."""
 
 
 def text(name: str = "one", first: str = "first", machine: str = "local.small", most: int = 3) -> str:
@@ -97,6 +99,12 @@ def planned(checkout: Checkout) -> list[tuple[str, str, list[str]]]:
 def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: Checkout) -> None:
     assert planned(cluster) == []
     job, other = begin(cluster, "--nodelist=debug-0"), begin(cluster, "--partition=first")
+    # An administrator's own partition, which the stack file does not know.
+    cluster.execute("scontrol", "create", "PartitionName=urgent", "Nodes=first-1,debug-1", "MaxTime=60")
+    cluster.execute("scontrol", "update", "PartitionName=first", "MaxTime=120", "AllowGroups=ALL")
+    cluster.execute("scontrol", "update", "NodeName=first-1", "Weight=77", f"AvailableFeatures={MINE}")
+    urgent = begin(cluster, "--partition=urgent", "--nodelist=first-1")
+    after = begin(cluster, "--partition=urgent", f"--dependency=afterok:{urgent}", "--hold")
     cluster.write_stack(text(machine="local.medium"))
     assert planned(cluster) == [
         ("partitions.instance_type", "renewed", [f"{job} goes on; its nodes are removed when it is over"])
@@ -105,6 +113,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     output = cluster.cluster("up", check=True).stderr
     assert "instance_type local.small → local.medium: new nodes have it" in output
     assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
+    assert_own_is_kept(cluster, urgent, after)
     before = nodes(cluster)
     assert before["debug-0"].endswith(" 1"), "Slurm would end its job otherwise"
     assert before["debug-0"].startswith("drain"), "it takes no further job"
@@ -126,11 +135,30 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     until(lambda: _answers(cluster), 60, "slurmctld")
     assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
     assert nodes(cluster)["debug-0"].endswith(" 1")
+    assert_own_is_kept(cluster, urgent, after)
 
     cluster.execute("scancel", job)
     until(lambda: _answers(cluster) and nodes(cluster)["debug-0"] == "idle~ 2", 180, "the new line")
     assert [restarts(cluster, j) for j in (job, other)] == ["0", "0"]
     assert state(cluster, other) == "RUNNING"
+    assert_own_is_kept(cluster, urgent, after)
+    cluster.execute("scancel", urgent, after)
+    until(lambda: not cluster.ask("squeue", "--noheader", "--all", "--partition=urgent"), 60, "their end")
+    cluster.execute("scontrol", "delete", "PartitionName=urgent")
+    cluster.execute("scontrol", "update", "PartitionName=first", "MaxTime=INFINITE")
+
+
+def assert_own_is_kept(cluster: Checkout, urgent: str, after: str) -> None:
+    """Assert that what people have made with scontrol is as they made it, and that their jobs go on."""
+    assert [state(cluster, j) for j in (urgent, after)] == ["RUNNING", "PENDING"]
+    assert restarts(cluster, urgent) == "0"
+    shown = cluster.ask("scontrol", "--oneliner", "show", "partition")
+    options = {line.split()[0]: line.split() for line in shown.splitlines()}
+    assert {"MaxTime=01:00:00", "State=UP"} <= set(options["PartitionName=urgent"])
+    assert {"MaxTime=02:00:00", "State=UP"} <= set(options["PartitionName=first"])
+    assert {"State=UP"} <= set(options["PartitionName=debug"])
+    node = cluster.ask("scontrol", "--oneliner", "show", "node", "first-1").split()
+    assert {"Weight=77", f"AvailableFeatures={MINE}"} <= set(node)
 
 
 def _another(cluster: Checkout, name: str, pid: int) -> list[int]:

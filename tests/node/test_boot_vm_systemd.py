@@ -74,7 +74,9 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     odd = Service(
         "munged", ("/bin/true", 'a "b" \\c %n $HOME ;', "x\ny"), Path("/var/log/m.out"), {"A": "$B %c"}
     )
-    made = {"slurmd": service(), "slurmctld": service("slurmctld", "root"), "elastic": elastic, "odd": odd}
+    controller = dataclasses.replace(service("slurmctld", "root"), before="/bin/true", last="/bin/true")
+    assert 'ExecStop=-"/bin/true"' in unit_text(controller).splitlines()
+    made = {"slurmd": service(), "slurmctld": controller, "elastic": elastic, "odd": odd}
     for name, one in made.items():
         (tmp_path / f"{name}.service").write_text(unit_text(one))
     # systemd also checks the unit that starts a boot.

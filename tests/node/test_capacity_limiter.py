@@ -92,6 +92,19 @@ def test_a_refused_pool_is_drained_as_far_as_there_is_no_capacity_and_undrained_
     assert cluster.drained() == set()
 
 
+def test_a_job_of_a_partition_that_people_have_made_is_told_why_it_waits(cluster: Cluster) -> None:
+    for name, state in cluster.control.state.items():
+        cluster.control.state[name] = dataclasses.replace(state, partitions=("debug", "urgent"))
+    waiting = job(9, "PENDING", partition="urgent", reason="Resources", wanted_nodes=3)
+    other = job(8, "PENDING", partition="elsewhere", reason="Resources", wanted_nodes=3)
+    cluster.control.queue = {9: waiting, 8: other}
+    cluster.driver.free = 0
+    cluster.refuse(*NODES[:3])
+    told = [call for call in cluster.look() if call[0] == "comment"]
+    assert [call[1] for call in told] == [9]
+    assert QUOTA.message in str(told[0]), "as a job of the stack file's partition with these nodes"
+
+
 def test_a_partition_whose_machines_fail_again_and_again_pauses_with_the_last_cause(cluster: Cluster) -> None:
     """Nobody pays for machine after machine. A node that is up and has such a reason itself is left alone."""
     up = node("debug-0", "MIXED", "DRAIN", reason="slurm-stacks health: GPU 3: too hot")

@@ -484,7 +484,9 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     assert list((tmp_path / "requests").iterdir()) == []
 
 
-def test_programs_reach_a_living_daemon(daemon: Daemon, tmp_path: Path, program: Callable[..., int]) -> None:
+def test_programs_reach_a_living_daemon(
+    daemon: Daemon, tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = {"socket": tmp_path / "e.sock", "requests": tmp_path / "requests"}
     server = rpc.Server(str(there["socket"]), daemon.elastic.handle)
     threading.Thread(target=server.serve, daemon=True).start()
@@ -501,6 +503,13 @@ def test_programs_reach_a_living_daemon(daemon: Daemon, tmp_path: Path, program:
         assert list(there["requests"].iterdir()) == []
         job_ = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "debug-0"}
         assert program("prolog-slurmctld", **there, **job_) == 0
+        recorded: list[str] = []
+        monkeypatch.setattr(daemon.elastic.changes, "once", lambda: recorded.append("changes"))
+        # systemd runs it also after slurmctld has ended by itself: then nobody answers.
+        assert program("record-changes", **there) == 0
+        assert recorded == []
+        assert program("record-changes", **there, MAINPID="1") == 0
+        assert recorded == ["changes"]
         with pytest.raises(rpc.RpcError, match="no call is named"):
             rpc.call(str(there["socket"]), "launch")
 

@@ -39,7 +39,7 @@ class Controller:
     def start(self, design: ClusterDesign) -> hardware.Lines:
         """Does what happens before each start of slurmctld."""
         known = settings(self.root, design)
-        return configure(known, RELEASE, lambda path, content: path.write_bytes(content))
+        return configure(known, RELEASE, lambda path, content: path.write_bytes(content)).lines
 
     def cpus(self) -> dict[str, str]:
         return dict(re.findall(r"^NodeName=(\S+) .*CPUs=(\d+)", self.text("slurm.conf"), re.MULTILINE))

@@ -184,6 +184,22 @@ def test_services_end_in_reverse_order_and_stubborn_ones_too(boot: Callable[[str
     assert [pid for pid in below if ProcessId.of(pid) is not None] == []
 
 
+def test_what_a_service_does_last_is_done_while_it_works(boot: Callable[[str], Machine]) -> None:
+    machine = boot(
+        """
+        last = out / "last"
+        last.write_text(f"#!/bin/sh\\nkill -0 $MAINPID && echo last >> {out}/ends\\n")
+        last.chmod(0o755)
+        text = f"trap 'echo end >> {out}/ends; exit' TERM; echo up >> {out}/up; while :; do sleep 0.02; done"
+        services.start(Service("one", ("/bin/sh", "-c", text), out / "log" / "one.out", last=str(last)))
+        services.keep()
+        """
+    )
+    until(lambda: machine.lines("up"), 60, "the service")
+    machine.term()
+    assert machine.lines("ends") == ["last", "end"]
+
+
 def test_a_service_that_is_just_starting_is_asked_to_end_too(boot: Callable[[str], Machine]) -> None:
     machine = boot(
         """

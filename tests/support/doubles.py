@@ -105,6 +105,15 @@ class FakeControl(Slurm):
             raise SlurmError(command, 1, "Invalid job id specified")
         return ""
 
+    def show_partitions(self) -> str:
+        return ""
+
+    def show_nodes(self) -> str:
+        return ""
+
+    def show_config(self) -> str:
+        return ""
+
     def nodes(self) -> dict[str, NodeState]:
         if self.error is not None:
             raise self.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cli.changes.jobs import PARTITIONS_LISTING
 from cli.changes.table import Kind, Row, Rules
 from cli.clouds.base import CloudProvider
 from cli.clouds.listing import Listed
@@ -232,16 +234,21 @@ class Head:
     """A fake of the head that is reached by `ssh`.
 
     Attributes:
-        lines: the commands that ran on it; of those for Slurm, what runs in the environment of ours.
+        lines: the commands that ran on it; of those for Slurm, what runs in the environment of ours. Readings
+            of the partitions are left out.
+        partitions: what scontrol says of the partitions.
         targets: the addresses that were tried, each with its time limit in seconds.
     """
 
     def __init__(self, answer: str | Exception = "") -> None:
         self.answer = answer
+        self.partitions = ""
         self.lines: list[str] = []
         self.targets: list[tuple[Target, float]] = []
 
     def __call__(self, target: Target, line: str, *, seconds: float) -> str:
+        if line.endswith(shlex.quote(PARTITIONS_LISTING)) and not isinstance(self.answer, Exception):
+            return self.partitions
         self.lines.append(inner(line) if line.startswith("exec /usr/bin/env ") else line)
         self.targets.append((target, seconds))
         if isinstance(self.answer, Exception):

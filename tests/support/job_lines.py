@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from cli.changes import jobs
 from node.slurm import environment
 
 CONF = "/etc/slurm/slurm.conf"
@@ -49,6 +50,8 @@ def inner(line: str, conf: str = CONF) -> str:
 
 def kind(line: str) -> str:
     """What a line does: it looks, lists, takes partitions out of service, ends jobs, or opens partitions."""
+    if jobs.PARTITIONS_LISTING in line and "squeue" not in line:
+        return "partitions"
     if "; taken=; " in line:
         return "hold INACTIVE" if "State=INACTIVE" in line else "hold DOWN"
     if "grep -qx token=" in line:

@@ -246,6 +246,18 @@ class SimulatedSlurm(Slurm):
             raise NotImplementedError(command)
         return ""
 
+    def show_partitions(self) -> str:
+        self._answer()
+        return ""
+
+    def show_nodes(self) -> str:
+        self._answer()
+        return ""
+
+    def show_config(self) -> str:
+        self._answer()
+        return ""
+
     def ping(self) -> bool:
         return self.alive
 

@@ -16,6 +16,8 @@ SCONTROL = """#!/bin/sh
 cd '{folder}'
 case "$*" in
     ping) [ ! -e silent ] && echo "Slurmctld(primary) at head is UP" ;;
+    "--all --oneliner show partition")
+        for name in partition/*; do "$0" -o show partition "${{name#*/}}"; done ;;
     "-o show partition "*) [ -e "partition/$4" ] || exit 1
         echo "PartitionName=$4 AllowGroups=ALL State=$(cat "partition/$4") TotalCPUs=1" ;;
     "update PartitionName="*)

@@ -284,3 +284,70 @@ def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provid
         check_changes(provider, made())
     cloud.refuses = UserError("the cloud does not answer", code="cluster.no-answer")
     assert check_changes(provider, made()) == ["what this changes cannot be told: the cloud does not answer"]
+
+
+# --- partitions that people have made ---------------------------------------------------------------------
+
+OWN = "PartitionName={} Nodes={} State=UP\n"
+WITHIN = "7|ann|urgent|cpu-8|RUNNING||a\n9|bob|gpu,urgent||PENDING||b\n8|eve|cpu|cpu-1|RUNNING||c\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "nodes", "why"),
+    [
+        (made(CPU, GPU, dataclasses.replace(GPU, name="urgent")), "cpu-8", "gets the nodes and options of"),
+        (fewer(), "cpu-[8-9]", "ends: it has only nodes that are removed (cpu-[8-9])"),
+        (made(GPU), "cpu-8", "ends: it has only nodes that are removed (cpu-8)"),
+    ],
+)
+def test_a_partition_of_peoples_is_not_taken_away_unasked(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, new: ClusterDesign, nodes: str, why: str
+) -> None:
+    cloud.up(made())
+    head.answer = WITHIN
+    head.partitions = OWN.format("cpu", "cpu-[0-9]") + OWN.format("urgent", nodes)
+    with sentences.raises("change.own-partition", why) as caught:
+        check_changes(provider, new)
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(caught.value).splitlines()[-2:] == [
+        "  job 7 a (ann, RUNNING on cpu-8)",
+        "  job 9 b (bob, PENDING on gpu,urgent)",
+    ]
+    assert not [line for line in head.lines if "update" in line], "and nothing was touched"
+
+
+def test_a_partition_of_peoples_with_nodes_that_stay_is_in_nobodys_way(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.partitions = OWN.format("cpu", "cpu-[0-9]") + OWN.format("urgent", "cpu-[0-8]")
+    head.answer = "9|bob|urgent||PENDING||b\n"
+    check_changes(provider, made(CPU, GPU, dataclasses.replace(GPU, name="new")))
+    said: list[str] = []
+    provider.check_changes(NOWHERE, fewer(), outputs, said.append, replace=False)
+    assert "urgent" not in "".join(said)
+
+
+def test_where_asked_the_jobs_of_a_partition_of_peoples_are_named_and_end(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.partitions = OWN.format("cpu", "cpu-[0-9]") + OWN.format("urgent", "cpu-[8-9]")
+    head.answer = "held=cpu\nheld=urgent\n" + "9|bob|urgent||PENDING||b\n7|ann|urgent|cpu-8|RUNNING||a\n"
+    said = check_changes(provider, fewer(), replace=True)
+    text = "\n".join(said)
+    assert "partition urgent ends: it has only nodes that are removed (cpu-[8-9])" in text
+    assert "these jobs wait, and are cancelled:\n  job 9 b (bob, PENDING on urgent)" in text
+    assert any("scancel --quiet 9" in line for line in head.lines)
+    assert any("scontrol requeue 7" in line or "scancel --quiet 7" in line for line in head.lines)
+
+
+def test_jobs_of_a_partition_of_peoples_on_the_nodes_of_one_that_goes_are_not_ended_unasked(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.partitions = OWN.format("urgent", "cpu-[0-9],gpu-0")
+    head.answer = "7|ann|urgent|gpu-0|RUNNING||a\n9|bob|urgent||PENDING||b\n"
+    with sentences.raises("change.ends-jobs", "job 7") as caught:
+        check_changes(provider, made(CPU))
+    assert "job 9" not in str(caught.value), "other nodes stay"
