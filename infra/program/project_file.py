@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 NAME = "Pulumi.yaml"
 
 
@@ -88,6 +86,9 @@ def full_key(key: str, project: str) -> str:
 
 
 def _content(project: Path) -> Any:
+    # Imported here, because jobs' environments have no YAML, and need a stack's folders only.
+    import yaml
+
     try:
         return yaml.safe_load((project / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

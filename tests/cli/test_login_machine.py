@@ -243,7 +243,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
         "on_controller",
-        "make_environment", "check_host", "neighbours", "limits_here",
+        "make_environment", "check_host", "neighbours", "limits_here", "lost",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = provider.load(name)

@@ -24,6 +24,7 @@ from tests.support.checkout import until
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import GCP_DRIVER, NFS, Recorder, gcp_machine
 from tests.support.recorded import machine as make
+from tests.support.sshd import PRIVILEGE_SEPARATION
 
 SCRATCH = (Mount("/local_scratch", "nvme", roles=("compute",), options="noatime,nofail"),)
 
@@ -284,6 +285,7 @@ def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.Completed
 def sshd_of(tmp_path: Path, address: str) -> str:
     """Returns where the real sshd looks for the keys of a user who connects from an address."""
     root = tmp_path / "root"
+    PRIVILEGE_SEPARATION.mkdir(exist_ok=True)  # sshd wants it even to print its configuration
     key = tmp_path / "host-key"
     if not key.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
