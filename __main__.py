@@ -18,6 +18,8 @@ def main() -> None:
         owner.refuse_other_organization(Stack(mode.folder(), pulumi.get_stack(), pulumi.get_organization()))
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
+    if mode.current() != "plan" and stack.cluster.provider != "local":
+        # For `loginSsh`. That of a local stack has the path itself.
         launcher.remember(bundle.ROOT, launcher.CHECKOUT)
     cluster = SlurmCluster(stack.cluster.name, stack, kept=mode.kept_benchmark())
     for name, value in cluster.outputs.items():
