@@ -9,7 +9,7 @@ import pty
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -314,41 +314,51 @@ def partitions(checkout: Checkout) -> set[str]:
 
 def test_a_refused_down_and_up_touch_nothing(cluster: Checkout) -> None:
     job = begin(cluster)
-    fewer = text(name="two", first="renamed", machine="local.medium", most=1)
-    cluster.write_stack(fewer)
+    cluster.write_stack(present(cluster, most=1))
     with (cluster.state / "lock").open("w") as lock:
         assert locks.acquire(lock.fileno())
         for words in (("down", "--yes"), ("up", "--replace"), ("up",)):
             done = cluster.cluster(*words)
             assert (done.returncode, "[state.busy]" in done.stderr) == (EXIT_REFUSED, True), done.stderr
     assert (state(cluster, job), partitions(cluster)) == ("RUNNING", {"up"})
-    cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
+    cluster.write_stack(present(cluster))
     cluster.execute("scancel", job)
 
 
-WHOLE = text(name="two", first="renamed", machine="local.medium", most=2)
-FEWER = text(name="two", first="renamed", machine="local.medium", most=1)
-GONE = WHOLE.replace("name: debug", "name: other")
+def present(checkout: Checkout, most: int = 2) -> str:
+    """The stack file of the cluster that is up: its name is another one after the wide test above."""
+    config = checkout.ask("scontrol", "show", "config").partition("ClusterName")[2].splitlines()[0]
+    return text(name=config.partition("=")[2].strip(), first="renamed", machine="local.medium", most=most)
+
+
+def without_a_partition(checkout: Checkout) -> str:
+    return present(checkout).replace("name: debug", "name: other")
+
+
 ENGINE = "cli.runner.embedded.up"
 
 
 @pytest.mark.parametrize(
     ("words", "file", "place", "closed"),
     [
-        (("down", "--yes"), WHOLE, killed_command.CLOSED, "down"),
-        (("up", "--replace"), GONE, ENGINE, "inactive"),
-        (("up",), FEWER, ENGINE, "down"),
+        (("down", "--yes"), present, killed_command.CLOSED, "down"),
+        (("up", "--replace"), without_a_partition, ENGINE, "inactive"),
+        (("up",), partial(present, most=1), ENGINE, "down"),
     ],
     ids=["down", "up --replace", "up"],
 )
 def test_what_a_killed_command_has_closed_is_named_and_the_next_up_opens_it(
-    cluster: Checkout, words: tuple[str, ...], file: str, place: str, closed: str
+    cluster: Checkout,
+    words: tuple[str, ...],
+    file: Callable[[Checkout], str],
+    place: str,
+    closed: str,
 ) -> None:
-    job = begin(cluster, "--partition=renamed")
-    cluster.write_stack(file)
+    job, whole = begin(cluster, "--partition=renamed"), present(cluster)
+    cluster.write_stack(file(cluster))
     done = killed_command.run(cluster, (place,), *words)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    cluster.write_stack(WHOLE)
+    cluster.write_stack(whole)
     assert closed in partitions(cluster)
     found = json.loads(cluster.cluster("status", "--json", check=True).stdout)["closed"]
     assert (found["command"], found["works"]) == (" ".join(words).removesuffix(" --yes"), False)
