@@ -467,6 +467,7 @@ def drain(
 
     Raises:
         BusyError: Another command works on the cluster.
+        UnsureError: Jobs may be there that nobody sees; the partitions are as before.
         UserError: The one from `agree`; jobs start again then.
     """
     hold = Hold(reach, stack, say)
@@ -474,7 +475,7 @@ def drain(
         mark, found = hold.look()
     except NotUpError:
         return
-    except closing.BusyError:
+    except (closing.BusyError, jobs.UnsureError):
         raise
     except UserError as error:
         say(no_answer(error))
@@ -487,7 +488,7 @@ def drain(
         found = hold.take("DOWN")
     except NotUpError:
         return
-    except closing.BusyError:
+    except (closing.BusyError, jobs.UnsureError):
         raise
     except UserError as error:
         say(no_answer(error))
