@@ -17,6 +17,8 @@ from typing import Any
 
 MARK = ".closed-partitions"
 """The file in slurmctld's folder."""
+CLOSED_STATES = ("DOWN", "INACTIVE")
+"""The states that commands give partitions: no job starts, or none is accepted either."""
 
 
 def file(state: PurePosixPath) -> PurePosixPath:
@@ -88,6 +90,12 @@ def read(state: Path) -> Mark | None:
         return parse((state / MARK).read_text(errors="replace"))
     except OSError:
         return None
+
+
+def states(mark: Mark | None) -> dict[str, str]:
+    """Return the partitions that a mark names, with the states that its command gives them."""
+    entries = () if mark is None else mark.partitions
+    return {closed.name: closed.state for closed in entries if closed.state in CLOSED_STATES}
 
 
 def described(mark: Mark | None, stack: str) -> dict[str, Any] | None:
