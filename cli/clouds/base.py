@@ -469,4 +469,4 @@ def file_design(stack: Stack) -> ClusterDesign:
     from infra.design import design
     from infra.instance_types.catalog import catalog
 
-    return design(config.load_file(stack.file), catalog())
+    return design(config.load_file(stack.file, stack.project), catalog())

@@ -42,7 +42,7 @@ def settings(stack: Stack) -> str | None:
         ConfigError: A setting is refused, so nobody but the engine knows which account is meant.
     """
     try:
-        return provider_settings.of_file(stack.file)
+        return provider_settings.of_file(stack.file, stack.project)
     except ConfigError as error:
         if error.mistakes:
             raise

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
-from cli.runner import organization
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack

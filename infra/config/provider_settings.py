@@ -316,14 +316,17 @@ def read(
     return (json.dumps(found, sort_keys=True, separators=(",", ":")) if found else None), mistakes
 
 
-def of_file(path: Path) -> str | None:
+def of_file(path: Path, folder: Path | None = None) -> str | None:
     """Return the settings of a stack file, as text. Other mistakes in the file do not matter here.
+
+    Args:
+        folder: The project's folder; `None` if only the file is known.
 
     Raises:
         ConfigError: The file cannot be read, or a setting of the provider is refused.
     """
-    shared, own, environment = stack_file.sources(path)
-    provider = stack_file.provider(path) or ""
+    shared, own, environment = stack_file.sources(path, folder)
+    provider = stack_file.provider(path, folder) or ""
     values, secret = stack_file.merged(shared, own), stack_file.secrets(shared, own)
     text, mistakes = read(provider, values, secret, environment)
     if mistakes:
