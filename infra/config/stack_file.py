@@ -132,7 +132,7 @@ def named(name: str, folder: Path) -> Stack:
     """
     *before, short = name.split("/")
     sound = len(before) < 3 and all(_STACK_NAME.fullmatch(part) and part.strip(".") for part in before)
-    check_stack_name(short if sound else name, folder)
+    check_stack_name(short if sound and short else name, folder)
     ours = project_file.name_of(folder)
     if len(before) == 2 and before[1] != ours:
         raise ConfigError(

@@ -85,6 +85,7 @@ def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         stack_file.named(name, ROOT)
     assert raised.value.exit_code == EXIT_USAGE
+    assert f"{name} " in str(raised.value).replace('"', " "), "the message has the whole name"
     assert raised.value.code == ("stack.other-project" if name == "acme/other/team-a" else "stack.name")
 
 
