@@ -400,7 +400,7 @@ class CloudProvider(abc.ABC):
         places = self._known_clusters(stack, outputs)
         for place in places:
             known_clusters.note_cluster(stack, place)
-        left = []
+        left: list[str] = []
         for place in places:
             with known_clusters.as_former_account(stack, place):
                 left += self.cloud(place).leftovers()

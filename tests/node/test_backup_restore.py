@@ -525,7 +525,12 @@ def test_what_slurmctld_cannot_begin_with_is_replaced_by_another_backup(
     other = changed(sha256="1" * 64)
     monkeypatch.setattr(archive, "read", lambda *_: other)
     prepared: list[str] = []
-    monkeypatch.setattr(restore, "_prepare", lambda *_, **__: prepared.append("anew") or other)
+
+    def prepare(*_given: Any, **_more: Any) -> Manifest:
+        prepared.append("anew")
+        return other
+
+    monkeypatch.setattr(restore, "_prepare", prepare)
     monkeypatch.setattr(restore, "_boot", lambda *_: prepared.append("boot"))
 
     def stage(*, replace: bool) -> None:
@@ -552,11 +557,17 @@ def test_what_slurmctld_cannot_begin_with_is_replaced_by_another_backup(
 def test_a_backup_without_a_part_is_refused_before_anything_is_exchanged(
     tmp_path: Path, there: list[str], missing: str
 ) -> None:
+
+    def make(name: str) -> None:
+        if name.startswith("state"):
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).touch()
+
     for name in there:
-        path = tmp_path / name
-        path.mkdir() if name.endswith("/") else path.touch()
+        make(name)
     with pytest.raises(BackupError, match=f"no {missing}:") as error:
         restore._check_parts(tmp_path, changed(accounting=True))
     assert error.value.code == "backup.content"
-    (tmp_path / missing).mkdir() if missing == "state" else (tmp_path / missing).touch()
+    make(missing)
     restore._check_parts(tmp_path, changed(accounting=True))

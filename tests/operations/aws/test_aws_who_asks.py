@@ -209,7 +209,8 @@ def test_roles_are_assumed_in_the_region_of_the_stack(
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("AWS_REGION", "us-west-2")
-    for values, region in (({}, REGION), ({"stsRegion": "eu-west-3"}, "eu-west-3")):
+    cases: list[tuple[dict[str, str], str]] = [({}, REGION), ({"stsRegion": "eu-west-3"}, "eu-west-3")]
+    for values, region in cases:
         clients = identity._sts_clients(identity.session(values, REGION), values)
         assert clients("sts").meta.region_name == region
     made = account.session(text({"assumeRoles": [{"roleArn": f"{ROLE}r"}]}), REGION)
