@@ -183,6 +183,13 @@ def test_the_owners_command_has_the_full_name(tiny: Tiny) -> None:
     )
 
 
+def test_the_record_of_a_cluster_knows_the_full_name(tiny: Tiny) -> None:
+    stack = of(tiny, "acme")
+    clusters.note(stack, "local", folders.make_state_dir(stack))
+    (record,) = clusters.recorded()
+    assert record.home.engine_name == stack.engine_name
+
+
 def test_a_plain_pulumi_up_is_refused_beside_another_organizations_cluster(tiny: Tiny) -> None:
     for up, program, allowed in (
         (None, "acme", True),
