@@ -114,7 +114,9 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
 def _restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
     options = ["--replace"] if replace else []
     if bucket:
-        return _answer(up, ["restore", f"--bucket={source}" if source else "--bucket", *options])
+        return _answer(
+            up, ["restore", f"--bucket={source}" if source else "--bucket", *options], booting=True
+        )
     if source is None:
         raise UserError(
             "name the backup's file, or take the newest in the bucket with --bucket",
@@ -130,7 +132,8 @@ def _restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) ->
     except FileNotFoundError:
         raise UserError(f"{source}: there is no such file here", EXIT_USAGE, code="restore.no-file") from None
     with stream:
-        return _answer(up, ["restore", *options], stream)
+        # A controller whose boot fails with what was restored is helped by another restore only.
+        return _answer(up, ["restore", *options], stream, booting=True)
 
 
 def cancel(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:

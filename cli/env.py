@@ -93,7 +93,7 @@ def _known(stack: Stack) -> dict[str, str]:
 
     known = {made.lock_digest(stack.project, kind): text for kind, text in LOCKED.items()}
     try:
-        benchmark = load_file(stack.file).benchmark
+        benchmark = load_file(stack.file, stack.project).benchmark
         if benchmark is not None and (name := benchmark.requirements) is not None:
             known[made.digest("cpu", name, stack.project)] = name
     except UserError:  # the stack file or the file that it names has a mistake, and the list needs neither

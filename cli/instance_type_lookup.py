@@ -93,8 +93,8 @@ def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
 def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
     """Return the section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
     try:
-        values = stack_file.all_values(stack.file)
-        settings = provider_settings.of_file(stack.file)
+        values = stack_file.all_values(stack.file, stack.project)
+        settings = provider_settings.of_file(stack.file, stack.project)
         cluster = values[f"{stack_file.NAMESPACE}:cluster"]
         provider = cluster["provider"]
         zone = values.get("gcp:zone")

@@ -110,11 +110,12 @@ def _places(project: Path, records: Iterable[Cluster]) -> list[Place]:
     found = {(record.provider, replace(ref, cluster="")) for record in records for ref in _refs(record)}
     for name in stack_file.stacks(project):
         file = Stack(project, name).file
-        provider = stack_file.provider(file)
+        provider = stack_file.provider(file, project)
         if provider not in CLOUDS:
             continue
         try:
-            values, settings = stack_file.all_values(file), provider_settings.of_file(file)
+            values = stack_file.all_values(file, project)
+            settings = provider_settings.of_file(file, project)
         except UserError:  # `plan` says what is wrong with it
             continue
         region, owner = values.get(f"{provider}:region"), values.get("gcp:project")

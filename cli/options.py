@@ -186,7 +186,7 @@ def load(stack: Stack, *, scripts: bool = False) -> StackConfig:
     """
     from infra.config import load_file
 
-    return load_file(stack.file, scripts=scripts)
+    return load_file(stack.file, stack.project, scripts=scripts)
 
 
 def load_to_make(stack: Stack) -> StackConfig:

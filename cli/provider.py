@@ -360,7 +360,7 @@ def of_cluster(stack: Stack) -> str | None:
         return "local"
     from cli.clouds import known_clusters
 
-    named = stack_file.provider(stack.file)
+    named = stack_file.provider(stack.file, stack.project)
     if named in ("aws", "gcp"):
         return named
     # Only a cluster on Google Cloud has a project.

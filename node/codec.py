@@ -63,6 +63,13 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         hints = typing.get_type_hints(kind)
         if unknown := sorted(value.keys() - hints.keys()):
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}")
+        needed = (
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.default is field.default_factory is dataclasses.MISSING
+        )
+        if missing := [name for name in needed if name not in value]:
+            raise ValueError(f"{path}: missing fields {', '.join(missing)}")
         try:
             return kind(**{k: _read(hints[k], v, f"{path}.{k}") for k, v in value.items()})
         except TypeError as error:

@@ -400,7 +400,10 @@ class CloudProvider(abc.ABC):
         places = self._known_clusters(stack, outputs)
         for place in places:
             known_clusters.note_cluster(stack, place)
-        left = [line for place in places for line in self.cloud(place).leftovers()]
+        left: list[str] = []
+        for place in places:
+            with known_clusters.as_former_account(stack, place):
+                left += self.cloud(place).leftovers()
         if not left:
             known_clusters.forget_cluster(stack)
         return left
@@ -469,4 +472,4 @@ def file_design(stack: Stack) -> ClusterDesign:
     from infra.design import design
     from infra.instance_types.catalog import catalog
 
-    return design(config.load_file(stack.file), catalog())
+    return design(config.load_file(stack.file, stack.project), catalog())

@@ -7,7 +7,9 @@ one by now. So the user's record of the cluster (`infra.program.clusters`) holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from cli.doctor.finding import Finding, fine, stops, warns
@@ -42,7 +44,7 @@ def settings(stack: Stack) -> str | None:
         ConfigError: A setting is refused, so nobody but the engine knows which account is meant.
     """
     try:
-        return provider_settings.of_file(stack.file)
+        return provider_settings.of_file(stack.file, stack.project)
     except ConfigError as error:
         if error.mistakes:
             raise
@@ -56,6 +58,30 @@ def refuse_unknown_account(stack: Stack) -> None:
         UserError: A setting of the provider is refused (exit 2), or only the engine can read it (exit 3).
     """
     environment.known(settings(stack))
+
+
+@contextlib.contextmanager
+def as_former_account(stack: Stack, place: ClusterRef) -> Iterator[None]:
+    """Explain an error of the body if the cluster was made as somebody else than the stack file says now.
+
+    Raises:
+        UserError: As the body; the message says whose account cannot be asked, and what to do.
+    """
+    try:
+        yield
+    except UserError as error:
+        record = clusters.of(stack)
+        if record is None or provider_settings.same_account(place.provider_settings, settings(stack)):
+            raise
+        former = place.provider_settings or "no settings of the provider"
+        raise UserError(
+            f"the stack is destroyed, and it is not known what is left of cluster {place.cluster} in "
+            f"{place.region} where an earlier {stack.file.name} had it made, with {former}: {error}\n"
+            f"Make that account usable again and run `{hint('down', stack.name)}`. If nothing of yours is "
+            f"there, remove the record of it: `rm {shlex.quote(str(record.file))}`",
+            error.exit_code,
+            code="cluster.former-account",
+        ) from error
 
 
 def note_cluster(stack: Stack, place: ClusterRef) -> None:

@@ -18,7 +18,7 @@ from cli.hints import HOW_TO_INSTALL, hint
 from cli.runner import embedded
 from infra import os_errors
 from infra.config import ConfigError, load_file, placeholders
-from infra.config.stack_file import read
+from infra.config.stack_file import provider as named_provider
 from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
@@ -47,15 +47,16 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
     path = stack.file
     check = "stack.file"
     try:
-        config = load_file(path, scripts=True)
+        config = load_file(path, stack.project, scripts=True)
         cluster = design(config, catalog())
         training = benchmark_design(config, cluster)
     except ConfigError as error:
         do = f"Edit {path.name}" if path.exists() else f"Name another stack, or write {path.name}"
         cure = f"{do}; infra/schema/stack.json says what it may hold."
-        return Finding(check, Severity.STOPS, str(error), cure, error.code), None, None, _provider(path)
+        named = named_provider(path, stack.project)
+        return Finding(check, Severity.STOPS, str(error), cure, error.code), None, None, named
     except UserError as error:
-        return from_error(check, error), None, None, _provider(path)
+        return from_error(check, error), None, None, named_provider(path, stack.project)
     nodes = sum(partition.max for partition in cluster.partitions)
     text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {plurals.count(nodes, 'node')}"
     text += f" in {plurals.count(len(cluster.partitions), 'partition')}"
@@ -118,16 +119,6 @@ def changes(
         yield dataclasses.replace(finding, code=reason.code)
     if (former := runs.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
-
-
-def _provider(path: Path) -> str | None:
-    """Return the provider that a file with mistakes names."""
-    try:
-        content, _ = read(path)
-        provider = content["config"]["slurm-stacks:cluster"]["provider"]
-    except (ConfigError, KeyError, TypeError):
-        return None
-    return provider if isinstance(provider, str) else None
 
 
 def python(project: Path) -> Iterable[Finding]:

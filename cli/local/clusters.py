@@ -134,7 +134,7 @@ def take_down_gone(cluster: Cluster, console: Console, agree: Callable[[Sequence
     console.say("nothing else is left")
     console.say(
         f"Pulumi's backend {backend} still has the stack: `pulumi stack rm --force --preserve-config "
-        f"{cluster.stack}` forgets it",
+        f"{cluster.home.engine_name}` forgets it",
         "yellow",
     )
 

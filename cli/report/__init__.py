@@ -173,7 +173,7 @@ def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | Non
     for name in names:
         stack = Stack(project, name)
         try:
-            scheduler = provider.scheduler(stack, load_file(stack.file))
+            scheduler = provider.scheduler(stack, load_file(stack.file, stack.project))
         except UserError:
             continue
         if scheduler is not None and len(names) > 1:

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cli.hints import HOW_TO_INSTALL, hint
-from cli.runner import organization
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
@@ -151,6 +150,9 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
         UserError: Exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
             backend than the one in use.
     """
+    # Imported here, because messages and `--version` need the names of this package only.
+    from cli.runner import organization
+
     asked, stack = stack, organization.resolved(stack)
     if stack != asked:
         on_event(Message(f"stack {stack.engine_name}, which was brought up from here"))
@@ -172,7 +174,7 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
 
 
 def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
-    from cli.runner import embedded
+    from cli.runner import embedded, organization
     from infra.program import owner
 
     holder = owner.read(stack)

@@ -13,17 +13,15 @@ whosever it is, and none is kept: what begins after the question, the engine ref
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations
+from infra.program import locations, project_file
 from infra.program.stack import Stack
+from node import foreign
 
 LOCKS = Path(".pulumi", "locks")
 """The folder of a file backend's locks: organization/<project>/<stack>/<id>.json, or before Pulumi 3.61
@@ -55,14 +53,13 @@ def refuse_if_locked_here(stack: Stack, url: str) -> bool:
 
 def _locks(folder: Path, stack: Stack) -> Iterator[Path]:
     name = stack.name.rpartition("/")[2]
-    settings = yaml.safe_load((stack.project / "Pulumi.yaml").read_text(encoding="utf-8"))
-    yield from folder.glob(f"*/{settings['name']}/{name}/*.json")
+    yield from folder.glob(f"*/{project_file.name_of(stack.project)}/{name}/*.json")
     yield from folder.glob(f"{name}/*.json")
 
 
 def _words(file: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        lock = json.loads(file.read_text(encoding="utf-8"))
+        lock = foreign.record(file)
         return f"{lock['username']}@{lock['hostname']} (pid {lock['pid']}) since {lock['timestamp']}"
     return str(file)
 
@@ -102,7 +99,7 @@ def refuse_if_updating(stack: Stack, url: str, selected: Any, config: str | None
 def _busy(stack: Stack, url: str, who: str) -> UserError:
     return UserError(
         f"nothing was changed: another operation of Pulumi works on stack {stack.name}, as its backend {url} "
-        f"says: {who}. Wait for it to end. If it was killed, `pulumi cancel --stack {stack.name}` "
+        f"says: {who}. Wait for it to end. If it was killed, `pulumi cancel --stack {stack.engine_name}` "
         "removes its lock.",
         EXIT_REFUSED,
         code="runner.backend-busy",

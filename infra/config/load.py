@@ -177,10 +177,11 @@ def parse(
     )
 
 
-def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
+def load_file(path: Path | str, folder: Path | None = None, *, scripts: bool = False) -> StackConfig:
     """Read `Pulumi.<stack>.yaml`, with the values that the project's Pulumi.yaml gives to every stack.
 
     Args:
+        folder: The project's folder; `None` if only the file is known.
         scripts: Whether the hooks' scripts must exist. Only a deployment needs them.
 
     Raises:
@@ -189,7 +190,7 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     path = Path(path)
     name = path.name
     content, found = stack_file.read(path)
-    folder = project_file.project_of(path)
+    folder = folder or project_file.project_of(path)
     shared = stack_file.project(folder)
     if content is None and not shared.values.keys() & {CLUSTER}:
         raise ConfigError(f"{name} is empty: it needs {_needed()}", code="file.empty")

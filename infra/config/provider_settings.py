@@ -60,6 +60,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _path(value: Any) -> str:
+    # Our calls and the engine's provider run in other folders, and a file there may be somebody else's.
+    if not _text(value).startswith(("/", "~/")):
+        raise ValueError("an absolute path, or one that begins with ~/")
+    return str(value)
+
+
 def _flag(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
@@ -69,7 +76,9 @@ def _flag(value: Any) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
+    if not isinstance(value, list) or not all(
+        isinstance(item, str | int) and not isinstance(item, bool) for item in value
+    ):
         raise ValueError("a list of texts")
     return [str(item) for item in value]
 
@@ -78,7 +87,7 @@ def _one_path(value: Any) -> list[str]:
     paths = _texts(value)
     if len(paths) > 1:
         raise ValueError("a list of one path: boto3, which asks AWS here, reads one such file")
-    return paths
+    return [_path(path) for path in paths]
 
 
 def _duration(value: Any) -> str:
@@ -110,7 +119,7 @@ _WEB_IDENTITY: dict[str, Form] = {
     "policyArns": _texts,
     "roleArn": _text,
     "sessionName": _text,
-    "webIdentityTokenFile": _text,
+    "webIdentityTokenFile": _path,
 }
 
 
@@ -157,6 +166,7 @@ def _endpoints(value: Any) -> dict[str, str]:
     return found
 
 
+_REWRITE = "write it so, in clear (no `secure:`), or leave it out"
 _HIDDEN = {"assumeRoleWithWebIdentity", "endpoints"}
 """Keys whose wrong values may have a token or a password in them, which no message shows."""
 FOLLOWED: dict[str, dict[str, Form]] = {
@@ -164,7 +174,7 @@ FOLLOWED: dict[str, dict[str, Form]] = {
         "allowedAccountIds": _texts,
         "assumeRoleWithWebIdentity": _web_identity,
         "assumeRoles": _roles,
-        "customCaBundle": _text,
+        "customCaBundle": _path,
         "endpoints": _endpoints,
         "forbiddenAccountIds": _texts,
         "profile": _text,
@@ -306,7 +316,7 @@ def read(
                 plain = followed[key](_plain(value, full in secret))
             except ValueError as error:
                 given = "(not shown)" if full in secret or key in _HIDDEN else shown(value)
-                mistakes.append(Mistake("provider.form", full, given, str(error)))
+                mistakes.append(Mistake("provider.form", full, given, str(error), _REWRITE))
             else:
                 found |= {key: plain} if plain not in ("", [], {}) else {}
         elif not _is_harmless(provider, key):
@@ -316,14 +326,17 @@ def read(
     return (json.dumps(found, sort_keys=True, separators=(",", ":")) if found else None), mistakes
 
 
-def of_file(path: Path) -> str | None:
+def of_file(path: Path, folder: Path | None = None) -> str | None:
     """Return the settings of a stack file, as text. Other mistakes in the file do not matter here.
+
+    Args:
+        folder: The project's folder; `None` if only the file is known.
 
     Raises:
         ConfigError: The file cannot be read, or a setting of the provider is refused.
     """
-    shared, own, environment = stack_file.sources(path)
-    provider = stack_file.provider(path) or ""
+    shared, own, environment = stack_file.sources(path, folder)
+    provider = stack_file.provider(path, folder) or ""
     values, secret = stack_file.merged(shared, own), stack_file.secrets(shared, own)
     text, mistakes = read(provider, values, secret, environment)
     if mistakes:
@@ -380,10 +393,10 @@ def _plain(value: Any, secret: bool) -> Any:
             "a value that is no secret: commands of resources have it among their arguments, which Pulumi's "
             "state and previews show"
         )
-    if isinstance(value, str) and value[:1] in ("[", "{"):
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value
 

@@ -132,7 +132,7 @@ def named(name: str, folder: Path) -> Stack:
     """
     *before, short = name.split("/")
     sound = len(before) < 3 and all(_STACK_NAME.fullmatch(part) and part.strip(".") for part in before)
-    check_stack_name(short if sound else name, folder)
+    check_stack_name(short if sound and short else name, folder)
     ours = project_file.name_of(folder)
     if len(before) == 2 and before[1] != ours:
         raise ConfigError(
@@ -218,32 +218,42 @@ def secrets(shared: ProjectFile, own: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(key for key in shared.secret if own.get(key) is None)
 
 
-def all_values(path: Path) -> dict[str, Any]:
+def all_values(path: Path, folder: Path | None = None) -> dict[str, Any]:
     """Return the values of a stack file and of its project, whether they have mistakes or not.
+
+    Args:
+        folder: The project's folder; `None` if only the file is known.
 
     Raises:
         ConfigError: A file cannot be read, or is not YAML.
     """
-    return merged(*sources(path)[:2])
+    return merged(*sources(path, folder)[:2])
 
 
-def sources(path: Path) -> tuple[ProjectFile, Mapping[str, Any], tuple[str, ...]]:
+def sources(path: Path, folder: Path | None = None) -> tuple[ProjectFile, Mapping[str, Any], tuple[str, ...]]:
     """Return where a stack's values come from: the project, its own file, and ESC environments.
+
+    Args:
+        folder: As for `all_values`.
 
     Raises:
         ConfigError: A file cannot be read, or is not YAML.
     """
     content, _ = read(path)
     own = content.get("config") if isinstance(content, dict) else None
-    shared = project(project_file.project_of(path))
+    shared = project(folder or project_file.project_of(path))
     return shared, own if isinstance(own, dict) else {}, environments(content)
 
 
-def provider(path: Path) -> str | None:
-    """Return the provider that a file names, even if it has mistakes; `None` if it cannot be read."""
+def provider(path: Path, folder: Path | None = None) -> str | None:
+    """Return the provider that a file names, even if it has mistakes; `None` if it cannot be read.
+
+    Args:
+        folder: As for `all_values`.
+    """
     found: Any = None
     with contextlib.suppress(ConfigError):
-        found = all_values(path)
+        found = all_values(path, folder)
     for key in (f"{NAMESPACE}:cluster", "provider"):
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, str) else None

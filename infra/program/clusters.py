@@ -49,7 +49,7 @@ class Cluster:
     @property
     def home(self) -> Stack:
         """The stack in its checkout."""
-        return Stack(Path(self.checkout), self.stack)
+        return Stack(Path(self.checkout), self.stack, self.organization)
 
     @property
     def gone(self) -> bool:
@@ -198,7 +198,7 @@ def _read(file: Path) -> Cluster | None:
     try:
         found = Cluster(id=file.stem, **foreign.record(file))
         complete = isinstance(found.places, list) and foreign.is_time(found.since)
-        texts = (found.stack, found.checkout, found.provider)
+        texts = (found.stack, found.checkout, found.provider, found.organization or "")
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     return found if complete and all(isinstance(text, str) for text in texts) else None

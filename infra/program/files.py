@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def write_atomically(
     """
     data = content.encode() if isinstance(content, str) else content
     # A name that others could foresee may be a link of theirs; O_EXCL follows none.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with named(path), os.fdopen(handle, "wb") as file:

@@ -6,6 +6,7 @@ same, through this module and `infra.config.stack_file`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,10 @@ def name_of(project: Path) -> str:
 
 
 def project_of(stack_file: Path) -> Path:
-    """Return the project of a stack file: the nearest folder above with a Pulumi.yaml, else its own."""
+    """Return the project of a stack file: the nearest folder above with a Pulumi.yaml, else its own.
+
+    Whoever has the `Stack` knows better: with `stackConfigDir` a stack file may lie anywhere.
+    """
     folder = stack_file.parent
     above = [folder, *folder.resolve().parents]
     for project in above:
@@ -86,10 +90,19 @@ def full_key(key: str, project: str) -> str:
 
 
 def _content(project: Path) -> Any:
+    try:
+        return _parsed((project / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> Any:
+    """Return the values of a text, which nobody may change; a command asks for the same text many times."""
     # Imported here, because jobs' environments have no YAML, and need a stack's folders only.
     import yaml
 
     try:
-        return yaml.safe_load((project / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError):
         return None

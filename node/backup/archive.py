@@ -11,6 +11,7 @@ It has secrets: the scripts and environments of jobs, and the private host keys.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -49,6 +50,10 @@ LONGEST_NAME, DEEPEST_NAME = 1024, 16
 """The most characters of a member's name, and the most folders in it."""
 UNREADABLE = (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 """What Python's readers raise for a file that is no archive, or a damaged one."""
+
+
+_NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""The errors of a name that is there twice, is a file's and a folder's, or is too long for the disk."""
 
 
 class BackupError(Exception):
@@ -359,7 +364,14 @@ def _unpack(stream: _Forward, folder: Path, most: int) -> None:
                     f"the backup unpacks to more than the {most} bytes that its manifest says, or to more "
                     f"than {files} files, which are the most here",
                 )
-            _place(stream, member, folder)
+            try:
+                _place(stream, member, folder)
+            except OSError as error:
+                if error.errno in _NO_PLACE:
+                    raise BackupError(
+                        "backup.content", f"the backup has {shown(member.name)}: {error.strerror}"
+                    ) from error
+                raise
             stream.allow(MOST_HEADER)
             # TarFile keeps what it has read, for names that are asked for later.
             packed.members.clear()  # type: ignore[attr-defined]  # typeshed leaves it out

@@ -144,18 +144,27 @@ def stage(
         BackupError: It is refused, and nothing was changed; or the controller's boot failed with it.
     """
     folders = Folders(settings)
-    if (journal := pending(folders)) is not None:
-        manifest = archive.read(file)
+    journal, manifest = pending(folders), archive.read(file)
+    if journal is not None and journal.phase == SWAPPED and replace and manifest.sha256 != journal.sha256:
+        # With a state that slurmctld cannot begin with, no boot ends that restore: this one takes its place.
+        say(f"the backup of {archive.when(journal.created)}, which is in its place, is replaced")
+        journal = None
+    if journal is not None:
         if journal.phase == CANCELLED:
             raise BackupError(
                 "restore.other-under-way",
                 f"a restore is being given up: {_give_up(folders)} completes that, then restore",
             )
         if manifest.sha256 != journal.sha256:
+            instead = (
+                "restore this one in its place (--replace)"
+                if journal.phase == SWAPPED
+                else f"give it up first ({_give_up(folders)})"
+            )
             raise BackupError(
                 "restore.other-under-way",
                 f"the restore of another backup, of {archive.when(journal.created)}, is half done: run this "
-                f"command with that backup, which continues it, or give it up first ({_give_up(folders)})",
+                f"command with that backup, which continues it, or {instead}",
             )
         say("an earlier restore of this backup was interrupted: it is continued")
     else:
@@ -184,6 +193,7 @@ def _prepare(
         say("the backup fits this cluster: unpacking it")
         archive.unpack(content, work / PARTS, manifest.unpacked)
         content.unlink()
+        _check_parts(work / PARTS, manifest)
         _own(work / PARTS / archive.STATE, settings.site.user)
         if manifest.accounting:
             say("loading its accounting")
@@ -262,6 +272,21 @@ def _check_space(work: Path, manifest: Manifest) -> None:
             "restore.no-space",
             f"{work.parent}: {free} MiB are free, and this restore needs {needed}: make room there, or "
             "give the controller a larger disk",
+        )
+
+
+def _check_parts(parts: Path, manifest: Manifest) -> None:
+    """Check that a backup has what each boot will look for.
+
+    Raises:
+        BackupError: It lacks a part.
+    """
+    needed = {archive.STATE: (parts / archive.STATE).is_dir()}
+    if manifest.accounting:
+        needed[archive.ACCOUNTING] = (parts / archive.ACCOUNTING).is_file()
+    if missing := [name for name, there in needed.items() if not there]:
+        raise BackupError(
+            "backup.content", f"the backup's content has no {' and no '.join(missing)}: use another backup"
         )
 
 

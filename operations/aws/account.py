@@ -41,16 +41,18 @@ def require(provider_settings: str | None = None) -> None:
     session(provider_settings)
 
 
-def session(provider_settings: str | None = None) -> Any:
+def session(provider_settings: str | None = None, region: str | None = None) -> Any:
     """Return a boto3 session that has credentials.
 
     Args:
         provider_settings: As in `ClusterRef`.
+        region: The cluster's, in which roles are assumed.
 
     Raises:
         UserError: Exit 3; there is no boto3, or there are no credentials, or the engine may have others.
     """
     settings = environment.known(provider_settings)
+    identity.refuse_addresses()
     packages.provide("aws")
     try:
         import boto3
@@ -63,7 +65,7 @@ def session(provider_settings: str | None = None) -> Any:
             code="aws.no-client",
         ) from None
     try:
-        boto_session = boto3.Session(botocore_session=identity.session(settings))
+        boto_session = boto3.Session(botocore_session=identity.session(settings, region))
         credentials = boto_session.get_credentials()
     except botocore.exceptions.BotoCoreError as error:
         why = f"the credentials for AWS cannot be used: {error}. {GET_SOME}"
@@ -110,7 +112,8 @@ def export(place: ClusterRef) -> None:
     if place.provider_settings is None:
         return
     with explained():
-        os.environ.update(identity.variables(session(place.provider_settings), place.provider_settings))
+        boto_session = session(place.provider_settings, place.region)
+        os.environ.update(identity.variables(boto_session, place.provider_settings))
 
 
 @functools.lru_cache(maxsize=8)
@@ -128,7 +131,7 @@ def _clients(
             a changed environment needs new clients.
     """
     settings = environment.known(provider_settings)
-    boto_session = session(provider_settings)
+    boto_session = session(provider_settings, region)
     limits = {
         "connect_timeout": CONNECT_SECONDS if patient else 4.0,
         "read_timeout": READ_SECONDS if patient else 8.0,

@@ -7,6 +7,7 @@ its parts.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,17 +15,41 @@ from typing import Any
 
 from infra.config import provider_settings
 from infra.config.provider_settings import ENDPOINTS
+from infra.errors import EXIT_REFUSED, UserError
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 ROLE_PROVIDER = "assume-role"
 SESSION_NAME = "slurm-stacks"
+ADDRESSES = tuple(
+    f"{prefix}AWS_{service}_ENDPOINT"
+    for service in ("DYNAMODB", "IAM", "S3", "STS")
+    for prefix in ("TF_", "")
+)
+"""The variables of addresses that the engine's provider reads and botocore does not."""
 
 
-def session(settings: Mapping[str, Any]) -> Any:
+def refuse_addresses() -> None:
+    """Refuse variables that send the engine's provider, and not our own calls, to other addresses.
+
+    Raises:
+        UserError: Exit 3; the message names them.
+    """
+    if given := [name for name in ADDRESSES if os.environ.get(name)]:
+        raise UserError(
+            f"{', '.join(given)} in the environment sends Pulumi's provider to another address, which "
+            "./cluster does not ask: unset it, and write the address into aws:endpoints of the stack file or "
+            "into AWS_ENDPOINT_URL_… (such as AWS_ENDPOINT_URL_S3), which both read",
+            EXIT_REFUSED,
+            code="aws.other-address",
+        )
+
+
+def session(settings: Mapping[str, Any], region: str | None = None) -> Any:
     """Return a session of botocore that has the credentials of the engine's provider.
 
     Args:
         settings: The provider's settings (`infra.config.provider_settings`).
+        region: The stack's, in which roles are assumed, as by the engine; `None` means the environment's.
 
     Raises:
         BotoCoreError: There is no such profile.
@@ -39,6 +64,8 @@ def session(settings: Mapping[str, Any]) -> Any:
     ):
         if settings.get(key):
             made.set_config_variable(variable, str(Path(settings[key][0]).expanduser()))
+    if region is not None:
+        made.set_config_variable("region", region)
     if "profile" in settings:
         made.get_scoped_config()  # raises if there is no such profile
     resolver = made.get_component("credential_provider")

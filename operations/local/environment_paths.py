@@ -31,7 +31,6 @@ def adapt(environment: Path) -> None:
     """Have an environment work at its path here and at /apps. It may be adapted again."""
     paths = shlex.join([f"{APPS}/envs/{environment.name}", str(environment)])
     choice = _CHOICE.format(paths=paths).encode()
-    choice = _CHOICE.format(paths=paths).encode()
     interpreter = f"{environment}/bin/python".encode()
     for script in environment.glob("bin/*"):
         if script.is_symlink() or not script.is_file():

@@ -68,7 +68,7 @@ def shared_in_tmp(stack: Stack) -> list[str]:
     with contextlib.suppress(KeyError):  # this user may have a home folder in $HOME only
         folders.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
     with contextlib.suppress(ConfigError):  # `up` has refused a file with mistakes
-        folders += map(Path, _paths(stack_file.all_values(stack.file)))
+        folders += map(Path, _paths(stack_file.all_values(stack.file, stack.project)))
     # A path may be a link, or lead through some.
     return hosts_namespace.outermost(
         path for named in map(str, folders) for path in (named, os.path.realpath(named))

@@ -47,8 +47,8 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Path) -> 
     def set_lines(lines: str) -> None:
         def on_controller(_self: object, _up: StackUp, argv: Any, *, booting: bool) -> Command:
             line = f"printf '%s\\n' {shlex.join(argv)} >{shlex.quote(str(asked))}\n{lines}"
-            # Only what gives a restore up is for a controller whose boot has failed.
-            assert booting == ("--cancel" in argv)
+            # A restore, and what gives one up, is for a controller whose boot has failed, too.
+            assert booting == ("restore" in argv)
             return Command(["sh", "-c", line], {})
 
         monkeypatch.setattr(LocalProvider, "on_controller", on_controller)

@@ -204,6 +204,18 @@ def test_an_environment_that_is_complete_needs_no_home(door: Door) -> None:
     assert door.works("status") == ""
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_folder_that_was_removed_is_the_message(door: Door, complete: bool) -> None:
+    """uv works in no such folder, and its error looks like one of the environment."""
+    if complete:
+        door.works("up")
+    code, out, err = door.run("status", shell='mkdir gone && cd gone && rmdir ../gone && "$@"')
+    assert (code, out) == (3, "")
+    assert "The folder in which you stand was removed" in err
+    assert "uv" not in err
+    assert door.venv.exists() is complete
+
+
 @pytest.fixture(params=["busybox", "without GNU's programs"])
 def elsewhere(request: pytest.FixtureRequest, door: Door) -> Door:
     """The script without GNU's programs: with busybox, or with programs that have only POSIX options."""

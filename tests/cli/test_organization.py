@@ -85,6 +85,7 @@ def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         stack_file.named(name, ROOT)
     assert raised.value.exit_code == EXIT_USAGE
+    assert f"{name} " in str(raised.value).replace('"', " "), "the message has the whole name"
     assert raised.value.code == ("stack.other-project" if name == "acme/other/team-a" else "stack.name")
 
 
@@ -180,6 +181,13 @@ def test_the_owners_command_has_the_full_name(tiny: Tiny) -> None:
     assert f"pulumi destroy --stack {stack.engine_name}`" in owner.refusal(
         stack, "https://pulumi.example.test"
     )
+
+
+def test_the_record_of_a_cluster_knows_the_full_name(tiny: Tiny) -> None:
+    stack = of(tiny, "acme")
+    clusters.note(stack, "local", folders.make_state_dir(stack))
+    (record,) = clusters.recorded()
+    assert record.home.engine_name == stack.engine_name
 
 
 def test_a_plain_pulumi_up_is_refused_beside_another_organizations_cluster(tiny: Tiny) -> None:

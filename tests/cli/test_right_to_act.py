@@ -466,9 +466,10 @@ def test_a_lock_in_a_file_backend_is_named_and_left_alone(tmp_path: Path, layout
         "runner.backend-busy", "ann@laptop (pid 7)", "pulumi cancel", varies=[str(tmp_path)]
     ):
         backend.refuse_if_locked_here(stack, url)
-    lock.write_text("")
-    with pytest.raises(UserError):
-        backend.refuse_if_locked_here(stack, url)
+    for damaged in ("", "[" * 100_000):
+        lock.write_text(damaged)
+        with pytest.raises(UserError, match=r"cancel --stack acme/slurm-stacks/test`"):
+            backend.refuse_if_locked_here(dataclasses.replace(stack, organization="acme"), url)
     assert lock.exists()
     assert not backend.refuse_if_locked_here(stack, "https://api.pulumi.com")
 

@@ -12,6 +12,7 @@ import yaml
 
 from cli import init, instance_type_lookup, list_clusters, options
 from cli import provider as providers
+from cli.clouds import known_clusters
 from cli.clouds.base import file_design
 from cli.doctor import general
 from cli.runner import project
@@ -53,13 +54,14 @@ def aws() -> dict[str, Any]:
 REGION = {"aws:region": {"value": "eu-central-1"}, "aws:profile": {"value": "research"}}
 READERS: dict[str, Callable[[Stack], tuple[str | None, str | None]]] = {
     "plan, up and status": lambda stack: (
-        load_file(stack.file).region,
-        load_file(stack.file).provider_settings,
+        options.load(stack).region,
+        options.load(stack).provider_settings,
     ),
     "down, the audit and the sweep": lambda stack: (
         file_design(stack).region,
         file_design(stack).provider_settings,
     ),
+    "the account of `down`": lambda stack: (file_design(stack).region, known_clusters.settings(stack)),
     "the embedded runner": lambda stack: (
         project.load(stack).config["aws:region"],
         json.dumps({"profile": project.load(stack).config["aws:profile"]}, separators=(",", ":")),
@@ -76,11 +78,17 @@ READERS: dict[str, Callable[[Stack], tuple[str | None, str | None]]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("folder", [None, "stacks", "deeper/stacks"])
+@pytest.mark.parametrize("folder", [None, "stacks", "deeper/stacks", "../stacks", "{absolute}", "inner"])
 def test_every_reader_has_the_values_of_the_project(reader: str, folder: str | None, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    # A project of its own, which has nothing to do with this one.
+    for inner in (mine / "inner", tmp_path / "elsewhere"):
+        inner.mkdir(parents=True)
+        (inner / "Pulumi.yaml").write_text("name: other\nconfig:\n  aws:profile: another\n")
+    folder = folder and folder.format(absolute=tmp_path / "elsewhere")
     settings = {"config": REGION, **({} if folder is None else {"stackConfigDir": folder})}
-    stack = checkout(tmp_path, settings, aws())
-    assert stack.file == tmp_path / (folder or "") / "Pulumi.s.yaml"
+    stack = checkout(mine, settings, aws())
+    assert stack.file == mine / (folder or "") / "Pulumi.s.yaml"
     assert READERS[reader](stack) == ("eu-central-1", '{"profile":"research"}')
 
 

@@ -166,6 +166,23 @@ def test_only_files_and_folders_are_made(tmp_path: Path, kind: bytes) -> None:
         archive.unpack(content, tmp_path / "new")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["state/a", "state/a"], ["state", "state/a"], ["state/", "state"], ["."], [""], ["x" * 300]],
+    ids=["twice", "a folder below a file", "a file for a folder", "the folder", "no name", "too long"],
+)
+def test_a_name_that_has_no_place_is_a_fault_of_the_backup(tmp_path: Path, names: list[str]) -> None:
+    content = tmp_path / "content"
+    with tarfile.open(content, "w:gz") as made:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.type, member.size = (tarfile.DIRTYPE, 0) if name.endswith("/") else (tarfile.REGTYPE, 1)
+            made.addfile(member, io.BytesIO(b"x" * member.size))
+    with pytest.raises(BackupError, match="the backup has '") as error:
+        archive.unpack(content, tmp_path / "new")
+    assert error.value.code == "backup.content"
+
+
 DIGEST = "0" * 64
 LAWFUL: dict[str, str] = {
     "apiVersion": f'"{archive.API_VERSION}"', "cluster": '"lab"', "stack": '"lab"', "created": "1800000000",
@@ -219,7 +236,11 @@ def test_every_value_of_a_manifest_is_checked(tmp_path: Path) -> None:
     for field in LAWFUL:
         missing = {key: value for key, value in LAWFUL.items() if key != field}
         text = ("{" + ", ".join(f'"{key}": {value}' for key, value in missing.items()) + "}").encode()
-        assert refused(of_manifest(tmp_path, text)) == "backup.damaged", field
+        file = of_manifest(tmp_path, text)
+        assert refused(file) == "backup.damaged", field
+        if field != "apiVersion":
+            with pytest.raises(BackupError, match=f"missing fields {field}"):
+                archive.read(file)
 
 
 @pytest.mark.parametrize("created", [0.0, foreign.LAST_TIME])

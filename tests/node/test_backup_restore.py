@@ -510,3 +510,64 @@ def test_a_boot_that_fails_keeps_what_is_given_up(tmp_path: Path, monkeypatch: p
     head.boot()
     assert head.is_of_before()
     assert head.is_clean()
+
+
+def test_what_slurmctld_cannot_begin_with_is_replaced_by_another_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no way back from it, and no boot ends the restore."""
+    head = Head(tmp_path, monkeypatch, accounting=False)
+    restore.put_in_place(head.context)
+    restore.note_in_place(head.context)
+    with pytest.raises(BackupError, match="--replace") as error:
+        head.cancel()
+    assert error.value.code == "restore.in-place"
+    other = changed(sha256="1" * 64)
+    monkeypatch.setattr(archive, "read", lambda *_: other)
+    prepared: list[str] = []
+
+    def prepare(*_given: Any, **_more: Any) -> Manifest:
+        prepared.append("anew")
+        return other
+
+    monkeypatch.setattr(restore, "_prepare", prepare)
+    monkeypatch.setattr(restore, "_boot", lambda *_: prepared.append("boot"))
+
+    def stage(*, replace: bool) -> None:
+        file = tmp_path / "made.tar"
+        restore.stage(
+            head.context.settings, file, Control(), head.run, replace=replace, say=head.calls.append
+        )
+
+    with pytest.raises(BackupError, match="--replace") as error:
+        stage(replace=False)
+    assert (error.value.code, prepared) == ("restore.other-under-way", [])
+    stage(replace=True)
+    assert prepared == ["anew", "boot"]
+    # That of the same backup is continued.
+    prepared.clear()
+    restore._note(head.context.folders, restore.Journal("test", 1.8e9, accounting=False, sha256="1" * 64))
+    stage(replace=True)
+    assert prepared == ["boot"]
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"), [(["accounting.sql"], "state"), (["state/"], "accounting.sql")]
+)
+def test_a_backup_without_a_part_is_refused_before_anything_is_exchanged(
+    tmp_path: Path, there: list[str], missing: str
+) -> None:
+
+    def make(name: str) -> None:
+        if name.startswith("state"):
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).touch()
+
+    for name in there:
+        make(name)
+    with pytest.raises(BackupError, match=f"no {missing}:") as error:
+        restore._check_parts(tmp_path, changed(accounting=True))
+    assert error.value.code == "backup.content"
+    make(missing)
+    restore._check_parts(tmp_path, changed(accounting=True))

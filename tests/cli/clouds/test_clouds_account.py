@@ -11,9 +11,11 @@ from cli.clouds import known_clusters
 from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import clusters
 from infra.program.stack import Stack
 from operations.access import StackUp
+from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_cloud import FakeProvider
 
@@ -59,6 +61,35 @@ def test_after_another_profile_both_are_asked(stack: Stack) -> None:
     known_clusters.note_cluster(stack, at(RESEARCH))
     write(stack, "  aws:profile: other\n")
     assert asked(stack) == [at(OTHER), at(RESEARCH)], "the engine's first"
+
+
+def test_a_former_profile_that_is_gone_is_named_with_what_to_do(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cloud:
+        def __init__(self, place: ClusterRef) -> None:
+            self.place = place
+
+        def leftovers(self) -> list[str]:
+            if self.place.provider_settings == RESEARCH:
+                raise UserError("no such profile", EXIT_REFUSED, code="aws.credentials-unusable")
+            return []
+
+    monkeypatch.setattr(FakeProvider, "cloud", lambda _self, place: Cloud(place))
+    known_clusters.note_cluster(stack, at(RESEARCH))
+    with sentences.raises("aws.credentials-unusable", compared=False):
+        FakeProvider().leftovers(stack, outputs)
+    write(stack, "  aws:profile: other\n")
+    record = clusters.of(stack)
+    assert record is not None
+    with sentences.raises(
+        "cluster.former-account", RESEARCH, "no such profile", f"rm {record.file}", compared=False
+    ) as raised:
+        FakeProvider().leftovers(stack, outputs)
+    assert raised.value.exit_code == EXIT_REFUSED
+    assert clusters.of(stack) is not None, "nobody knows yet whether something is left"
+    record.file.unlink()
+    assert FakeProvider().leftovers(stack, outputs) == []
 
 
 def test_an_environment_that_the_file_no_longer_names_is_not_waited_for(stack: Stack) -> None:

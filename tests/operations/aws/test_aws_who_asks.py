@@ -204,6 +204,30 @@ def test_a_role_is_assumed_with_all_that_the_stack_file_says(accounts: AskedAcco
     }.items()  # fmt: skip
 
 
+def test_roles_are_assumed_in_the_region_of_the_stack(
+    accounts: AskedAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    cases: list[tuple[dict[str, str], str]] = [({}, REGION), ({"stsRegion": "eu-west-3"}, "eu-west-3")]
+    for values, region in cases:
+        clients = identity._sts_clients(identity.session(values, REGION), values)
+        assert clients("sts").meta.region_name == region
+    made = account.session(text({"assumeRoles": [{"roleArn": f"{ROLE}r"}]}), REGION)
+    assert made.region_name == REGION
+
+
+@pytest.mark.parametrize("variable", ["TF_AWS_S3_ENDPOINT", "AWS_IAM_ENDPOINT", "TF_AWS_STS_ENDPOINT"])
+def test_variables_that_lead_the_engine_elsewhere_are_refused_by_name(
+    variable: str, accounts: AskedAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "https://example.test")
+    with sentences.raises("aws.other-address", variable) as raised:
+        AwsCloud(ClusterRef("c", REGION)).machines()
+    assert raised.value.exit_code == EXIT_REFUSED
+    assert accounts.asked == []
+
+
 def test_a_web_identity_is_the_base_of_the_roles(accounts: AskedAccounts, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-token\n")
