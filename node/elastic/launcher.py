@@ -419,6 +419,8 @@ class Launcher:
                 continue
             try:
                 self._give_up(one.failure, one.jobs)
+            except SlurmError as error:  # the reconciler finds the nodes, and the other launches go on
+                log(f"powers down {fold(one.group.nodes)}: {error}")
             finally:
                 self._count_launches(one.group.nodes, -1)
 
