@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -191,6 +192,32 @@ def test_a_launch_that_waited_too_long_is_given_up_for_its_nodes_alone(
     assert [call[:2] for call in control.calls if call[0] == "down"] == [("down", ("debug-1",))]
     assert elastic.launcher.busy() == set()
     assert elastic.capacity_limiter._pools.failures() == {}, "the pool has machines"
+
+
+def test_a_request_that_comes_again_while_the_cloud_is_called_launches_nothing(
+    named: tuple[Elastic, FakeControl, Named], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scontrol update … State=POWER_UP` twice within the seconds that a cloud takes."""
+    elastic, _, driver = named
+    called, goes_on = threading.Event(), threading.Event()
+    answer = driver.launch
+
+    def slow(group: LaunchGroup) -> LaunchResult:
+        called.set()
+        assert goes_on.wait(60)
+        return answer(group)
+
+    monkeypatch.setattr(driver, "launch", slow)
+    first = threading.Thread(target=launch, args=(elastic, "debug-0", "debug-1"))
+    first.start()
+    assert called.wait(60)
+    launch(elastic, "debug-1")
+    assert elastic.launcher.busy() == {"debug-0", "debug-1"}
+    goes_on.set()
+    first.join()
+    launch(elastic, "debug-2")
+    assert sorted(machine.node for machine in driver.machines) == ["debug-0", "debug-1", "debug-2"]
+    assert elastic.launcher.busy() == set()
 
 
 def test_a_launch_that_cannot_be_given_up_keeps_no_other_waiting(
