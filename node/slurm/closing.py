@@ -84,7 +84,10 @@ def parse(text: str) -> Mark | None:
         return None
     entries = (_ENTRY.fullmatch(entry) for entry in fields.get("partitions", "").split(" "))
     return Mark(
-        *(fields.get(key, "?") for key in ("command", "who", "process", "checkout")),
+        fields.get("command", "?"),
+        fields.get("who", "?"),
+        fields.get("process", "?"),
+        fields.get("checkout", "?"),
         fields["token"],
         float(fields["at"]) if _TIME.fullmatch(fields.get("at", "")) else 0.0,
         tuple(Closed(*entry.groups()) for entry in entries if entry is not None),
