@@ -482,6 +482,7 @@ def drain(
 
     Raises:
         BusyError: Another command works on the cluster.
+        UnsureError: Jobs may be there that nobody sees; the partitions are as before.
         UserError: The one from `agree`; jobs start again then.
     """
     hold = Hold(reach, stack, say)
@@ -489,7 +490,7 @@ def drain(
         mark, found = hold.look()
     except NotUpError:
         return
-    except closing.BusyError:
+    except (closing.BusyError, jobs.UnsureError):
         raise
     except UserError as error:
         say(no_answer(error))
@@ -502,7 +503,7 @@ def drain(
         found = hold.take("DOWN")
     except NotUpError:
         return
-    except closing.BusyError:
+    except (closing.BusyError, jobs.UnsureError):
         raise
     except UserError as error:
         say(no_answer(error))

@@ -120,8 +120,8 @@ def parse(text: str) -> list[Job]:
     such as those of a shell's ~/.bashrc.
 
     Raises:
-        UserError: It is not sure which jobs there are: there is no listing, a record is none, or a job occurs
-            twice.
+        UnsureError: It is not sure which jobs there are: no listing is there, a record is none, or a job is
+            there twice.
     """
     _, mark, listing = _sections(text)
     if not mark:
@@ -151,8 +151,12 @@ def _is_queued_again(fields: dict[str, str]) -> bool:
     return completes and fields["%M"] == "0:00" and fields["%S"] != fields["%e"]
 
 
-def _unsure(why: str) -> UserError:
-    return UserError(
+class UnsureError(UserError):
+    """Slurm answers, and does not say for certain which jobs there are."""
+
+
+def _unsure(why: str) -> UnsureError:
+    return UnsureError(
         f"squeue does not say for certain which jobs there are: {why}. No job that is not known may end, so "
         "the command stops here; run it again, and `./cluster exec -- squeue` shows what squeue says",
         code="jobs.unsure",

@@ -15,7 +15,7 @@ from node.elastic import reconfiguration
 from node.elastic.view import log
 from node.folders import Folders
 from node.model import Settings
-from node.slurm import conf, configure, hardware, runtime
+from node.slurm import closing, conf, configure, hardware, runtime
 from node.slurm.control import LAST_WEIGHT, Slurm, SlurmError
 from node.waiting import wait_at_most
 
@@ -64,11 +64,12 @@ class RuntimeChanges:
             self._own_conf = self._own_conf or current
             if not self._own_conf:
                 return
+            marked = self._marked()
             shown = self._shown(config)
             # During a start, and where it fails, slurmctld knows no partition at all.
             if not shown.partitions.keys() & {p.name for p in self._settings.design.partitions}:
                 return
-            record = self._compared(shown, before)
+            record = self._compared(shown, before, marked)
             if not current:
                 record = replace(record, nodes=before.nodes)
             self._write(record, before)
@@ -83,10 +84,12 @@ class RuntimeChanges:
             if not self._own_conf:
                 return
             before = configure.read_changes(self._state) or runtime.Record()
+            marked = self._marked()
             shown = runtime.shown_partitions(self._control.show_partitions())
             if shown.keys() & {p.name for p in self._settings.design.partitions}:
-                found = self._compared(runtime.Designed(shown, {}, {}), before)
-                self._write(replace(before, own=found.own, partitions=found.partitions), before)
+                found = self._compared(runtime.Designed(shown, {}, {}), before, marked)
+                changed = replace(before, own=found.own, partitions=found.partitions, closed=found.closed)
+                self._write(changed, before)
 
     def run(self) -> None:
         """Record what has changed whenever slurmctld has saved it, for ever."""
@@ -146,7 +149,19 @@ class RuntimeChanges:
             runtime.shown_controller(config),
         )
 
-    def _compared(self, shown: runtime.Designed, before: runtime.Record) -> runtime.Record:
+    def _marked(self) -> dict[str, str]:
+        """Return the partitions that the mark of a command names, with their states."""
+        return closing.states(closing.read(self._state))
+
+    def _compared(
+        self, shown: runtime.Designed, before: runtime.Record, marked: Mapping[str, str]
+    ) -> runtime.Record:
+        """Return what people have changed.
+
+        Args:
+            marked: What the mark of a command said before slurmctld was asked. A command may have begun or
+                ended meanwhile, so the present mark counts as well.
+        """
         record = hardware.read(self._lib)
         kept = record.kept(self._settings.design) if record is not None else {}
         unseen = kept.keys() - set(record.seen if record is not None else ())
@@ -158,7 +173,7 @@ class RuntimeChanges:
             for name, options in shown.partitions.items()
             if not unseen.isdisjoint(runtime.nodes_of(options))
         }
-        return runtime.compare(shown, designed, before, closed.__contains__)
+        return runtime.compare(shown, designed, before, closed.__contains__, {**self._marked(), **marked})
 
     def _closed(self) -> frozenset[str]:
         """Return the partitions that this daemon has closed for a moment."""

@@ -29,9 +29,10 @@ from node.sites import LocalSite
 from node.slurm import reservations
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
-from node.slurm.phases import CANCELLED, DEADLINE
+from node.slurm.phases import BOOT_FAIL, CANCELLED, DEADLINE, FAILED, NODE_FAIL
 from node.slurm.reasons import cure, in_words
 from node.slurm.states import JobState
+from node.slurm.version import knows_last_digit
 
 # Finds the files that a batch job writes, from what Slurm knows of it.
 #
@@ -69,28 +70,48 @@ def is_batch(fields: Mapping[str, str]) -> bool:
     return fields["batchflag"] not in ("0", "no", "NO")
 
 
-def output_files(job: int, fields: Mapping[str, str]) -> list[Output]:
+def output_files(job: int, fields: Mapping[str, str], *, last_digit: bool = True) -> list[Output]:
     """Return a job's files, the output first.
 
     Args:
         fields: As for `is_batch`.
+        last_digit: As for `output_path`.
     """
     user = fields["userid"]
     if not is_batch(fields) or not (user.isascii() and user.isdigit()):
         return []
     paths = (
-        (kind, output_path(fields[name], job, fields))
+        (kind, output_path(fields[name], job, fields, last_digit=last_digit))
         for kind, name in (("output", "stdout"), ("errors", "stderr"))
     )
-    # Relative to a folder that is not known here, or nothing at all.
+    # Relative to a folder that is not known, or nothing at all.
     return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
 
 
-def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
+def output_path(pattern: str, job: int, fields: Mapping[str, str], *, last_digit: bool = True) -> str:
     """Return the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
 
-    22.05 tells the pattern of a job that has one, without the job's own values.
+    squeue tells the pattern of a job that has one, without the job's own values. Up to 24.11 it adds the
+    folder that the pattern is below.
+
+    Args:
+        pattern: The pattern, which may be relative to the job's folder.
+        job: The job's number.
+        fields: As for `is_batch`.
+        last_digit: Whether this release fills in %b (`node.slurm.version.knows_last_digit`).
+
+    Returns:
+        The path, which is relative, or empty, only where Slurm tells neither a path nor a folder.
     """
+    if not pattern or pattern.startswith("/"):
+        return _filled_in(pattern, job, fields, last_digit=last_digit)
+    folder = fields["workdir"]
+    # A name in the pattern may begin with a slash, which makes no other folder of it.
+    place = folder if folder.startswith("/") else "."
+    return f"{place.rstrip('/')}/{_filled_in(pattern, job, fields, last_digit=last_digit)}"
+
+
+def _filled_in(pattern: str, job: int, fields: Mapping[str, str], *, last_digit: bool) -> str:
     if "\\" in pattern:
         return pattern.replace("\\", "")
     array, task = fields["arrayjobid"], fields["arraytaskid"]
@@ -98,8 +119,8 @@ def output_path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
     node = fields["batchhost"]
     index = int(task) if in_array else NO_TASK
     numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "a": index, "n": 0, "t": 0}
-    if in_array:
-        numbers["b"] = index % 10  # newer releases only
+    if in_array and last_digit:
+        numbers["b"] = index % 10
     words = {"u": fields["username"], "x": fields["name"], "s": "batch"}
     if node not in ("", "n/a", "(null)"):
         words["N"] = node.partition(".")[0]
@@ -133,8 +154,19 @@ def in_own_tmp(path: str, shared: Iterable[str]) -> Path | None:
 
 # Slurm's facts on a job, in words.
 
-LAUNCH_FAILURE = "JobLaunchFailure"
-"""Slurm's reason for a job that its node could not start."""
+LAUNCH_ERRORS = tuple(number & 0x7F for number in (4014, 4021, 4022))
+"""The numbers of signals that stand for slurmd's errors of a job that could not start.
+
+slurmd reports the error's number (slurm_errno.h: the environment, the files, the prolog) where a process's
+wait status belongs, and Slurm takes its last seven bits for a signal. The reason does not tell: it is
+JobLaunchFailure of all signals up to 22.05, and RaisedSignal of all from 23.02 on.
+"""
+REASONS_OF_SIGNALS = ("JobLaunchFailure", "RaisedSignal")
+
+
+def could_not_start(job: JobState) -> bool:
+    """Return whether a job ended because a node of its own could not start it."""
+    return job.is_over and job.signal in LAUNCH_ERRORS and bool(job.nodes)
 
 
 def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[JobState]) -> dict[int, str]:
@@ -170,25 +202,38 @@ def facts(job: JobState, advice: str | None) -> list[str]:
     if job.restarts:
         lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
     if job.is_over and _never_ran(job):
-        lines.append("it did not run again" if job.restarts else "it never ran")
+        # The reason of a job that was cancelled is the one that it waited for.
+        ended = job.state != CANCELLED and job.reason not in ("None", *REASONS_OF_SIGNALS)
+        lines.append(
+            ("it did not run again" if job.restarts else "it never ran")
+            + (f" ({in_words(job.reason)})" if ended else "")
+        )
+    elif could_not_start(job):
+        lines.append("its node could not start it: slurmd of the node says why")
     elif job.is_over:
-        if job.reason == LAUNCH_FAILURE:
-            # Slurm encodes its own error as a signal's number, which is no signal.
-            return [*lines, f"its node could not start it ({job.reason}): slurmd of the node says why"]
-        why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
-        lines.append(f"{_ending(job)}{why}")
+        # The reason of a signal says no more than the signal.
+        told = job.explanation or job.reason
+        says_more = told.partition(":")[0] not in ("None", *REASONS_OF_SIGNALS)
+        lines.append(f"{_ending(job)}{f' ({told})' if says_more else ''}")
     return lines
 
 
 def _never_ran(job: JobState) -> bool:
-    """Return whether an ended job was cancelled while it waited.
+    """Return whether a job ended while it waited. Slurm gives some of these signal 1, which nobody sent."""
+    return job.state in NEVER_RAN and not job.nodes and not job.exit_code and job.signal in (0, 1)
 
-    Its reason is then the one that it waited for.
-    """
-    return job.state in (CANCELLED, DEADLINE) and not (job.nodes or job.exit_code or job.signal)
+
+NEVER_RAN = (CANCELLED, DEADLINE, FAILED)
+"""The states of jobs that may have ended before they began."""
+OF_NODES = {NODE_FAIL: "its node was lost", BOOT_FAIL: "its nodes did not start"}
+"""The states of jobs whose exit code and signal Slurm makes up -> what happened."""
 
 
 def _ending(job: JobState) -> str:
+    if job.state in OF_NODES:
+        return OF_NODES[job.state]
+    if not job.signal and not job.exit_code and job.state == CANCELLED:
+        return "cancelled while its nodes started, or it ended with exit code 0 when told to"
     if not job.signal:
         return f"exit code {job.exit_code}"
     try:
@@ -234,7 +279,7 @@ def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source
         log: The path of slurmd's log on a node.
         stack: The stack's name.
     """
-    failed = [job for job in jobs if job.is_over and job.reason == LAUNCH_FAILURE and job.nodes]
+    failed = [job for job in jobs if could_not_start(job)]
     if not failed:
         return []
     # The host of a job without a script is what the submitting program sends, which may be anything.
@@ -252,6 +297,8 @@ def _nodes(jobs: Sequence[JobState]) -> list[str]:
 
 SLURM_SECONDS = 5.0
 CONTROLLER = "controller"
+NOT_WRITTEN = "the job has not written anything yet, or it was removed"
+ELSEWHERE = f"{NOT_WRITTEN}; or its folder is not a shared one, and is on its node alone"
 MOST_TASKS = 6
 """The greatest number of array tasks that are described one by one."""
 NODE_BEFORE = "no machine has started for this node yet"
@@ -534,7 +581,7 @@ class Cluster:
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
             if not is_batch(fields):
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
-            for file in output_files(number, fields):
+            for file in output_files(number, fields, last_digit=self._knows_last_digit(fields)):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
                 if any(folder.parent == Path(file.path).parent for folder in folders):
                     continue
@@ -550,7 +597,7 @@ class Cluster:
         if not outputs:
             yield Note("output", [f"({nowhere})"])
         for path, (kind, owner) in outputs.items():
-            missing = ended.get(path, "the job has not written anything yet, or it was removed")
+            missing = ended.get(path, NOT_WRITTEN if self.folders.process else ELSEWHERE)
             yield LogFile(kind, path, missing, since=since, owner=owner)
         yield from explained(
             LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in outputs.items()
@@ -569,6 +616,16 @@ class Cluster:
                     tmp = Path(self.folders.temporary(node))
                     return tmp / below, tmp
         return Path(path), None
+
+    def _knows_last_digit(self, fields: Mapping[str, str]) -> bool:
+        """Return whether this release fills in %b, which only few ask for."""
+        patterns = fields["stdout"] + fields["stderr"]
+        if all(match[3] != "b" for match in _SYMBOL.finditer(patterns)):
+            return True
+        try:
+            return knows_last_digit(self.control.run("squeue", "--version"))
+        except SlurmError:
+            return True
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         """Return where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""

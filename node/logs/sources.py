@@ -250,8 +250,9 @@ MEANINGS = (
 OF_SLURMD = (
     (
         re.compile(r"Could not open (stdout|stderr|stdin) file "),
-        "the folder of --output, --error or --input is not on the node, or its user may not write there: "
-        "Slurm makes no folders, so make it before the job starts, on the shared disk",
+        "the folder of --output, --error or --input is not on the node, or its user may not write there. "
+        "Slurm 22.05 makes no folder, and later releases make it on the node, where it ends with the node: "
+        "make it before the job starts, on the shared disk",
     ),
     (
         re.compile(r"couldn't chdir to "),
@@ -267,7 +268,7 @@ OF_SLURMD = (
         "the program is not on the node, or may not be executed",
     ),
     (
-        re.compile(r"\] prolog failed status="),
+        re.compile(r"(?:\]|JobId=\d+(?: SLUID=\S+)?) prolog failed status="),
         "the prolog of jobs failed on the node, which is then replaced: `logs NODE` has what it printed",
     ),
     (

@@ -158,8 +158,12 @@ def on_node(jobs: Iterable[int]) -> Wanted:
     number = f"(?:{'|'.join(map(str, jobs))})"
     pattern = re.compile(
         rf"{_STAMP}(?:\[{number}\.(?:batch|extern|interactive|TaskProlog|\d+(?:\+\d+)?)\] |(?:error: )?(?:"
-        rf"Launching batch job {number} for UID |launch task StepId={number}\.|\[job {number}\] "
-        rf"|Could not launch job {number} |Job {number} already killed|[Jj]ob {number}: ))"
+        rf"Launching batch job {number} for UID |launch task (?:StepId={number}\.|{number}\+)"
+        rf"|\[job {number}\] "
+        rf"|Could not launch job {number} |Job {number} already killed|[Jj]ob {number}: "
+        # From 25.11 on: JobId=8 SLUID=s0MNM8GB930T00.
+        rf"|(?:Launching batch |Could not launch )?JobId={number}(?: SLUID=\S+)?"
+        r"(?:: | for UID | prolog failed | already killed| and not able to requeue)))"
     )
     return lambda line: pattern.match(line) is not None
 
@@ -175,7 +179,8 @@ def of_others(owner: int) -> Wanted:
         owner: The number of the user whose jobs may be there.
     """
     pattern = re.compile(
-        rf"{_STAMP}(?:Launching batch job \d+ for UID (\d+)|launch task \S+ request from UID:(\d+) )"
+        rf"{_STAMP}(?:Launching batch (?:job \d+|JobId=\d+(?: SLUID=\S+)?) for UID (\d+)"
+        r"|launch task .*?request from UID:(\d+) )"
     )
 
     def wanted(line: str) -> bool:

@@ -22,6 +22,8 @@ MARK = ".closed-partitions"
 """The file in slurmctld's folder."""
 MOST_BYTES = 1 << 20
 """The most bytes of a mark that are read."""
+CLOSED_STATES = ("DOWN", "INACTIVE")
+"""The states that commands give partitions: no job starts, or none is accepted either."""
 
 
 _ENTRY = re.compile(r"([^\s:]+):([A-Z]+):([A-Z]+)")
@@ -100,6 +102,12 @@ def read(state: Path) -> Mark | None:
         return parse(foreign.read(state / MARK, MOST_BYTES).data.decode(errors="replace"))
     except (OSError, foreign.UnusableError):
         return None
+
+
+def states(mark: Mark | None) -> dict[str, str]:
+    """Return the partitions that a mark names, with the states that its command gives them."""
+    entries = () if mark is None else mark.partitions
+    return {closed.name: closed.state for closed in entries if closed.state in CLOSED_STATES}
 
 
 def described(mark: Mark | None, stack: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from node.codec import from_json, to_json
 from node.folders import Folders
 from node.model import Settings
 from node.published import read_settings
-from node.slurm import conf, hardware, runtime, topology, version
+from node.slurm import closing, conf, hardware, runtime, topology, version
 
 WriteFile = Callable[[Path, bytes], object]
 """Writes a file atomically."""
 MOST_BYTES = 64 << 20
 """The most bytes of the record of what people have changed."""
+RECORDED_SECONDS = 60.0
+"""After how long the record surely has what a command has closed (`node.elastic.runtime`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     deviation, record = hardware.lines(settings.design, release, lib)
     write(lib / hardware.RECORD, hardware.text(record).encode())
     places = topology.read(lib)
-    kept = runtime.merge(read_changes(state) or runtime.Record(), conf.designed(settings, deviation))
+    designed, changes = conf.designed(settings, deviation), read_changes(state) or runtime.Record()
+    kept = runtime.merge(changes, designed)
+    kept = runtime.with_closed(kept, designed, closed_by_command(changes, closing.read(state), time.time()))
     for name, content in conf.render(settings, version.parse(release), deviation, places, kept).items():
         folder = etc
         if name == topology.FILE:
@@ -81,6 +86,20 @@ def read_changes(state: Path) -> runtime.Record | None:
     except (OSError, foreign.UnusableError, ValueError) as error:
         print(f"what people have changed in Slurm at run time cannot be read: {error}", flush=True)
         return None
+
+
+def closed_by_command(changes: runtime.Record, mark: closing.Mark | None, now: float) -> dict[str, str]:
+    """Return the partitions that a command has closed, and nobody has opened since, with their states.
+
+    Without the mark, whatever the record says: the command has opened them, and the record is from before
+    that. With it, what the record does not have is open by now, unless the mark is as young as that.
+
+    Args:
+        mark: The command's mark; `None` if there is none.
+        now: The time, in seconds since the epoch.
+    """
+    young = mark is not None and now - mark.at < RECORDED_SECONDS
+    return {name: state for name, state in closing.states(mark).items() if young or name in changes.closed}
 
 
 def write_changes(state: Path, record: runtime.Record) -> bool:

@@ -104,6 +104,8 @@ OUTPUT = _fields(
     name=_TEXT,
     stdout=_TEXT,
     stderr=_TEXT,
+    # From 25.11 on a path is as the user has written it: below this folder, if it is relative.
+    workdir=_TEXT,
 )
 """The fields of squeue that tell where a batch job writes, and as whom."""
 LISTED = MappingProxyType(

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from node.slurm.hostlist import expand, fold
 
@@ -87,12 +88,15 @@ class Record:
         partitions: Partition of the stack file -> option -> difference.
         nodes: Node -> option (Feature, Weight, CpuBind) -> difference.
         controller: Option of slurmctld -> difference.
+        closed: Partition -> the state that a command of ours has given it (`node.slurm.closing`), which is
+            nobody's wish.
     """
 
     own: dict[str, dict[str, str]] = field(default_factory=dict)
     partitions: dict[str, dict[str, Difference]] = field(default_factory=dict)
     nodes: dict[str, dict[str, Difference]] = field(default_factory=dict)
     controller: dict[str, Difference] = field(default_factory=dict)
+    closed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +270,11 @@ def start_time(text: str) -> int | None:
 
 
 def compare(
-    shown: Designed, designed: Designed, before: Record, closed: Callable[[str], bool] = lambda _name: False
+    shown: Designed,
+    designed: Designed,
+    before: Record,
+    closed: Callable[[str], bool] = lambda _name: False,
+    marked: Mapping[str, str] = MappingProxyType({}),
 ) -> Record:
     """Return what people have changed.
 
@@ -276,12 +284,19 @@ def compare(
         before: The last record.
         closed: Whether the elastic daemon itself has closed a partition for a moment: its state is nobody's
             wish.
+        marked: Partition -> the state that a command's mark says (`node.slurm.closing`).
     """
     own, partitions = {}, {}
+    by_command = {
+        name: state
+        for name, state in marked.items()
+        if name in shown.partitions and shown.partitions[name].get("State", _UNSET["State"]) == state
+    }
     for name, options in shown.partitions.items():
+        ours = closed(name) or name in by_command
         if name in designed.partitions:
             changes = _differences(designed.partitions[name], options, _UNSET)
-            if closed(name):
+            if ours:
                 changes.pop("State", None)
                 if (state := before.partitions.get(name, {}).get("State")) is not None:
                     changes["State"] = state
@@ -289,7 +304,7 @@ def compare(
                 partitions[name] = changes
         else:
             own[name] = dict(options)
-            if closed(name):
+            if ours:
                 own[name].pop("State", None)
                 if (before_closed := before.own.get(name, {}).get("State")) is not None:
                     own[name]["State"] = before_closed
@@ -299,7 +314,7 @@ def compare(
         if name in designed.nodes and (changes := _differences(designed.nodes[name], options, {}))
     }
     present = {key: value for key, value in designed.controller.items() if key in shown.controller}
-    return Record(own, partitions, nodes, _differences(present, shown.controller, CONTROLLER))
+    return Record(own, partitions, nodes, _differences(present, shown.controller, CONTROLLER), by_command)
 
 
 def _differences(was: Fields, now: Fields, unset: Fields) -> dict[str, Difference]:
@@ -443,6 +458,26 @@ def merge(record: Record, designed: Designed) -> Kept:
     }
     controller = _merged("slurmctld", record.controller, designed.controller, replaced)
     return Kept(own, partitions, nodes, controller, replaced)
+
+
+def with_closed(kept: Kept, designed: Designed, closed: Fields) -> Kept:
+    """Return what the next slurm.conf keeps, with partitions that a command has closed as closed as they are.
+
+    Args:
+        closed: Partition -> its state.
+    """
+    if not closed:
+        return kept
+    partitions = {**kept.partitions} | {
+        name: {**kept.partitions.get(name, {}), "State": state}
+        for name, state in closed.items()
+        if name in designed.partitions
+    }
+    own = {
+        name: {**options, "State": closed[name]} if name in closed else options
+        for name, options in kept.own.items()
+    }
+    return replace(kept, own=own, partitions=partitions)
 
 
 def _merged(

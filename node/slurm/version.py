@@ -73,6 +73,16 @@ def cleans_up_requeued_jobs(text: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= (24, 11)
 
 
+def knows_last_digit(text: str) -> bool:
+    """Return whether `sbatch --output` may have %b, the last digit of a task's index (24.11, fname.c).
+
+    Args:
+        text: The release, as Slurm's programs print it. If it names none, the answer is yes.
+    """
+    match = _VERSION.search(text)
+    return match is None or (int(match[1]), int(match[2])) >= (24, 11)
+
+
 def check_takeover(before: str, now: str) -> None:
     """Refuse a release that cannot read the state that another one has written.
 

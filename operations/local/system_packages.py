@@ -119,6 +119,11 @@ def unsuitable() -> str | None:
     return None
 
 
+def has_no_pmix() -> bool:
+    """Return whether this machine's Slurm was built without PMIx, as Debian's is from 26.05.5 on."""
+    return not missing(SLURM) and not _there(PMIX_PLUGIN)
+
+
 def missing_for_pmix() -> list[str]:
     """Return the packages that this machine lacks for `srun --mpi=pmix`, where its Slurm could do that."""
     if not (wanted := missing(PMIX)) or not _there(PMIX_PLUGIN):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.changes import closing, jobs
-from cli.changes.decision import ClusterControl
+from cli.changes.decision import ClusterControl, drain
 from cli.changes.jobs import Job, parse
 from cli.local import running
 from infra.errors import UserError
@@ -22,7 +22,7 @@ from operations.access import Command
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.hostile import FORGED, HOSTILE, SEPARATORS
-from tests.support.job_lines import listing, record, told
+from tests.support.job_lines import kind, listing, record, told
 from tests.support.sentences import raises
 
 CONF = "/x y/slurm.conf"
@@ -193,6 +193,21 @@ def test_a_listing_that_is_not_certain_leaves_no_partition_closed() -> None:
         control.hold("DOWN")
     assert f"token={control.holder.token}" in lines[1], "what its mark names is opened"
     assert "scontrol update PartitionName=$name State=${rest#*:}" in lines[1]
+
+
+@pytest.mark.parametrize("first", ["look", "hold"])
+def test_down_ends_no_cluster_whose_jobs_are_not_certain(first: str) -> None:
+    """One that does not answer is ended all the same, because it must be possible to end a dead one."""
+    lines: list[str] = []
+
+    def run(line: str, _seconds: float) -> str:
+        lines.append(kind(line))
+        fine = first == "hold" and lines[-1] == "look"
+        return listing(PLAIN) if fine else "held=cpu\n" + listing(PLAIN, PLAIN)
+
+    with raises("jobs.unsure"):
+        drain(ClusterControl(run, CONF), "test", lambda _: None, lambda _: None)
+    assert lines == (["look"] if first == "look" else ["look", "hold DOWN", "release"])
 
 
 def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:

@@ -264,7 +264,7 @@ def test_a_job_that_could_not_start_has_its_nodes_own_words(cluster: Cluster, sl
     (cluster.log / "slurmd-debug-2.log").write_text("[2026-11-25T22:43:01.000] [8.1] \x1b[2J\n")
     found = shown(cluster.sources("8"))
     (why,) = found["job 8"][1:]
-    assert why == "its node could not start it (JobLaunchFailure): slurmd of the node says why"
+    assert why == "its node could not start it: slurmd of the node says why"
     assert found["slurmd of debug-1, on this job"] == NOT_STARTED.format(uid=uid).splitlines()
     assert found["slurmd of debug-2, on this job"] == [r"[2026-11-25T22:43:01.000] [8.1] \x1b[2J"]
     means = found["what this means"]
@@ -273,7 +273,60 @@ def test_a_job_that_could_not_start_has_its_nodes_own_words(cluster: Cluster, sl
         "[2026-11-25T22:43:00.746] [8.0] error",
         "[2026-11-25T22:43:01.000] error",
     ]
-    assert "Slurm makes no folders" in means[0]
+    assert "Slurm 22.05 makes no folder" in means[0]
+
+
+# As slurmd 26.05.5 wrote them; the last two as its source has them.
+NOT_STARTED_NOW = """\
+[2026-11-25T22:43:00.278] Launching batch JobId=8 SLUID=s0MNM8GB930T00 for UID {uid}
+[2026-11-25T22:43:00.294] [8.batch] error: Could not open stdout file /nope/x.out: Not a directory
+[2026-11-25T22:43:01.000] error: JobId=8 SLUID=s0MNM8GB930T00 prolog failed status=1:0
+[2026-11-25T22:43:01.001] error: Could not launch JobId=8 SLUID=s0MNM8GB930T00 and not able to requeue it, \
+cancelling job
+"""
+
+
+def test_the_lines_of_later_releases_are_known(cluster: Cluster, slurm: Slurm) -> None:
+    uid = os.getuid()
+    reason = "RaisedSignal:53(Real-time signal 19)"
+    failed = job(8, "FAILED", reason="RaisedSignal", explanation=reason, signal=53, nodes=("debug-1",))
+    slurm.queue = {8: failed}
+    log = cluster.log / "slurmd-debug-1.log"
+    others = NOT_STARTED_NOW.replace("JobId=8 ", "JobId=88 ").replace("[8.", "[88.")
+    log.write_text((others + NOT_STARTED_NOW).format(uid=uid))
+    found = shown(cluster.sources("8"))
+    assert found["job 8"][1:] == ["its node could not start it: slurmd of the node says why"]
+    assert found["slurmd of debug-1, on this job"] == NOT_STARTED_NOW.format(uid=uid).splitlines()
+    assert any("prolog of jobs failed" in line for line in found["what this means"])
+    log.write_text(others.format(uid=uid + 1) + NOT_STARTED_NOW.format(uid=uid))
+    (line,) = shown(cluster.sources("8"))["slurmd of debug-1, on this job"]
+    assert line.startswith("(not shown: others' jobs ran there too")
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        # As squeue of 22.05, 24.11 and 26.05 tells a program that died of a signal.
+        (job(8, "FAILED", reason="JobLaunchFailure", signal=11, nodes=("debug-1",)), "signal 11 (SIGSEGV)"),
+        (job(8, "FAILED", reason="RaisedSignal", signal=11, nodes=("debug-1",)), "signal 11 (SIGSEGV)"),
+        # Numbers of signals that Slurm makes up.
+        (
+            job(8, "NODE_FAIL", reason="NodeDown", signal=1, nodes=("debug-1",)),
+            "its node was lost (NodeDown)",
+        ),
+        (job(8, "NODE_FAIL", signal=15, nodes=("debug-1",)), "its node was lost"),
+        (job(8, "BOOT_FAIL", signal=1, nodes=("debug-1",)), "its nodes did not start"),
+        (job(8, "FAILED", reason="BadConstraints", signal=1), "it never ran (BadConstraints: no node can"),
+        (job(8, "DEADLINE", reason="DeadLine", signal=1), "it never ran (DeadLine: it cannot end"),
+        (job(8, "DEADLINE", reason="DeadLine"), "it never ran (DeadLine: it cannot end"),
+        (job(8, "CANCELLED", nodes=("debug-0",)), "cancelled while its nodes started, or it ended with exit"),
+        (job(8, "CANCELLED", signal=15, nodes=("debug-0",)), "signal 15 (SIGTERM)"),
+    ],
+)
+def test_an_end_is_told_as_it_was(ended: JobState, told: str) -> None:
+    line = find.facts(ended, None)[-1]
+    assert told in line
+    assert not any(word in line for word in ("SIGHUP", "Launch", "Raised"))
 
 
 def test_where_others_jobs_ran_nothing_that_they_may_have_written_is_shown(
@@ -295,8 +348,8 @@ def test_where_others_jobs_ran_nothing_that_they_may_have_written_is_shown(
 
 
 def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> None:
-    def told(reason: str, host: str | None = None) -> list[str]:
-        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",), batch_host=host)
+    def told(reason: str, host: str | None = None, signal: int = 53) -> list[str]:
+        failed = job(8, "FAILED", reason=reason, nodes=("debug-1",), batch_host=host, signal=signal)
         return [
             line for found in find.logs_on_nodes([failed], "/x/slurmd.log", "s") for line in found.last(9)
         ]
@@ -305,7 +358,7 @@ def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> Non
     assert "./cluster exec --stack s -- srun --nodelist=debug-1 grep -F '[8.' /x/slurmd.log" in line
     # A job of srun's has the host that the submitting program sends.
     assert told("JobLaunchFailure", "$(touch y)") == [line]
-    assert told("NonZeroExitCode") == []
+    assert told("NonZeroExitCode", signal=0) == []
 
 
 def test_a_job_that_was_cancelled_while_it_waited_has_no_exit_code(cluster: Cluster, slurm: Slurm) -> None:
@@ -316,7 +369,9 @@ def test_a_job_that_was_cancelled_while_it_waited_has_no_exit_code(cluster: Clus
     }
     assert shown(cluster.sources("7"))["job 7"][1:] == ["it never ran"]
     assert shown(cluster.sources("8"))["job 8"][1:] == ["was queued again once", "it did not run again"]
-    assert shown(cluster.sources("9"))["job 9"][1:] == ["exit code 0"]
+    assert shown(cluster.sources("9"))["job 9"][1:] == [
+        "cancelled while its nodes started, or it ended with exit code 0 when told to"
+    ]
 
 
 OLDER = ["(the job has not written anything yet: this file is older than the job)"]

@@ -10,6 +10,7 @@ import pytest
 
 from node.logs.find import Output, output_files, output_path
 from node.slurm.fields import OUTPUT
+from node.slurm.version import knows_last_digit
 
 ALONE = {
     **dict.fromkeys(OUTPUT, "N/A"),
@@ -31,10 +32,26 @@ TASK = {**ALONE, "arrayjobid": "5", "arraytaskid": "13"}
         (ALONE, "/x/\\%j\\%", "/x/%j%"),
         (ALONE, "/x/%q%", "/x/%q%"),
         ({**ALONE, "batchhost": "n/a"}, "/x/%N", "/x/%N"),
+        # As squeue of 25.11 and later tells them: of a job without --output, of an array's task, and of one
+        # whose folder has what would be a pattern in a name.
+        ({**ALONE, "workdir": "/home/ann"}, "slurm-%j.out", "/home/ann/slurm-7.out"),
+        ({**TASK, "workdir": "/"}, "slurm-%A_%a.out", "/slurm-5_13.out"),
+        ({**ALONE, "workdir": "/h/100%j"}, "o/%x", "/h/100%j/o/a/b"),
+        ({**ALONE, "workdir": "/h", "name": "/etc/x"}, "%x", "/h//etc/x"),
+        ({**ALONE, "workdir": "N/A", "name": "/etc/x"}, "%x", ".//etc/x"),
+        (ALONE, "", ""),
     ],
 )
 def test_a_pattern_becomes_the_path_of_the_job(fields: dict[str, str], pattern: str, expected: str) -> None:
     assert output_path(pattern, 7, fields) == expected
+
+
+def test_a_release_leaves_the_patterns_that_it_does_not_know() -> None:
+    assert output_path("/x/%a-%b", 7, TASK, last_digit=False) == "/x/13-%b"
+    releases = ("22.05.8", "24.05.1", "24.11.5", "x")
+    assert [knows_last_digit(f"slurm-wlm {release}") for release in releases] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 def test_a_name_is_no_pattern_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,34 @@ def test_a_reason_stands_first_and_its_meaning_follows(reason: str) -> None:
 
 @pytest.mark.parametrize(
     "cause",
-    ["BurstBufferStageIn", "FrontEndDown", "quota: 2 of 2 (Code); ask for more", "Resources of a kind", "7"],
+    ["PowerReserved", "FrontEndDown", "quota: 2 of 2 (Code); ask for more", "Resources of a kind", "7"],
 )
 def test_any_other_word_of_slurms_stands_as_it_is(cause: str) -> None:
     assert in_words(cause) == cause
     assert in_words(cause, "more") == f"{cause}: more"
+
+
+RELEASES = json.loads((Path(__file__).parent / "data" / "slurm-reasons.json").read_text())
+"""The reasons that the libraries of three releases have (tools/slurm_reasons.py)."""
+OF_ENDED = {
+    *("InactiveLimit", "JobLaunchFailure", "None", "NonZeroExitCode", "OutOfMemory", "RaisedSignal"),
+    *("SystemFailure", "TimeLimit"),
+}
+"""Words of jobs that have ended, or of none."""
+NEVER_SAID = {
+    # Slurm says sentences of these two: "Reservation rr was deleted".
+    *("ReservationDeleted", "ReservationInvalid"),
+    # They belong to machines that Slurm no longer knows (Blue Gene, front ends), or to no reason.
+    *("BlockFreeAction", "BlockMaxError", "FrontEndDown", "InvaildReason", "InvalidReason"),
+    *("PowerNotAvail", "PowerReserved"),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_reason_of_waiting_has_a_sentence(release: str) -> None:
+    assert len(RELEASES[release]) > 190
+    untold = {word for word in RELEASES[release] if meaning_of(word) is None}
+    assert untold - OF_ENDED - NEVER_SAID == set()
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="needs Slurm's library")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from node.elastic import reconfiguration
 from node.elastic.runtime import RuntimeChanges
 from node.folders import Folders
 from node.model import ClusterDesign
-from node.slurm import conf, hardware, runtime
+from node.slurm import closing, conf, hardware, runtime
 from node.slurm.configure import configure, read_changes, write_changes
 from node.slurm.control import LAST_WEIGHT
 from node.slurm.runtime import Designed, Difference, Fields, Record
@@ -319,6 +320,85 @@ def test_partitions_that_the_daemon_has_closed_open_at_the_next_start(
     controller.changes.once()
     assert [line.rpartition(" ")[2] for line in controller.start()] == ["State=UP", "State=UP"]
     assert not (controller.lib / hardware.CLOSED).exists()
+
+
+MARK = """\
+command=down
+who=ann@desk
+process=
+checkout=c
+token=t
+at={at}
+partitions= debug:DOWN:UP own:DOWN:UP
+"""
+
+
+def states(controller: Controller) -> list[str]:
+    """Returns the partitions' states in the slurm.conf of the next start."""
+    return [line.rpartition("State=")[2] for line in controller.start()]
+
+
+@pytest.mark.parametrize("at", [0.0, time.time() + 3600], ids=["old", "young"])
+def test_what_a_command_has_closed_is_closed_as_long_as_its_mark_is_there(
+    controller: Controller, at: float
+) -> None:
+    """As of the soak: slurmctld starts after the command has opened, and before anybody has recorded that."""
+    mark = controller.state / closing.MARK
+    controller.changes.once()
+    mark.write_text(MARK.format(at=at))
+    opened = controller.control.text
+    controller.control.text = opened.replace("State=UP", "State=DOWN")
+    controller.changes.partitions()
+    record = read_changes(controller.state)
+    assert record is not None
+    assert record.closed == {"debug": "DOWN", "own": "DOWN"}
+    assert "State" not in {*record.partitions["debug"], *record.own["own"]}
+    assert states(controller) == ["DOWN", "DOWN"], "the command is not done"
+    mark.unlink()
+    assert states(controller) == ["UP", "UP"], "the record is older than the opening"
+    # What people close stays, also beside what a command closes.
+    controller.changes.partitions()
+    assert states(controller) == ["DOWN", "DOWN"]
+    mark.write_text(MARK.format(at=at).replace("debug:DOWN:UP", "debug:INACTIVE:DOWN"))
+    controller.control.text = controller.control.text.replace("State=DOWN", "State=INACTIVE", 1)
+    controller.changes.partitions()
+    assert states(controller) == ["INACTIVE", "DOWN"]
+    mark.unlink()
+    assert states(controller)[0] == "DOWN"
+
+
+def test_what_people_open_by_hand_is_open_whatever_an_old_mark_says(controller: Controller) -> None:
+    (controller.state / closing.MARK).write_text(MARK.format(at=0))
+    controller.control.text = controller.control.text.replace("State=UP", "State=DOWN")
+    controller.changes.once()
+    assert states(controller) == ["DOWN", "DOWN"]
+    controller.control.text = controller.control.text.replace("State=DOWN", "State=UP", 1)
+    controller.changes.partitions()
+    assert states(controller) == ["UP", "DOWN"]
+    # Nothing but the two states of our own commands gets into slurm.conf.
+    (controller.state / closing.MARK).write_text(MARK.format(at=0).replace(":DOWN:", ":UP#x:"))
+    assert "#" not in "".join(controller.start())
+
+
+def test_a_command_that_ends_while_slurm_is_asked_has_closed_all_the_same(controller: Controller) -> None:
+    mark = controller.state / closing.MARK
+    mark.write_text(MARK.format(at=0))
+    controller.control.text = controller.control.text.replace("State=UP", "State=DOWN")
+
+    class Ending(Told):
+        def show_partitions(self) -> str:
+            mark.unlink()
+            return controller.control.text
+
+    RuntimeChanges(controller.settings, Ending(), controller.lib).once()
+    record = read_changes(controller.state)
+    assert record is not None
+    assert "State" not in record.partitions["debug"]
+
+
+def test_a_reconfigure_opens_nothing_that_a_command_has_closed() -> None:
+    record = Record(partitions={"debug": {"State": Difference("UP", "DRAIN")}}, closed={"debug": "DOWN"})
+    assert list(runtime.commands(record, Designed({"debug": {"State": "DOWN"}}, {}, {}))) == []
 
 
 def test_the_weight_of_what_slurm_is_to_choose_last_is_ours(controller: Controller) -> None:

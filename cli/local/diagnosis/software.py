@@ -83,6 +83,14 @@ def installed(host: Host) -> Iterable[Finding]:
 
 def pmix(host: Host) -> Iterable[Finding]:
     """Check that `srun --mpi=pmix` works, or that `up` can install what it needs."""
+    if system_packages.has_no_pmix():
+        yield warns(
+            "packages.pmix",
+            f"{system_packages.NO_PMIX}: this release's package of Slurm is built without PMIx",
+            "Use `srun --mpi=pmi2`, which MPICH's wheel understands, or OpenMPI's own "
+            "`mpirun`: docs/local.md",
+        )
+        return
     missing = system_packages.missing_for_pmix()
     if not missing:
         return

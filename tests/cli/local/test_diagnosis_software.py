@@ -58,6 +58,11 @@ def test_pmix_is_no_obstacle(
     assert seen(software.pmix(host(tmp_path, **facts))) == {"packages.pmix": severity}
     monkeypatch.setattr(system_packages, "missing_for_pmix", list)
     assert seen(software.pmix(host(tmp_path, **facts))) == {}
+    # Debian testing's package, whose folder of plugins has mpi_pmi2.so alone.
+    monkeypatch.setattr(system_packages, "NEEDED", {**system_packages.NEEDED, system_packages.SLURM: {}})
+    monkeypatch.setattr(system_packages, "PMIX_PLUGIN", str(tmp_path / "mpi_pmix.so"))
+    found = the(software.pmix(host(tmp_path, **facts)))
+    sentences.finding(found, "packages.pmix", Severity("warns"), "without PMIx", "--mpi=pmi2")
 
 
 @pytest.mark.parametrize(
