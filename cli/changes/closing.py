@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shlex
 import time
@@ -30,7 +31,7 @@ from infra.program.stack import Stack
 from node import plurals
 from node.logs.text import printable
 from node.processes import ProcessId
-from node.slurm.closing import Mark, parse
+from node.slurm.closing import MOST_BYTES, Mark, parse
 
 WORKING_SECONDS = 600.0
 """For how long another machine's command is taken to work after it has closed partitions."""
@@ -38,6 +39,8 @@ CLOSABLE = {"DOWN": ("UP", "DRAIN"), "INACTIVE": ("UP", "DRAIN", "DOWN")}
 """The state that partitions get -> the states in which they start, or accept, jobs that they must not."""
 _ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }"
 _HELD, _OPENED, _MARK = "held=", "opened=", "mark:"
+_THERE = "there=1"
+_PROCESS = re.compile(r"([^ ]+) ([0-9]{1,20}) ([0-9]{1,20})")
 _TAKEN = "taken=another"
 """What `hold_line` prints if another command's mark has come since somebody looked."""
 
@@ -108,14 +111,15 @@ class Place:
 
 def look_line(place: Place) -> str:
     """Return a shell line that prints the mark, if there is one, with the controller's time."""
+    mark = shlex.quote(place.mark)
     return (
-        f"{place.prefix}sed 's/^/{_MARK}/' {shlex.quote(place.mark)} 2>/dev/null; "
-        f'echo "{_MARK}now=$(date +%s)"'
+        f"{place.prefix}head -c {MOST_BYTES} {mark} 2>/dev/null | sed 's/^/{_MARK}/'; echo; "
+        f'{place.prefix}test -e {mark} && echo {_MARK}{_THERE}; echo "{_MARK}now=$(date +%s)"'
     )
 
 
-_EVERY = "s/^PartitionName=\\([A-Za-z0-9_.@-]*\\) .*/\\1/p"
-"""Sed's command for the names of partitions. One with another character, such as a blank, is left out."""
+_EVERY = "s/^PartitionName=\\([^ :]*\\) [A-Za-z]*=.*/\\1/p"
+"""Sed's command for the names of partitions. One with a blank or a colon is left out: those end a name."""
 
 
 def hold_line(place: Place, holder: Holder, state: str, spared: Iterable[str] = (), former: str = "") -> str:
@@ -137,23 +141,29 @@ def hold_line(place: Place, holder: Holder, state: str, spared: Iterable[str] = 
     closable = "|".join(CLOSABLE[state])
     spare = shlex.quote(f" {' '.join(sorted(spared))} ")
     return (
-        f"{_ANSWERS}; {_STATE}; every=$({jobs.PARTITIONS_LISTING}) || exit 1; "
-        f"seen=$({prefix}sed -n 's/^token=//p' {mark} 2>/dev/null); "
+        f"set -f; {_ANSWERS}; {_STATE}; every=$({jobs.PARTITIONS_LISTING}) || exit 1; "
+        f"seen=$({prefix}sed -n 's/^token=//p' {mark} 2>/dev/null | tail -n 1); "
         f'[ -z "$seen" ] || [ "$seen" = {shlex.quote(former)} ] || {{ echo {_TAKEN}; exit; }}; '
-        f"was=$({prefix}sed -n 's/^partitions=//p' {mark} 2>/dev/null); mine=; taken=; "
-        f"moment=$(cat {shlex.quote(place.moment)} 2>/dev/null); "
+        # A mark is linked to its place when it is whole: one without a token is damaged, and nobody's.
+        f'[ -n "$seen" ] || ! {prefix}test -e {mark} || {prefix}grep -q "^token=." {mark} || '
+        f"{prefix}rm -f {mark}; "
+        f"was=$({_entries(place)}); mine=; taken=; "
         # What an interrupted command has closed, and nobody has opened or closed in another way since.
-        "for entry in $was; do name=${entry%%:*}; rest=${entry#*:}; "
+        f"for entry in $was; do {_ENTRY}; "
         '[ "$(state)" != "${rest%:*}" ] || mine="$mine $entry"; done; '
         f"for name in $(printf '%s\\n' \"$every\" | sed -n '{_EVERY}'); do "
         f'case {spare} in *" $name "*) continue;; esac; '
         'case "$mine " in *" $name:"*) continue;; esac; now=$(state); '
-        'case $moment in *\\"$name\\"*) now=UP;; esac; '
+        # The daemon writes its list before it closes: whoever has seen its DOWN sees the list, too.
+        f'case $(cat {shlex.quote(place.moment)} 2>/dev/null) in *"\\"$name\\""*) now=UP;; esac; '
         f'case $now in {closable}) mine="$mine $name:{state}:$now"; taken="$taken $name:$now";; esac; done; '
         f'[ -z "$mine" ] || {{ printf \'%s\\n\' {entries} "at=$(date +%s)" "partitions=$mine" | '
-        f"{prefix}install -m 644 /dev/stdin {draft}; }} || exit 1; "
+        # After a power failure the mark must not be there empty, with partitions that Slurm has closed.
+        f"{prefix}install -m 644 /dev/stdin {draft} && {prefix}sync {draft}; }} || exit 1; "
         # Of two commands that have found no mark one gets its link, and the other nothing.
-        f'if [ -z "$mine" ]; then {prefix}rm -f {mark}; '
+        # The other may find nothing to close any more.
+        f'if [ -z "$mine" ]; then if [ -n "$seen" ]; then {prefix}rm -f {mark}; '
+        f"elif {prefix}test -e {mark}; then echo {_TAKEN}; exit 0; fi; "
         f'elif [ -n "$seen" ]; then {prefix}mv -f {draft} {mark} || exit 1; '
         f"else {prefix}ln {draft} {mark}; made=$?; {prefix}rm -f {draft}; "
         f"[ $made = 0 ] || {{ {prefix}test -e {mark} || exit 1; echo {_TAKEN}; exit 0; }}; fi; "
@@ -162,14 +172,31 @@ def hold_line(place: Place, holder: Holder, state: str, spared: Iterable[str] = 
         f"{update} State={state} || {{ for entry in $taken; do name=${{entry%:*}}; "
         f"{update} State=${{entry#*:}}; done; "
         f'[ -n "$was" ] || {prefix}rm -f {mark}; exit 1; }}; done; '
-        f"for entry in $mine; do echo {_HELD}${{entry%%:*}}; done; {jobs.LISTING}"
+        f"for entry in $mine; do echo {_HELD}${{entry%:*:*}}; done; {jobs.LISTING}"
     )
 
 
 _STATE = (
-    "state() { scontrol -o show partition $name 2>/dev/null | sed -n 's/.* State=\\([A-Z]*\\).*/\\1/p'; }"
+    'state() { scontrol --all --oneliner show partition "$name" 2>/dev/null | '
+    "sed -n 's/.* State=\\([A-Z]*\\).*/\\1/p'; }"
 )
-"""A shell function that prints the state of the partition `$name`; nothing if there is none."""
+"""A shell function that prints the state of the partition `$name`; nothing if there is none.
+
+Without --all Slurm hides those that are hidden, or for certain groups, from whoever is not root.
+"""
+
+
+def _entries(place: Place) -> str:
+    """Return a shell pipe that prints the mark's entries. sh would take hours for a long word."""
+    return (
+        f"{place.prefix}head -c {MOST_BYTES} {shlex.quote(place.mark)} 2>/dev/null | "
+        "sed -n 's/^partitions=//p' | tr ' ' '\\n' | "
+        "LC_ALL=C grep -aE '^[^:]{1,255}:[A-Z]{1,20}:[A-Z]{1,20}$'"
+    )
+
+
+_ENTRY = 'name=${entry%:*:*}; rest=${entry#"$name":}'
+"""Splits `$entry` of a mark."""
 
 
 def release_line(place: Place, token: str) -> str:
@@ -180,9 +207,10 @@ def release_line(place: Place, token: str) -> str:
     """
     prefix, mark = place.prefix, shlex.quote(place.mark)
     return (
-        f"{_ANSWERS}; {_STATE}; {prefix}grep -qx token={shlex.quote(token)} {mark} 2>/dev/null || exit 0; "
-        f"for entry in $({prefix}sed -n 's/^partitions=//p' {mark}); do name=${{entry%%:*}}; "
-        'rest=${entry#*:}; [ "$(state)" = "${rest%:*}" ] || continue; '
+        f"set -f; {_ANSWERS}; {_STATE}; "
+        f"{prefix}grep -qx token={shlex.quote(token)} {mark} 2>/dev/null || exit 0; "
+        f"for entry in $({_entries(place)}); do {_ENTRY}; "
+        '[ "$(state)" = "${rest%:*}" ] || continue; '
         f"{prefix}scontrol update PartitionName=$name State=${{rest#*:}} || exit 1; "
         f"echo {_OPENED}$name; done; {prefix}rm -f {mark}"
     )
@@ -228,7 +256,14 @@ def found(text: str) -> Found | None:
         (now,) = [float(line.removeprefix("now=")) for line in lines if line.startswith("now=")]
     except ValueError:
         now = time.time()
-    return None if mark is None else Found(mark, max(0.0, now - mark.at))
+    # A mark from the future is as wrong as an old one: a clock was set back since.
+    return None if mark is None else Found(mark, abs(now - mark.at))
+
+
+def is_damaged(text: str) -> bool:
+    """Return whether `look_line` has seen a file in the mark's place that is none."""
+    lines = _after(_MARK, jobs.before_listing(text))
+    return _THERE in lines and parse("\n".join(lines)) is None
 
 
 def works(mark: Mark, age: float, own: Holder, *, locked: bool) -> bool:
@@ -240,9 +275,9 @@ def works(mark: Mark, age: float, own: Holder, *, locked: bool) -> bool:
     """
     if mark.token == own.token:
         return False
-    machine, pid, started, *_ = (*mark.process.split(" "), "", "", "")
-    if machine and machine == _machine() and pid.isdigit() and started.isdigit():
-        return ProcessId(int(pid), int(started)).alive()
+    process = _PROCESS.fullmatch(mark.process)
+    if process is not None and process[1] == _machine():
+        return ProcessId(int(process[2]), int(process[3])).alive()
     if locked and mark.checkout == own.checkout:
         return False
     return age < WORKING_SECONDS
@@ -277,5 +312,5 @@ def with_life(closed: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
         str(closed["command"]), str(closed["who"]), str(closed["process"]), str(closed["checkout"]), "",
         float(closed["at"]), (),
     )  # fmt: skip
-    age = max(0.0, time.time() - mark.at)
+    age = abs(time.time() - mark.at)
     return {**closed, "works": works(mark, age, Holder.of(stack, "status"), locked=False)}

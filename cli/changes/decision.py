@@ -33,6 +33,11 @@ SECONDS = 40.0
 RELEASE_TRIES = 12
 RELEASE_PAUSE_SECONDS = 5.0
 STAYS = "the cluster does not answer any more, and no job starts in its partitions {}: `{}` lets them start"
+DAMAGED = (
+    "an interrupted command has closed partitions, and its mark is damaged ({} on the controller): `sinfo` "
+    "there shows which are down or inactive, `scontrol update PartitionName=… State=UP` opens one. Then "
+    "remove the mark"
+)
 CHANGED = "the change is made all the same"
 END_SECONDS = 45
 """How long cancelled jobs are waited for, in seconds: longer than Slurm's KillWait of 30 s."""
@@ -106,13 +111,18 @@ class ClusterControl:
             if name not in frozenset(partitions)
         }
 
-    def look(self) -> tuple[closing.Found | None, list[Job]]:
+    def look(self, say: Callable[[str], None] = lambda _: None) -> tuple[closing.Found | None, list[Job]]:
         """Return the mark that some command has left, and the jobs that have not ended. This changes nothing.
+
+        Args:
+            say: Is told if there is a mark that cannot be read.
 
         Raises:
             NotUpError, UserError: As for `run`.
         """
         text = self.ask(f"{closing.look_line(self.place)}; {jobs.LISTING}", SECONDS)
+        if closing.is_damaged(text):
+            say(DAMAGED.format(self.place.mark))
         return closing.found(text), jobs.parse(text)
 
     def hold(self, state: str, spared: Iterable[str] = (), former: str = "") -> tuple[list[str], list[Job]]:
@@ -205,6 +215,7 @@ class Hold:
         self._partitions: list[str] = []
         self._tries = 0
         self._former = ""
+        self._unknown = False
 
     def look(self) -> tuple[Mark | None, list[Job]]:
         """Return the mark of a command that was interrupted, and the cluster's jobs. This changes nothing.
@@ -213,7 +224,7 @@ class Hold:
             BusyError: The command is not interrupted: it works, on this machine or elsewhere.
             NotUpError, UserError: As for `ClusterControl.run`.
         """
-        there, present = self._reach.look()
+        there, present = self._reach.look(self._say)
         closing.refuse_if_working(there, self._reach.holder, self._stack)
         self._former = "" if there is None else there.mark.token
         return None if there is None else there.mark, present
@@ -236,6 +247,8 @@ class Hold:
         if self._tries and self._reach.release(tries=self._tries) is None and self._partitions:
             self._say(STAYS.format(", ".join(self._partitions), hint("up", self._stack)))
         self._tries = 0
+        if self._unknown:
+            self.open_later()
 
     def open_interrupted(self) -> bool:
         """Put into service what an interrupted command of ours has left out of it, and say so.
@@ -251,7 +264,9 @@ class Hold:
         except closing.BusyError:
             raise
         except UserError:  # its controller may be gone, and come back with the mark
+            self._unknown = True
             return False
+        self._unknown = False
         if mark is None:
             return True
         opened = self._reach.release(mark.token)

@@ -285,20 +285,29 @@ def acquire_lock(
     Returns:
         The descriptor, which holds the lock until it is closed. Children do not inherit it, so a command's
         daemon cannot keep the lock.
+
+    Raises:
+        UserError: There can be no lock: the folder is read-only, a link is in the file's place, or the file
+            system has no locks.
     """
     while True:
         try:
             make_folder()
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:  # the last holder removed the folder just now
             continue
-        if not locks.acquire(descriptor, wait=False, shared=shared):
-            try:
+        except OSError as error:
+            raise os_errors.explain(error, path) from error
+        try:
+            if not locks.acquire(descriptor, wait=False, shared=shared):
                 busy(descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            locks.acquire(descriptor, shared=shared)
+                locks.acquire(descriptor, shared=shared)
+        except OSError as error:
+            os.close(descriptor)
+            raise os_errors.explain(error, path) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
         # The file may have been removed between our open and our lock: it then has no links.
         if os.fstat(descriptor).st_nlink:
             return descriptor

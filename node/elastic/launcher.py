@@ -310,6 +310,7 @@ class Launcher:
         self._powered_down: set[str] = set()
         self._listed: frozenset[str] | None = None
         self._delayed: list[_Delayed] = []
+        self._calling: set[str] = set()
         self.boots = FailedBoots()
         self._replacements = Replacements()
         self.surplus_nodes = SurplusNodes()
@@ -380,9 +381,10 @@ class Launcher:
         if until is None:
             # Later there would be no time left for the boot: Slurm has counted since its request.
             until = time.monotonic() + self._design.slurm.resume_timeout / 2
+        own = self._begun(nodes)
         try:
             failures: list[Failure] = []
-            left = self._without_machines(group, jobs, until)
+            left = self._without_machines(group.part(own), jobs, until) if own else None
             if left is None:
                 return
             group = left
@@ -406,7 +408,21 @@ class Launcher:
         except Exception:  # an unexpected error of the driver; the reconciler launches again
             traceback.print_exc()
         finally:
+            with self._lock:
+                self._calling.difference_update(own)
             self._count_launches(nodes, -1)
+
+    def _begun(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the nodes that no other launch is at. Slurm may ask again while the cloud is being called.
+
+        What is launched for a node before it was powered down is not what Slurm asks for now.
+        """
+        with self._lock:
+            own = tuple(n for n in nodes if n not in self._calling or n in self._powered_down)
+            self._calling.update(own)
+        if len(own) < len(nodes):
+            log(f"{fold(set(nodes) - set(own))}: not launched, because a launch is under way")
+        return own
 
     def launch_delayed(self) -> None:
         """Try the launches again that wait for the ends of machines. Those that waited too long are over."""
@@ -419,6 +435,8 @@ class Launcher:
                 continue
             try:
                 self._give_up(one.failure, one.jobs)
+            except SlurmError as error:  # the reconciler finds the nodes, and the other launches go on
+                log(f"powers down {fold(one.group.nodes)}: {error}")
             finally:
                 self._count_launches(one.group.nodes, -1)
 

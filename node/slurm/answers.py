@@ -168,6 +168,10 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     return _text(match[1]), match[2], _time(match[3])
 
 
+_NAME = re.compile(r" [A-Za-z]+=.*", re.DOTALL)
+"""What comes after a name at the beginning of a line."""
+
+
 def _objects(text: str, known: Fields) -> Iterator[dict[str, str]]:
     """Yield the fields of each line that describes a reservation or a partition.
 
@@ -177,8 +181,9 @@ def _objects(text: str, known: Fields) -> Iterator[dict[str, str]]:
     name = next(iter(known))
     for line in text.split("\n"):
         if line.startswith(f"{name}="):
-            # A comment is the only text that may have spaces, and it comes last.
-            yield _checked(_object(line.partition(" Comment=")[0], known), known)
+            # A comment, which comes last, and the name are the only texts that may have spaces.
+            fields = _object(line.partition(" Comment=")[0], known)
+            yield _checked({**fields, name: _NAME.sub("", line.removeprefix(f"{name}="))}, known)
 
 
 def parse_reservations(text: str) -> list[Reservation]:

@@ -10,15 +10,24 @@ restarts, takeovers and restores. slurmctld, backups and restores leave alone wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from node import foreign
+
 MARK = ".closed-partitions"
 """The file in slurmctld's folder."""
+MOST_BYTES = 1 << 20
+"""The most bytes of a mark that are read."""
 CLOSED_STATES = ("DOWN", "INACTIVE")
 """The states that commands give partitions: no job starts, or none is accepted either."""
+
+
+_ENTRY = re.compile(r"([^\s:]+):([A-Z]+):([A-Z]+)")
+_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def file(state: PurePosixPath) -> PurePosixPath:
@@ -67,28 +76,31 @@ class Mark:
 
 
 def parse(text: str) -> Mark | None:
-    """Return the mark in a file's text; `None` if the text is none, for example because it was cut off."""
-    fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    try:
-        entries = [Closed(*entry.split(":")) for entry in fields["partitions"].split()]
-        return Mark(
-            fields["command"],
-            fields["who"],
-            fields["process"],
-            fields["checkout"],
-            fields["token"],
-            float(fields["at"]),
-            tuple(entries),
-        )
-    except (KeyError, TypeError, ValueError):
+    """Return the mark in a file's text; `None` if the text is none.
+
+    What has a token is one, for the shell lines that obey it, too. What else it lacks, for example because it
+    was cut off, is unknown, and its time is long ago.
+    """
+    fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
+    if not fields.get("token"):
         return None
+    entries = (_ENTRY.fullmatch(entry) for entry in fields.get("partitions", "").split(" "))
+    return Mark(
+        fields.get("command", "?"),
+        fields.get("who", "?"),
+        fields.get("process", "?"),
+        fields.get("checkout", "?"),
+        fields["token"],
+        float(fields["at"]) if _TIME.fullmatch(fields.get("at", "")) else 0.0,
+        tuple(Closed(*entry.groups()) for entry in entries if entry is not None),
+    )
 
 
 def read(state: Path) -> Mark | None:
     """Return the mark on this controller; `None` if there is none, or if it cannot be read."""
     try:
-        return parse((state / MARK).read_text(errors="replace"))
-    except OSError:
+        return parse(foreign.read(state / MARK, MOST_BYTES).data.decode(errors="replace"))
+    except (OSError, foreign.UnusableError):
         return None
 
 

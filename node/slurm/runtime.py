@@ -61,6 +61,8 @@ _CPU_BIND = re.compile(r" CpuBind=(\S+) ")
 _SIMPLE = re.compile(r"[A-Za-z0-9._+@:,/%*()\[\]-]+")
 _PLAIN = re.compile(r"[^\s#\"'\\]+")
 _JOB_DEFAULTS = re.compile(r"Def\w+PerGPU=[0-9]+(,Def\w+PerGPU=[0-9]+)*", re.ASCII)
+_DEFAULTS = "DEFAULT"
+"""The name whose line in slurm.conf, in any case, has defaults of the lines after it, and is no partition."""
 _QUOTABLE = re.compile(r"[^\x00-\x1f\x7f\x85\u2028\u2029\"\\]+")
 
 
@@ -360,9 +362,12 @@ def commands(record: Record, shown: Designed) -> Iterator[tuple[str, ...]]:
     for name, present in shown.partitions.items():
         wanted = dict(record.own.get(name, present))
         wanted |= {key: change.now for key, change in record.partitions.get(name, {}).items()}
-        changes = {key: value for key, value in wanted.items() if value and present.get(key) != value}
-        if name in record.closed:
-            changes.pop("State", None)
+        # Slurm itself keeps states (KeepPartInfo), and a command may have opened a partition meanwhile.
+        changes = {
+            key: value
+            for key, value in wanted.items()
+            if value and key != "State" and present.get(key) != value
+        }
         if changes:
             yield ("update", f"PartitionName={name}", *_arguments(changes))
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -437,8 +442,10 @@ def merge(record: Record, designed: Designed) -> Kept:
     for name, options in record.own.items():
         if name in designed.partitions:
             replaced.append(f"partition {name} was made at run time: it is now the stack file's")
-        elif not _QUOTABLE.fullmatch(name) or not all(
-            _can_hold(key, value) for key, value in options.items()
+        elif (
+            not _QUOTABLE.fullmatch(name)
+            or name.upper() == _DEFAULTS
+            or not all(_can_hold(key, value) for key, value in options.items())
         ):
             replaced.append(f"partition {name!r} was made at run time, and slurm.conf cannot hold it")
         else:

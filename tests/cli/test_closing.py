@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -189,11 +190,93 @@ def test_a_command_that_comes_second_in_the_same_moment_finds_the_others_link(sl
     assert (slurm.states, slurm.mark.read_text()) == (OPEN, "token=other\n")
 
 
-def test_a_mark_that_was_cut_off_or_written_by_anybody_is_none(slurm: SmallSlurm) -> None:
-    for text in ("", "token=1\n", "command=up\nat=x\npartitions=\n", "\0\xff=\n", "partitions=a:b\n"):
-        slurm.mark.write_text(text)
-        assert read(slurm.folder / "state") is None
-        assert slurm.control().look() == (None, [])
+@pytest.mark.parametrize("text", ["", "token=\n", "command=up\nat=x\npartitions=cpu:DOWN:UP\n", "\0\xff=\n"])
+def test_a_mark_that_is_damaged_is_said_and_stops_no_command(slurm: SmallSlurm, text: str) -> None:
+    slurm.mark.write_text(text)
+    assert read(slurm.folder / "state") is None
+    said: list[str] = []
+    assert Hold(slurm.control(), "test", said.append).open_interrupted()
+    assert [str(slurm.mark) in line for line in said] == [True]
+    decision.drain(slurm.control("down"), "test", said.append, lambda _jobs: None)
+    assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
+    mark = read(slurm.folder / "state")
+    assert mark is not None
+    assert mark.command == "down"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "at=nan\n",
+        "at=1e999\n",
+        f"at={10**11}\n",
+        "at=x\npartitions=a:b\n",
+        f"partitions={'a' * (2 << 20)}\n",
+    ]
+    + [f"process={process}\n" for process in ("x", "a \u00b2 \u00b2", f"a {'9' * 5000} 1", "a 1 2 3")],
+    ids=lambda text: text[:12].strip(),
+)
+def test_what_a_mark_lacks_keeps_nobody_waiting(slurm: SmallSlurm, more: str) -> None:
+    """It was cut off, or written by a clock that was set back since."""
+    slurm.set("cpu", "DOWN")
+    slurm.mark.write_text(f"partitions=cpu:DOWN:UP\ntoken=1\n{more}")
+    if (mark := described(read(slurm.folder / "state"), "test")) is not None:
+        assert math.isfinite(mark["at"])
+        assert not closing.with_life(mark, Stack(slurm.folder, "test"))["works"]
+    assert Hold(slurm.control(), "test", print).open_interrupted()
+    assert not slurm.mark.exists()
+    assert slurm.states["cpu"] == "UP"
+
+
+def test_partitions_of_any_name_are_closed_and_opened(slurm: SmallSlurm) -> None:
+    """Those that people make with scontrol. Only a blank or a colon is no part of a name here."""
+    names = ["a+b", "a=b", "*", "[0-9]", "'q'", '"', "\\", "$(id)", "-n", "ü", "cp"]
+    for name in names:
+        slurm.set(name, "UP")
+    slurm.set("a b", "UP")
+    slurm.set("a:b", "UP")
+    before = slurm.states
+    control = slurm.control()
+    held, _ = control.hold("DOWN")
+    assert sorted(held) == sorted([*names, "cpu", "gpu"])
+    assert {name for name, state in slurm.states.items() if state == "UP"} == {"a b", "a:b"}
+    mark = read(slurm.folder / "state")
+    assert mark is not None
+    assert mark.names == held
+    assert control.release() == held
+    assert slurm.states == before
+
+
+def test_who_finds_all_closed_by_a_command_of_the_same_moment_leaves_its_mark(slurm: SmallSlurm) -> None:
+    """The other has closed all after this one's look for a mark, and before its look at the partitions."""
+    first, second = slurm.control(), slurm.control("down")
+    line = closing.hold_line(second.place, second.holder, "DOWN")
+    before, wait, after = line.partition("mine=; taken=; ")
+    assert wait
+    other = closing.hold_line(first.place, first.holder, "DOWN")
+    raced = f"{before}{wait}(cd /; {other}) >/dev/null 2>&1; {after}"
+    env = {"PATH": f"{slurm.folder}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", "-c", raced], env=env, capture_output=True, text=True, check=True)
+    with pytest.raises(BusyError):
+        closing.held(done.stdout)
+    assert slurm.states == {"cpu": "DOWN", "gpu": "DOWN"}
+    assert first.release() == ["cpu", "gpu"]
+    assert slurm.states == OPEN
+
+
+def test_a_mark_that_nobody_could_read_before_the_change_is_obeyed_after_it(slurm: SmallSlurm) -> None:
+    """The controller was gone, and a new one takes over with Slurm's state."""
+    slurm.control(holder=dead()).hold("DOWN", ["gpu"])
+    (slurm.folder / "silent").touch()
+    slurm.jobs("no record")
+    said: list[str] = []
+    checked = up(slurm, Holder.of(None, "up"), said, replace=True)
+    checked.begin(lambda: None)
+    (slurm.folder / "silent").unlink()
+    slurm.jobs()
+    checked.release()
+    assert (slurm.states, slurm.mark.exists()) == (OPEN, False)
 
 
 # --- who still works --------------------------------------------------------------------------------------

@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import errno
 import io
 import json
+import os
+import re
 import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -350,6 +353,30 @@ def test_two_that_end_a_cluster_without_a_checkout_do_not_meet(
         assert scene.run("down", "--cluster", cluster) == EXIT_REFUSED
     assert scene.did == []
     assert "[cluster.busy]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", ["link", "folder", "no locks", "read-only"])
+def test_a_lock_that_cannot_be_is_one_message_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A link that led nowhere kept the command busy for ever."""
+    path, before = tmp_path / "lock", len(list(Path("/proc/self/fd").iterdir()))
+
+    def refuse(number: int) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    if fault == "link":
+        path.symlink_to(tmp_path / "nowhere" / "lock")
+    elif fault == "folder":
+        path.mkdir()
+    elif fault == "no locks":
+        monkeypatch.setattr("fcntl.flock", lambda *_: refuse(errno.ENOLCK))
+    else:
+        monkeypatch.setattr(os, "open", lambda *_: refuse(errno.EROFS))
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        state.acquire_lock(path, lambda: None, lambda _: None)
+    monkeypatch.undo()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("command", SHARED)

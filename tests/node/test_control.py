@@ -302,6 +302,16 @@ def test_the_states_of_partitions_are_read() -> None:
     assert parse_partition_states(told) == {state.lower(): state for state in STATES}
 
 
+def test_names_with_blanks_are_told_apart() -> None:
+    """Otherwise an answer about `debug` and `debug x` is refused: no status, and no reconfiguration."""
+    told = (
+        "PartitionName=debug AllowGroups=ALL State=UP\nPartitionName=debug x y AllowGroups=ALL State=DOWN\n"
+    )
+    assert parse_partition_states(told) == {"debug": "UP", "debug x y": "DOWN"}
+    told = "".join(f"ReservationName={name} StartTime=1 EndTime=2 Nodes=n1\n" for name in ("a", "a b", "a c"))
+    assert [reservation.name for reservation in parse_reservations(told)] == ["a", "a b", "a c"]
+
+
 STATES = ("UP", "DOWN", "DRAIN", "INACTIVE")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,6 +16,7 @@ from node.elastic.daemon import Elastic
 from node.elastic.driver import Driver, ErrorClass, Failure, LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.drivers.gce import operations as gce_operations
 from node.model import Partition, Settings, Site
+from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
 from tests.support import doubles
 from tests.support.checkout import until
@@ -190,6 +192,51 @@ def test_a_launch_that_waited_too_long_is_given_up_for_its_nodes_alone(
     assert [call[:2] for call in control.calls if call[0] == "down"] == [("down", ("debug-1",))]
     assert elastic.launcher.busy() == set()
     assert elastic.capacity_limiter._pools.failures() == {}, "the pool has machines"
+
+
+def test_a_request_that_comes_again_while_the_cloud_is_called_launches_nothing(
+    named: tuple[Elastic, FakeControl, Named], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scontrol update … State=POWER_UP` twice within the seconds that a cloud takes."""
+    elastic, _, driver = named
+    called, goes_on = threading.Event(), threading.Event()
+    answer = driver.launch
+
+    def slow(group: LaunchGroup) -> LaunchResult:
+        called.set()
+        assert goes_on.wait(60)
+        return answer(group)
+
+    monkeypatch.setattr(driver, "launch", slow)
+    first = threading.Thread(target=launch, args=(elastic, "debug-0", "debug-1"))
+    first.start()
+    assert called.wait(60)
+    launch(elastic, "debug-1")
+    assert elastic.launcher.busy() == {"debug-0", "debug-1"}
+    goes_on.set()
+    first.join()
+    launch(elastic, "debug-2")
+    assert sorted(machine.node for machine in driver.machines) == ["debug-0", "debug-1", "debug-2"]
+    assert elastic.launcher.busy() == set()
+
+
+def test_a_launch_that_cannot_be_given_up_keeps_no_other_waiting(
+    named: tuple[Elastic, FakeControl, Named], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld does not answer just then: nodes whose launch is forgotten here would be busy for ever."""
+    elastic, control, driver = named
+    driver.ending = {"debug-0", "debug-1"}
+    launch(elastic, "debug-0")
+    launch(elastic, "debug-1")
+
+    def silent() -> NoReturn:
+        raise SlurmDown(["scontrol"], None, "no answer")
+
+    monkeypatch.setattr(control, "nodes", silent)
+    late = time.monotonic() + doubles.fast_design().slurm.resume_timeout
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    elastic.launcher.launch_delayed()
+    assert elastic.launcher.busy() == set()
 
 
 def test_a_node_that_is_powered_down_is_not_waited_for(named: tuple[Elastic, FakeControl, Named]) -> None:

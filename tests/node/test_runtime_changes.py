@@ -441,7 +441,8 @@ def test_partitions_of_people_are_closed_as_long_as_nodes_of_theirs_are_not_look
 def test_what_a_reconfigure_has_lost_is_set_again() -> None:
     record = Record(
         own={"own": {"Nodes": "debug-0", "DefMem": "DefMemPerCPU=7", "JobDefaults": "DefCpuPerGPU=2"}},
-        partitions={"debug": {"AllowGroups": Difference("ALL", "staff")}},
+        # A command that has ended since the record has opened it.
+        partitions={"debug": {"AllowGroups": Difference("ALL", "staff"), "State": Difference("UP", "DOWN")}},
         nodes={
             f"debug-{i}": {"Weight": Difference("10", "3"), "Feature": Difference("a", "b")} for i in (1, 2)
         },
@@ -465,3 +466,11 @@ def test_what_a_reconfigure_has_lost_is_set_again() -> None:
         "setdebug debug",
         "update SuspendExcParts=own",
     ]
+
+
+@pytest.mark.parametrize("name", ["default", "DEFAULT", "Default"])
+def test_a_partition_with_the_name_of_slurm_confs_defaults_changes_no_other(name: str) -> None:
+    known = settings(Path("/srv/x"), design(partition(nodes=2)))
+    kept = runtime.merge(Record(own={name: {"MaxTime": "1"}, "own": {}}), conf.designed(known))
+    assert sorted(kept.own) == ["own"]
+    assert len(kept.replaced) == 1

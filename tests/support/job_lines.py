@@ -50,12 +50,12 @@ def inner(line: str, conf: str = CONF) -> str:
 
 def kind(line: str) -> str:
     """What a line does: it looks, lists, takes partitions out of service, ends jobs, or opens partitions."""
-    if jobs.PARTITIONS_LISTING in line and "squeue" not in line:
-        return "partitions"
     if "; taken=; " in line:
         return "hold INACTIVE" if "State=INACTIVE" in line else "hold DOWN"
     if "grep -qx token=" in line:
         return "release"
+    if jobs.PARTITIONS_LISTING in line and "squeue" not in line:
+        return "partitions"
     if "scancel" in line or "scontrol requeue" in line:
         return "end"
     return "look" if "s/^/mark:/" in line else "list"

@@ -17,9 +17,10 @@ cd '{folder}'
 case "$*" in
     ping) [ ! -e silent ] && echo "Slurmctld(primary) at head is UP" ;;
     "--all --oneliner show partition")
-        for name in partition/*; do "$0" -o show partition "${{name#*/}}"; done ;;
-    "-o show partition "*) [ -e "partition/$4" ] || exit 1
-        echo "PartitionName=$4 AllowGroups=ALL State=$(cat "partition/$4") TotalCPUs=1" ;;
+        for name in partition/*; do "$0" --all --oneliner show partition "${{name#*/}}"; done ;;
+    # Without --all a hidden partition is shown to nobody but root.
+    "--all --oneliner show partition "*) [ -e "partition/$5" ] || exit 1
+        echo "PartitionName=$5 AllowGroups=ALL State=$(cat "partition/$5") TotalCPUs=1" ;;
     "update PartitionName="*)
         name=${{2#PartitionName=}}; echo "$name ${{3#State=}}" >>calls
         [ ! -e "stiff/$name" ] || exit 1
