@@ -216,7 +216,7 @@ def test_a_request_that_comes_again_while_the_cloud_is_called_launches_nothing(
     goes_on.set()
     first.join()
     launch(elastic, "debug-2")
-    assert sorted(machine.node for machine in driver.machines) == ["debug-0", "debug-1", "debug-2"]
+    assert sorted(str(machine.node) for machine in driver.machines) == ["debug-0", "debug-1", "debug-2"]
     assert elastic.launcher.busy() == set()
 
 
