@@ -103,6 +103,9 @@ def output_path(pattern: str, job: int, fields: Mapping[str, str], *, last_digit
     Returns:
         The path, which is relative, or empty, only where Slurm tells neither a path nor a folder.
     """
+    if fields["arraytaskid"].isdigit() and pattern == f"{fields['workdir']}/slurm-{job}.out":
+        # Up to 24.05 squeue tells the default of a job that is in no array.
+        return f"{fields['workdir']}/slurm-{fields['arrayjobid']}_{fields['arraytaskid']}.out"
     if not pattern or pattern.startswith("/"):
         return _filled_in(pattern, job, fields, last_digit=last_digit)
     folder = fields["workdir"]

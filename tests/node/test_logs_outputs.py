@@ -40,6 +40,8 @@ TASK = {**ALONE, "arrayjobid": "5", "arraytaskid": "13"}
         ({**ALONE, "workdir": "/h", "name": "/etc/x"}, "%x", "/h//etc/x"),
         ({**ALONE, "workdir": "N/A", "name": "/etc/x"}, "%x", ".//etc/x"),
         (ALONE, "", ""),
+        # As squeue of 22.05 tells it of an array's task without --output.
+        ({**TASK, "workdir": "/h"}, "/h/slurm-7.out", "/h/slurm-5_13.out"),
     ],
 )
 def test_a_pattern_becomes_the_path_of_the_job(fields: dict[str, str], pattern: str, expected: str) -> None:

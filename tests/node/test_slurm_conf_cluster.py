@@ -14,7 +14,7 @@ from node.logs import find
 from node.model import Accelerator, Partition
 from node.slurm import topology
 from node.slurm.hostlist import expand
-from node.slurm.version import parse_resume
+from node.slurm.version import knows_last_digit, parse_resume, spell
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
@@ -118,20 +118,27 @@ def test_jobs_see_their_devices(cluster: SlurmCluster) -> None:
 
 def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
     """slurmd makes the path. What Slurm's clients tell has the pattern, or some of its values only."""
-    names = ("o-%j_%A_%a_%5j_%u_%x_%n_%t_%s_%q_%J_100%%.txt", "c\\%j%%x", "e-%%%j-%%%%x-%12j")
+    root = str(cluster.root)
+    outputs = (
+        [f"-o{root}/o-%j_%A_%a_%5j_%u_%x_%n_%t_%s_%q_%J_100%%.txt", "--array=13"],
+        [f"-o{root}/c\\%j%%x"],
+        [f"-o{root}/e-%%%j-%%%%x-%12j"],
+        [f"-o{root}/b-%a-%b", "--array=13"],
+        # Below the folder that they are submitted from, or in it: without --output.
+        ["-or-%j_%x"],
+        [],
+        ["--array=13"],
+    )
     jobs = []
-    for name in names:
-        options = [
-            "-pgpu",
-            "-o",
-            f"{cluster.root}/{name}",
-            "-J",
-            "a JobState=x",
-            "--array=13" if "%A" in name else "-N1",
-        ]
-        jobs.append(int(cluster.run("sbatch", "--parsable", *options, "--wrap", "true").stdout))
-    there = [find.output_files(job, fields)[0].path for job, fields in cluster.control.outputs(jobs).items()]
-    assert len(there) == len(names)
+    for options in outputs:
+        words = ["-pgpu", "-N1", "-J", "a JobState=x", *options, "--wrap", "true"]
+        jobs.append(int(cluster.run("sbatch", "--parsable", *words).stdout))
+    last_digit = knows_last_digit(spell(cluster.release))
+    there = [
+        find.output_files(job, fields, last_digit=last_digit)[0].path
+        for job, fields in cluster.control.outputs(jobs).items()
+    ]
+    assert len(there) == len(outputs)
     for path in there:
         cluster.wait(f"slurmd writes {path}", lambda path=path: Path(path).exists())  # type: ignore[misc]
 
