@@ -119,7 +119,7 @@ def test_jobs_see_their_devices(cluster: SlurmCluster) -> None:
 def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
     """slurmd makes the path. What Slurm's clients tell has the pattern, or some of its values only."""
     root = str(cluster.root)
-    outputs = (
+    outputs: tuple[list[str], ...] = (
         [f"-o{root}/o-%j_%A_%a_%5j_%u_%x_%n_%t_%s_%q_%J_100%%.txt", "--array=13"],
         [f"-o{root}/c\\%j%%x"],
         [f"-o{root}/e-%%%j-%%%%x-%12j"],
