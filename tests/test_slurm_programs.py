@@ -116,6 +116,7 @@ ANSWERS = {
     "node/backup/restore.py": {"scontrol show": "NEXT_JOB_ID, FirstJobId: numbers of slurmctld's"},
     "node/bootstrap/accounting.py": {"sacctmgr show": "names of clusters, which slurmdbd checks"},
     "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
+    "node/logs/find.py": {"squeue": "--version: the release"},
     "node/command_line.py": {"scontrol ping": "the exit status"},
     "node/elastic/programs.py": {"scontrol show": "State= at the beginning of a line: at worst, it waits"},
     "node/benchmark.py": {"sbatch": "the new job's number"},

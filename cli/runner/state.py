@@ -293,9 +293,11 @@ def acquire_lock(
     while True:
         try:
             make_folder()
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:  # the last holder removed the folder just now
-            continue
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError as error:
+            if path.is_symlink():  # it leads into a folder that is not there
+                raise os_errors.explain(error, path) from error
+            continue  # the last holder removed the folder just now
         except OSError as error:
             raise os_errors.explain(error, path) from error
         try:

@@ -137,7 +137,7 @@ def test_what_was_put_out_of_service_is_said_and_why_a_job_could_not_start(clust
     until(lambda: all(node["usable"] for node in cluster.status()["nodes"]), 120, "all are back")
     why = "Could not open stdout file /nowhere/x: No such file"
     told = until(lambda: text if why in (text := logs(cluster, lost)) else "", 120, "why")
-    assert "Slurm makes no folders" in told
+    assert "Slurm 22.05 makes no folder" in told
 
 
 def test_a_node_that_is_up_stays_out_of_service_while_slurm_takes_it_back_and_powers_it_down(
