@@ -297,6 +297,14 @@ def _own(folder: Path, user: str) -> None:
             os.chown(Path(above, name), owner, group, follow_symlinks=False)
 
 
+def _await_boot(run: Runner) -> None:
+    """Wait for the boot's end. Whoever calls looks at what it has done."""
+    try:
+        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
+    except CommandError as error:
+        print(error, file=sys.stderr, flush=True)
+
+
 def _boot(settings: Settings, run: Runner, say: Callable[[str], None]) -> None:
     """Have the controller boot, which puts everything into its place, and wait for it.
 
@@ -306,10 +314,7 @@ def _boot(settings: Settings, run: Runner, say: Callable[[str], None]) -> None:
     # From here on systemd does it, whatever becomes of this program.
     run("systemctl", "restart", "--no-block", BOOT)
     say("the controller boots with it: jobs and commands wait")
-    try:
-        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
-    except CommandError as error:
-        print(error, file=sys.stderr, flush=True)
+    _await_boot(run)
     folders = Folders(settings)
     if pending(folders) is not None:
         raise BackupError(
@@ -360,10 +365,7 @@ def cancel(settings: Settings, run: Runner, *, say: Callable[[str], None]) -> di
     finally:
         run("systemctl", "restart", "--no-block", BOOT)
     say("the controller boots: jobs and commands wait")
-    try:
-        run("systemctl", "start", BOOT, timeout=BOOT_SECONDS)
-    except CommandError as error:
-        print(error, file=sys.stderr, flush=True)
+    _await_boot(run)
     if work.exists():
         raise BackupError(
             "restore.boot-failed",

@@ -15,7 +15,7 @@ from node.elastic.runtime import RuntimeChanges
 from node.folders import Folders
 from node.model import ClusterDesign
 from node.slurm import closing, conf, hardware, runtime
-from node.slurm.configure import configure, read_changes, write_changes
+from node.slurm.configure import closed_by_command, configure, read_changes, write_changes
 from node.slurm.control import LAST_WEIGHT
 from node.slurm.runtime import Designed, Difference, Fields, Record
 from tests.node.slurm_cluster import design, partition
@@ -338,7 +338,7 @@ def states(controller: Controller) -> list[str]:
     return [line.rpartition("State=")[2] for line in controller.start()]
 
 
-@pytest.mark.parametrize("at", [0.0, time.time() + 3600], ids=["old", "young"])
+@pytest.mark.parametrize("at", [0.0, time.time()], ids=["old", "young"])
 def test_what_a_command_has_closed_is_closed_as_long_as_its_mark_is_there(
     controller: Controller, at: float
 ) -> None:
@@ -378,6 +378,13 @@ def test_what_people_open_by_hand_is_open_whatever_an_old_mark_says(controller: 
     # Nothing but the two states of our own commands gets into slurm.conf.
     (controller.state / closing.MARK).write_text(MARK.format(at=0).replace(":DOWN:", ":UP#x:"))
     assert "#" not in "".join(controller.start())
+
+
+@pytest.mark.parametrize(("at", "closed"), [(1000.0, True), (900.0, False), (4600.0, False)])
+def test_only_a_mark_of_just_now_counts_without_the_record(at: float, closed: bool) -> None:
+    mark = closing.parse(MARK.format(at=at))
+    found = closed_by_command(Record(), mark, 1005.0)
+    assert found == ({"debug": "DOWN", "own": "DOWN"} if closed else {})
 
 
 def test_a_command_that_ends_while_slurm_is_asked_has_closed_all_the_same(controller: Controller) -> None:
