@@ -5,6 +5,7 @@ Every function is idempotent, because an interrupted `up` runs it again. Progres
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -20,9 +21,10 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
+from node import foreign
 from node.bootstrap.vm import state_guard
 from node.codec import from_json
-from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
+from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
 from node.published import read_settings
 from node.slurm.environment import without_slurm
 from operations import guard as guards
@@ -139,8 +141,41 @@ def publish(stack: Stack) -> dict[str, Any]:
     write_file(
         run.bucket / "loader.py", (environments.code_of(stack.project) / "node" / "loader.py").read_bytes()
     )
-    content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
+    settings = run.settings(design, lambda: _nodes_are_up(run))
+    port = None if run.containers else _published_port(run)
+    if port is not None and port != settings.site.slurmctld_port:
+        _move(run, port, settings.site)
+    content = _put(run, bundle.node_archive(design, stack.project), settings)
     return {name: content[name]["sha256"] for name in ("code", "settings")}
+
+
+def _nodes_are_up(run: RunDirectory) -> bool:
+    return bool(machines(run, {"role": "compute"}, "pending", "running"))
+
+
+def _published_port(run: RunDirectory) -> int | None:
+    """Return the port of slurmctld that is published, perhaps by another version; `None` if none is."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(foreign.record(run.bucket / run.current()["settings"]["key"])["site"]["slurmctld_port"])
+    return None
+
+
+def _move(run: RunDirectory, port: int, site: Site) -> None:
+    """End the nodes of a cluster whose ports or addresses are other ones from now on.
+
+    They would not find the controller, nor it them: jobs would seem to run, and be begun again when their
+    nodes are given up.
+
+    Args:
+        port: slurmctld's former port.
+    """
+    print(
+        f"another program has taken a port of the cluster ({port} and following), or "
+        f"another cluster its addresses: it moves to {site.slurmctld_port} and following; jobs on "
+        "nodes that are up are queued again",
+        file=sys.stderr,
+    )
+    terminate(run, "compute")
 
 
 def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
@@ -303,13 +338,7 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     # A cluster without addresses of its own has none that another could have taken.
     keeps_addresses = old.first_address in (None, moved.site.first_address)
     if not keeps_addresses or moved.site.slurmctld_port != old.slurmctld_port:
-        print(
-            f"another program has taken a port of the cluster ({old.slurmctld_port} and following), or "
-            f"another cluster its addresses: it moves to {moved.site.slurmctld_port} and following; jobs on "
-            "nodes that are up are queued again",
-            file=sys.stderr,
-        )
-        terminate(run, "compute")
+        _move(run, old.slurmctld_port, moved.site)
     elif (old.slurmdbd_port, old.cloud) == (moved.site.slurmdbd_port, moved.site.cloud):
         return settings, revision
     current = run.current()

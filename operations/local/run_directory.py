@@ -7,7 +7,7 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Se
 from node.sites import LocalSite
 from node.slurm import addressing, users
 from node.slurm.addressing import slurmd_addresses
+from node.waiting import wait_at_most
 
 # Whether this host's loopback is enough for Slurm: all of a local cluster talks over it.
 
@@ -97,6 +98,9 @@ def has_ipv6() -> bool:
 FIRST_PORT, LAST_PORT = 16800, 32600
 PORTS = "ports.json"
 """The file in a run directory with its cluster's ports."""
+LOOK_SECONDS = 2.0
+"""For how long a port must seem to be another program's."""
+LOOK_EVERY_SECONDS = 0.2
 NOTE_LENGTH = 1 << 20
 """The most characters that are read of a note of ports. One for all ports is far shorter."""
 
@@ -221,21 +225,26 @@ class RunDirectory:
         """The file with the names and addresses of the machines."""
         return self.cloud / "hosts"
 
-    def settings(self, design: ClusterDesign) -> Settings:
+    def settings(self, design: ClusterDesign, nodes_are_up: Callable[[], bool] = lambda: False) -> Settings:
         """Return the cluster's settings: the design with this machine's facts.
 
         Each process machine has a port and an address. The first call chooses and saves them; ports that
         another program has taken are replaced. Each container machine has an address, which never changes.
 
+        Args:
+            nodes_are_up: Is asked if new nodes can only get ports by other ones for all. Nodes that are up
+                would be cut off by that.
+
         Raises:
-            UserError: There are not enough free ports, or this user has no name.
+            UserError: There are not enough free ports, or nodes that are up would be cut off, or this user
+                has no name.
         """
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = addressing.lay_out_blocks(design.partitions, self._kept_blocks())
         with locked_folder(self.path.parent):  # no other command of this user chooses ports now
             base, first = (
-                self._ports(1 + addressing.ports_of_blocks(placed)),
+                self._ports(1 + addressing.ports_of_blocks(placed), nodes_are_up),
                 addresses.ensure_block(self.path),
             )
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
@@ -290,14 +299,23 @@ class RunDirectory:
             cloud=LocalSite(local.SOCKET),
         )
 
-    def _ports(self, count: int) -> int:
-        if (kept := self.kept_ports()) is not None:
+    def _ports(self, count: int, nodes_are_up: Callable[[], bool]) -> int:
+        if (kept := self.kept_ports()) is not None and self._usable(*kept):
             base, have = kept
             # Running nodes keep their ports if the ports that follow are free for the new ones.
             more = range(base + have, base + count)
-            if base + count <= LAST_PORT and all(map(ports.free, more)) and self._usable(base, have):
+            if base + count <= LAST_PORT and all(map(ports.free, more)):
                 self._keep(count=max(have, count))
                 return base
+            if nodes_are_up():
+                raise UserError(
+                    f"the new nodes need the {len(more)} ports from {more.start} on, and not all of them are "
+                    "free. With other ports for all, the nodes that are up would be cut off and their jobs "
+                    f"lost, so nothing was changed. End what listens there (ss -ltnp 'sport >= {more.start} "
+                    f"and sport < {more.stop}'), or run the command again when no node is up",
+                    EXIT_REFUSED,
+                    code="ports.nodes-are-up",
+                )
         base = self.free_ports(count)
         self._keep(base=base, count=count)
         return base
@@ -323,12 +341,15 @@ class RunDirectory:
         note = self.path / "slurmdbd-port"
         with contextlib.suppress(OSError, ValueError):
             port = int(note.read_text())
-            if ports.free(port) or port in ports.listening(self.pids()):
+            if wait_at_most(lambda: self._is_own(port), LOOK_SECONDS, LOOK_EVERY_SECONDS):
                 return port
         kept_ranges = [range(kept[0], sum(kept))] if (kept := self.kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*kept_ranges, *self._ports_of_others()])
         files.write(note, str(chosen).encode())
         return chosen
+
+    def _is_own(self, port: int) -> bool:
+        return ports.free(port) or port in ports.listening(self.pids())
 
     def _ports_of_others(self) -> list[range]:
         notes = set(self.path.parent.glob(f"*/{PORTS}"))
@@ -340,7 +361,14 @@ class RunDirectory:
         return [range(kept[0], sum(kept)) for kept in found if kept is not None]
 
     def _usable(self, base: int, count: int) -> bool:
-        """Whether the ports can be used: no other program has the controller's port, or blocks idle nodes."""
+        """Whether the ports can be used: no other program has the controller's port, or blocks idle nodes.
+
+        A daemon of the cluster that ends or starts during a look would seem to be another program, and all
+        nodes would be cut off. So only looks that agree for a while count.
+        """
+        return wait_at_most(lambda: self._seem_usable(base, count), LOOK_SECONDS, LOOK_EVERY_SECONDS)
+
+    def _seem_usable(self, base: int, count: int) -> bool:
         taken = {port for port in range(base, base + count) if not ports.free(port)}
         if not taken:
             return True

@@ -195,6 +195,24 @@ def test_a_head_whose_port_was_taken_meanwhile_gets_another(
     assert settings["site"]["slurmctld_port"] == moved, "what the machines read"
 
 
+def test_nodes_end_where_a_change_finds_the_controllers_port_taken(
+    published: FakeMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would wait for a controller at the former port, which would wait for them at other ones."""
+    published.do("head-up")
+    published.launch("debug-0")
+    port = published.run.settings(DESIGN).site.slurmctld_port
+    changed = dataclasses.replace(DESIGN, slurm=SlurmSettings(suspend_time=7))
+    published.publish(changed)
+    assert sorted(published.machines()) == ["controller", "debug-0"]
+    with socket.create_server(("127.0.0.2", port)):
+        published.publish(DESIGN)
+        assert list(published.machines()) == ["controller"]
+        assert "queued again" in capsys.readouterr().err
+        published.do("head-up")
+    assert "moves" not in capsys.readouterr().err, "it has moved already"
+
+
 def test_slurmdbds_port_moves_alone_if_it_was_taken_meanwhile(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

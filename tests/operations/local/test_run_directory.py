@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.errors import EXIT_REFUSED
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from node import ports
@@ -120,6 +121,49 @@ def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
     busy(listener, taken)
     grown = run.settings(design(nodes(200))).site.slurmctld_port
     assert not grown <= taken < grown + 201
+
+
+def test_the_ports_stay_while_daemons_of_the_cluster_end_and_start(
+    run: RunDirectory, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld is killed after its port was found taken, and before its pid is looked for.
+
+    Other ports would cut off the nodes that are up.
+    """
+    base = run.settings(design(nodes(3))).site.slurmctld_port
+    busy(listener, base)
+    looks: list[int] = []
+
+    def pids(_run: RunDirectory) -> list[int]:
+        looks.append(1)
+        if len(looks) > 1:
+            return [os.getpid()]  # its keeper has started it again
+        listener.close()
+        return []
+
+    monkeypatch.setattr(RunDirectory, "pids", pids)
+    assert run.settings(design(nodes(3))).site.slurmctld_port == base
+    with socket.socket() as successor:
+        busy(successor, base)
+        assert run.settings(design(nodes(3))).site.slurmctld_port == base
+    assert len(looks) > 1
+
+
+def test_new_nodes_do_not_cut_off_those_that_are_up(run: RunDirectory, listener: socket.socket) -> None:
+    """The ports that follow are another program's, so all ports would have to be others."""
+    base = run.settings(design(nodes(3))).site.slurmctld_port
+    before = (run.path / "ports.json").read_text()
+    assert run.settings(design(nodes(PORT_BLOCK)), lambda: True).site.slurmctld_port == base
+    busy(listener, base + PORT_BLOCK + 1)
+    with sentences.raises(
+        "ports.nodes-are-up",
+        2 * PORT_BLOCK,
+        varies=(base + PORT_BLOCK + 1, base + 3 * PORT_BLOCK + 1),
+    ) as refused:
+        run.settings(design(nodes(3 * PORT_BLOCK)), lambda: True)
+    assert refused.value.exit_code == EXIT_REFUSED
+    assert (run.path / "ports.json").read_text() == before, "the next look refuses again"
+    assert run.settings(design(nodes(3 * PORT_BLOCK))).site.slurmctld_port != base, "nobody is cut off"
 
 
 def test_ports_that_another_cluster_keeps_for_nodes_that_are_off_are_not_taken(

@@ -296,6 +296,10 @@ class Faults:
 
     def _repair(self) -> None:
         done = self._cluster.checkout.cluster("up", timeout=600)
+        if done.returncode and "api_error" in done.stderr:  # the cloud refuses every call just now
+            self._journal.write("refused", said=done.stderr[-500:])
+            self._cluster.cloud("limits", api_error=CALM["api_error"])
+            done = self._cluster.checkout.cluster("up", timeout=600)
         self._journal.write("mended", status=done.returncode, said=done.stderr[-500:])
         if done.returncode:
             self._journal.finding(f"./cluster up, which mends: {done.returncode}\n{done.stderr}")
