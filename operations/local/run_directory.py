@@ -18,7 +18,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
-from node import foreign, ports, rpc
+from node import foreign, plurals, ports, rpc
 from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm.clouds import local
@@ -309,8 +309,8 @@ class RunDirectory:
                 return base
             if nodes_are_up():
                 raise UserError(
-                    f"the new nodes need the {len(more)} ports from {more.start} on, and not all of them are "
-                    "free. With other ports for all, the nodes that are up would be cut off and their jobs "
+                    f"the new nodes need {plurals.count(len(more), 'port')} from {more.start} on, which others "
+                    "have. With other ports for all, the nodes that are up would be cut off and their jobs "
                     f"lost, so nothing was changed. End what listens there (ss -ltnp 'sport >= {more.start} "
                     f"and sport < {more.stop}'), or run the command again when no node is up",
                     EXIT_REFUSED,
