@@ -287,7 +287,9 @@ def node_words(
             "`scontrol reconfigure` brings back what slurm.conf has"
         )
     restarts = phase_of(node) is NodePhase.REBOOTING
-    if node.is_drained and not restarts:
+    # Slurm itself drains what it is told to power down.
+    leaves = node.is_powering_down and not is_admin_disabled(node)
+    if node.is_drained and not (restarts or leaves):
         return _drained(node, cause)
     if node.is_down and not node.is_unknown and not restarts:
         if node.is_powered_down and not is_admin_disabled(node):
