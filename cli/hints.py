@@ -8,9 +8,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from operations import pages
+
+if TYPE_CHECKING:
+    from infra.program.stack import Stack
 
 HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."
 
@@ -29,8 +32,25 @@ def program() -> str:
     return shlex.quote(os.environ.get(COMMAND) or USUAL)
 
 
+_FULL: dict[str, str] = {}
+"""The short name of a stack -> its full name, where the short one would mean another organization's stack."""
+
+
+def name_in_full(stack: Stack) -> None:
+    """Have the commands in messages name a stack's organization, until its short name means that one.
+
+    After the first `up` from here it does (`cli.runner.organization`).
+    """
+    from infra.program import clusters
+
+    if stack.named_organization is not None and clusters.of(stack) is None:
+        _FULL[stack.name] = stack.engine_name
+
+
 def from_here(text: str) -> str:
     """Return a message whose commands can be pasted in the working folder."""
+    for short, full in _FULL.items():
+        text = re.sub(rf"(?<= --stack ){re.escape(short)}(?![\w./-])", lambda _, full=full: full, text)  # type: ignore[misc]
     return text if (name := program()) == USUAL else _USUAL.sub(lambda _: name, text)
 
 
@@ -75,7 +95,9 @@ def left_over(stack: str, left: Sequence[str], command: str) -> str:
 def _is_usual(stack: str) -> bool:
     from cli.runner import selection
 
-    return stack == selection.USUAL == _default(os.environ.get("SLURM_STACKS_PROJECT", ""))
+    return stack not in _FULL and stack == selection.USUAL == _default(
+        os.environ.get("SLURM_STACKS_PROJECT", "")
+    )
 
 
 @functools.cache

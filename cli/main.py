@@ -12,8 +12,9 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -490,8 +491,9 @@ def _run() -> None:
     try:
         with interrupt.as_keyboard_interrupt():
             try:
-                # The shell's completion needs the command's name without a folder.
-                commands()(prog_name="cluster" if _completes() else hints.program())
+                with _named_output():
+                    # The shell's completion needs the command's name without a folder.
+                    commands()(prog_name="cluster" if _completes() else hints.program())
             finally:
                 # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
                 with named(_output()):
@@ -518,6 +520,31 @@ def _run() -> None:
         from infra.os_errors import explain
 
         _refuse(explain(error))
+
+
+class _NamedOutput:
+    """Standard output, whose errors name its file: what is longer than the buffer is written at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with named(_output()):
+            return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _named_output() -> Iterator[None]:
+    stream = sys.stdout
+    if stream is not None:  # it was closed when Python began
+        sys.stdout = cast("TextIO", _NamedOutput(stream))
+    try:
+        yield
+    finally:
+        sys.stdout = stream
 
 
 def _output() -> Path:

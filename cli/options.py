@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import hints
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
@@ -67,7 +68,9 @@ def checked_names(context: typer.Context, names: list[str] | None) -> list[str] 
 def _checked(name: str) -> Stack:
     from infra.config import stack_file
 
-    return stack_file.named(name, project())
+    stack = stack_file.named(name, project())
+    hints.name_in_full(stack)
+    return stack
 
 
 def known_stacks(incomplete: str) -> list[str]:

@@ -26,7 +26,7 @@ import io
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,14 @@ def google(repository: Path) -> dict[str, Any]:
 
 
 def prices(
-    list_of_prices: Path, us_east_1: Path | None, repository: Path, types: Iterable[str]
+    list_of_prices: Path,
+    us_east_1: Path | None,
+    repository: Path,
+    types: Mapping[str, tuple[str, ...] | None],
 ) -> dict[str, Any]:
-    """USD an hour by type and region, of types in the tables. A price that is not known is left out.
+    """USD an hour by type and region, of types in the tables and regions that offer them, if these are known.
+
+    A price that is not known is left out.
 
     Zones of GPUs are those that the list and Google's own answer both name: each has some that the other
     does not, and a zone that is named wrongly costs a failed launch.
@@ -146,13 +151,21 @@ def prices(
         for name, gpu in given["accelerators_gcp"].items()
         if name in ("V100", "T4")
     }
-    wanted = set(types)
+    machines = {
+        name: {region: price for region, price in by.items() if _is_offered(region, types[name])}
+        for name, by in machines.items()
+        if name in types
+    }
     return {
         "date": max(str(source["date"]) for source in given["sources"].values() if _is_date(source["date"])),
         "source": {name: _origin(source) for name, source in given["sources"].items()},
         "attachable": attachable,
-        "machines": {name: found for name, found in sorted(machines.items()) if found and name in wanted},
+        "machines": {name: found for name, found in sorted(machines.items()) if found},
     }
+
+
+def _is_offered(region: str, regions: tuple[str, ...] | None) -> bool:
+    return regions is None or region in regions
 
 
 def _is_date(value: object) -> bool:
@@ -227,7 +240,6 @@ def main() -> None:
     surveys = {"ec2": ec2()}
     if chosen.google:
         surveys["google"] = google(chosen.google)
-    types = set(surveys["ec2"]["machines"]) | set(surveys.get("google", {}).get("machines", {}))
     for name, table in surveys.items():
         _write(name, table, rows(table.pop("machines")))
     if chosen.prices:
@@ -236,7 +248,8 @@ def main() -> None:
         from infra.instance_types.catalog import tables
 
         tables.cache_clear()  # they were read before the new ones were written
-        table = prices(chosen.prices, chosen.us_east_1, chosen.google, types | set(tables().machines))
+        types = {name: machine.regions for name, machine in tables().machines.items()}
+        table = prices(chosen.prices, chosen.us_east_1, chosen.google, types)
         _write("prices", table, price_rows(table.pop("machines")))
 
 

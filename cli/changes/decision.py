@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from cli.changes import closing, jobs, table
 from cli.changes.closing import Holder
@@ -20,6 +21,7 @@ from node.slurm import environment, runtime
 from node.slurm.closing import Mark
 from node.slurm.hostlist import fold
 
+Answer = TypeVar("Answer")
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where a whole machine has slurm.conf."""
 STATE = "/var/spool/slurmctld"
@@ -486,33 +488,19 @@ def drain(
         UserError: The one from `agree`; jobs start again then.
     """
     hold = Hold(reach, stack, say)
-    try:
-        mark, found = hold.look()
-    except NotUpError:
+    if (seen := _answer(hold.look, say)) is None:
         return
-    except (closing.BusyError, jobs.UnsureError):
-        raise
-    except UserError as error:
-        say(no_answer(error))
-        return
+    mark, found = seen
     present = [job for job in found if not job.over]
     agree(present)
     if mark is not None:
         say(f"{closing.interrupted(mark)}: they stay so")
     try:
-        found = hold.take("DOWN")
-    except NotUpError:
-        return
+        if (taken := _answer(lambda: hold.take("DOWN"), say)) is None:
+            return
+        found = _agreed(reach, present, taken, agree)
     except (closing.BusyError, jobs.UnsureError):
-        raise
-    except UserError as error:
-        say(no_answer(error))
-        return
-    except BaseException:
-        hold.release()
-        raise
-    try:
-        found = _agreed(reach, present, found, agree)
+        raise  # nothing was closed
     except BaseException:
         hold.release()
         raise
@@ -520,6 +508,23 @@ def drain(
     say(f"no further job starts{keep}")
     if running := [job for job in found if not (job.over or job.pending)]:
         end(reach, running, say)
+
+
+def _answer(ask: Callable[[], Answer], say: Callable[[str], None]) -> Answer | None:
+    """Return what a cluster answers; `None` if there is none, or it does not answer, which is said.
+
+    Raises:
+        BusyError, UnsureError: A command works on the cluster; jobs may be there that nobody sees.
+    """
+    try:
+        return ask()
+    except NotUpError:
+        return None
+    except (closing.BusyError, jobs.UnsureError):
+        raise
+    except UserError as error:
+        say(no_answer(error))
+        return None
 
 
 def _agreed(

@@ -13,12 +13,15 @@ from cli.disks import troubles
 from cli.hints import hint
 from node import plurals
 from node.backup import archive
-from node.elastic.view import REASON_PREFIX, is_admin_disabled
+from node.elastic.rules import NodePhase
+from node.elastic.view import REASON_PREFIX, REBOOT_ISSUED, REBOOT_REASONS, is_admin_disabled
+from node.elastic.view import phase as phase_of
+from node.slurm import node_flags
 from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
 from node.slurm.phases import Phase, phase
 from node.slurm.reasons import in_words
 from node.slurm.reservations import Reservation, now_kept
-from node.slurm.states import MISSING, NodeState
+from node.slurm.states import NodeState
 
 MOST_JOBS = 50
 BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
@@ -141,7 +144,12 @@ def _show_nodes(
     off = 0
     for node in nodes:
         state, why = node_words(
-            node["state"], node["machine_state"], node["reason"], kept.get(node["name"]), listed=listed
+            node["state"],
+            node["machine_state"],
+            node["reason"],
+            kept.get(node["name"]),
+            next_state=node.get("next_state"),
+            listed=listed,
         )
         if state == "off" and not why:
             off += 1
@@ -229,18 +237,18 @@ def _elapsed(seconds: float | None) -> str | None:
 
 
 UNUSABLE = {
-    "INVALID_REG": ("unfit", "it has less than slurm.conf says"),
-    "REBOOT_ISSUED": ("restarting", "its restart was asked for by hand"),
-    "PERFCTRS": ("busy", "a job uses its performance counters, so it takes no other job"),
-    "BLOCKED": ("blocked", "a job that has the nodes around it keeps others away"),
+    node_flags.INVALID_REG: ("unfit", "it has less than slurm.conf says"),
+    node_flags.PERFCTRS: ("busy", "a job uses its performance counters, so it takes no other job"),
+    node_flags.BLOCKED: ("blocked", "a job that has the nodes around it keeps others away"),
 }
 """Flag of a node that takes no jobs for now -> its state, and why if Slurm has no reason."""
 SOON = {
-    "POWER_DOWN": "it is powered down after its job",
-    "REBOOT_REQUESTED": "it restarts when it is free",
-    "PLANNED": "Slurm plans to start a waiting job on it",
+    node_flags.POWER_DOWN: "it is powered down after its job",
+    node_flags.REBOOT_REQUESTED: "it restarts when it is free",
 }
-"""Flag of a node that is as it should be -> what will become of it."""
+"""Flag of a node that is up -> what will become of it, also if it is out of service until then."""
+PLANNED = {node_flags.PLANNED: "Slurm plans to start a waiting job on it"}
+BY_HAND = "its restart was asked for by hand"
 PARTITION_STATES = {
     "DOWN": "it takes jobs and starts none",
     "DRAIN": "it takes no more jobs, and starts those that wait",
@@ -255,40 +263,47 @@ def node_words(
     reason: str | None,
     kept: Reservation | None = None,
     *,
+    next_state: str | None = None,
     listed: bool = True,
 ) -> tuple[str, str]:
     """Return a node's state, and why it is not up, in words.
 
     What somebody has taken out of service comes before what its machine does, so it never looks usable.
+    While a node restarts, Slurm shows it as down, and as drained if that was asked for with ASAP.
 
     Args:
         state: The state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN.
         machine: The state of its machine, as the cloud reports it. `None` means that there is no machine.
         reason: Slurm's reason, which may be an old one.
         kept: The reservation that has the node now. Slurm marks its nodes a few seconds later.
+        next_state: The state that a reboot shall leave. `None` means that none was named.
         listed: Whether the cloud has listed the machines just now.
     """
-    base, *flags = state.split("+")
-    node = NodeState("", base, frozenset(flags), reason)
+    node = NodeState.parse("", state, reason, next_state)
     cause = (reason or "").removeprefix(REASON_PREFIX)
-    if base == MISSING:
+    if node.is_missing:
         return "missing", (
             "Slurm does not list it: it was set to FUTURE by hand, or slurm.conf was changed; "
             "`scontrol reconfigure` brings back what slurm.conf has"
         )
-    if node.is_drained:
+    restarts = phase_of(node) is NodePhase.REBOOTING
+    # Slurm itself drains what it is told to power down.
+    leaves = node.is_powering_down and not is_admin_disabled(node)
+    if node.is_drained and not (restarts or leaves):
         return _drained(node, cause)
-    if node.is_down and base != "UNKNOWN":
+    if node.is_down and not node.is_unknown and not restarts:
         if node.is_powered_down and not is_admin_disabled(node):
             return "down", f"last: {cause}" if cause else ""
-        return "down", cause or "Slurm gives no reason"
-    if kept is not None or node.flags & {"MAINTENANCE", "RESERVED"}:
-        repairs = "MAINTENANCE" in flags or (kept is not None and kept.is_maintenance)
-        rest = "+".join([base, *(flag for flag in flags if flag not in ("MAINTENANCE", "RESERVED"))])
-        what, why = node_words(rest, machine, reason, listed=listed)
+        return "down", _joined(cause or "Slurm gives no reason", *_coming(node, SOON))
+    if kept is not None or node.is_reserved:
+        repairs = node_flags.MAINTENANCE in node.flags or (kept is not None and kept.is_maintenance)
+        rest = "+".join([node.base, *sorted(node.flags - node_flags.OF_RESERVATIONS)])
+        what, why = node_words(rest, machine, reason, next_state=next_state, listed=listed)
         trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
         whose = f"{kept.name}, for {kept.purpose} {kept.times(time.time())}" if kept else "by a reservation"
         return f"{'in maintenance' if repairs else 'reserved'}, {what}", f"{whose}{trouble}"
+    if restarts:
+        return "restarting", _restart(node)
     if node.is_powering_up:
         waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
         return "starting", waits.get(machine, "")
@@ -305,11 +320,30 @@ def _drained(node: NodeState, cause: str) -> tuple[str, str]:
     if node.is_powered_down and (node.reason or "").startswith(REASON_PREFIX):
         return "drained, powered down", cause
     # FAIL is DRAIN under another name, for programs that then leave the node.
-    word = "drained" if "DRAIN" in node.flags else "drained (fail)"
+    word = "drained" if node_flags.DRAIN in node.flags else "drained (fail)"
+    coming = _coming(node, SOON)
+    by_hand = [] if coming else ["it was taken out of service by hand"]
     return (
         f"{word}, its job goes on" if node.has_job else word,
-        cause or "it was taken out of service by hand",
+        _joined(*([cause] if cause else by_hand), *coming),
     )
+
+
+def _restart(node: NodeState) -> str:
+    """Return why a node restarts, and whether somebody wants it to be out of service afterwards."""
+    why = (node.reason or "").removeprefix(REASON_PREFIX).removesuffix(REBOOT_ISSUED)
+    after = "then it stays out of service" if is_admin_disabled(node) else ""
+    return _joined(BY_HAND if why in ("", *REBOOT_REASONS) else why, after)
+
+
+def _coming(node: NodeState, known: Mapping[str, str]) -> list[str]:
+    """Return what will become of a node. One that is free is powered down at once."""
+    after_a_job = frozenset() if node.has_job else {node_flags.POWER_DOWN}
+    return [why for flag, why in known.items() if flag in node.flags - after_a_job]
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _registered(node: NodeState, cause: str, *, missing: bool) -> tuple[str, str]:
@@ -318,16 +352,13 @@ def _registered(node: NodeState, cause: str, *, missing: bool) -> tuple[str, str
     Args:
         missing: Whether the cloud lists no machine for it.
     """
-    if node.base == "UNKNOWN":
+    if node.is_unknown:
         return "unknown", "Slurm has not heard from it since slurmctld started"
     if node.is_silent:
         return "silent", cause or "does not answer"
     for flag, words in UNUSABLE.items():
         if flag in node.flags:
             return words[0], cause or words[1]
-    if missing:
-        return ("busy" if node.has_job else "idle"), "the cloud lists no machine of this name"
-    for flag, why in SOON.items():
-        if flag in node.flags:
-            return ("busy" if node.has_job else "idle"), why
-    return ("busy" if node.has_job else "idle"), ""
+    why = ["the cloud lists no machine of this name"] if missing else _coming(node, {**SOON, **PLANNED})[:1]
+    new = [f"Slurm says {flag}" for flag in node_flags.unknown(node.flags)]
+    return ("busy" if node.has_job else "idle"), _joined(*why, *new)

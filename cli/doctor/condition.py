@@ -13,7 +13,7 @@ from node.elastic.view import is_admin_disabled
 from node.health.programs import REASON
 from node.logs.text import printable
 from node.slurm.hostlist import fold
-from node.slurm.states import MISSING, NodeState
+from node.slurm.states import NodeState
 
 NEARLY = 0.8
 """The share of a budget from which on the doctor warns."""
@@ -46,7 +46,8 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
     """
     sick: dict[str, list[str]] = {}
     for node in nodes:
-        if "DRAIN" in node["state"] and str(node["reason"]).startswith(REASON):
+        state = NodeState.parse(node["name"], node["state"])
+        if state.is_drained and str(node["reason"]).startswith(REASON):
             sick.setdefault(node["reason"].removeprefix(REASON), []).append(node["name"])
     for why, names in sick.items():
         cure = (
@@ -103,9 +104,8 @@ def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     out: dict[str, list[str]] = {}
     missing = []
     for node in status["nodes"]:
-        base, *flags = node["state"].split("+")
-        state = NodeState(node["name"], base, frozenset(flags), node["reason"])
-        if base == MISSING:
+        state = NodeState.parse(node["name"], node["state"], node["reason"], node.get("next_state"))
+        if state.is_missing:
             missing.append(state.name)
         elif is_admin_disabled(state):
             out.setdefault(printable(node["reason"]), []).append(state.name)

@@ -75,7 +75,7 @@ def limits(design: ClusterDesign) -> Iterable[Finding]:
 def storage(design: ClusterDesign) -> Iterable[Finding]:
     """Check the existing disks, instances and buckets of the stack file; no finding without credentials."""
     named = design.backup is not None or any(m.existing or m.restore or m.keep for m in design.mounts)
-    if not design.project or not named:
+    if not design.project or not (named or _fetched(design)):
         return
     try:
         project_account = account.of(ClusterRef.of(design))
@@ -102,7 +102,7 @@ EVERYWHERE = {"CPUS": "CPUS_ALL_REGIONS", "GPUS": "GPUS_ALL_REGIONS"}
 ADDRESSES = "STATIC_ADDRESSES"
 DISKS = "SSD_TOTAL_GB"
 """The quota of SSDs, which also counts balanced disks."""
-OWN_CPUS = {"n2", "n2d", "c2", "c2d", "c3", "m1", "m2", "a2"}
+OWN_CPUS = {"n2", "n2d", "c2", "c2d", "c3", "h3", "m1", "m2", "a2"}
 """Families of machine types whose vCPUs have their own quota; the others share one."""
 
 
@@ -271,7 +271,17 @@ def storage_findings(account: Account, design: ClusterDesign) -> Iterator[Findin
             yield from _snapshot(account, design, mount)
     if design.backup is not None:
         name = design.backup.place()[0].removeprefix("gs://")
-        yield _bucket(account, "controller.backup.bucket", name, "gets the backups")
+        yield _bucket(account, "controller.backup.bucket", name, "gets the backups", limited=True)
+    for source, name in _fetched(design).items():
+        yield _bucket(account, source, name, "is read", limited=True)
+
+
+def _fetched(design: ClusterDesign) -> dict[str, str]:
+    """Return the hooks and packages that lie in Cloud Storage, one for each bucket -> the bucket's name."""
+    roles = dict.fromkeys(("all", *(hook.role for hook in design.hooks)))
+    sources = [source for role in roles for source in design.fetched(role, "gs://")]
+    buckets = {source.removeprefix("gs://").partition("/")[0]: source for source in reversed(sources)}
+    return {source: bucket for bucket, source in buckets.items()}
 
 
 def _key(mount: Mount, key: str = "existing") -> str:
@@ -342,21 +352,32 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
     return fine(STORAGE, f"{where}: {name} has {share.get('capacityGb', '?')} GiB as {share['name']}")
 
 
-def _bucket(account: Account, where: str, name: str, use: str) -> Finding:
+def _bucket(account: Account, where: str, name: str, use: str, *, limited: bool = False) -> Finding:
     """Check a bucket.
 
     Args:
         where: The stack file's key.
         use: What it is for, for the finding.
+        limited: Whether the grant on it has a condition, which Cloud Storage takes only on buckets with
+            uniform bucket-level access.
     """
     try:
-        if _get(account, "storage", f"b/{name}") is None:
+        if (bucket := _get(account, "storage", f"b/{name}")) is None:
             return stops(STORAGE, f"{where}: there is no bucket {name}", "Correct the name, or make it.")
     except GoogleError as error:
         if error.status != 403:
             raise
         cure = "`up` needs the permission to grant its machines access to it."
         return warns(STORAGE, f"{where}: {name} does not let you in", cure)
+    access = bucket.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
+    if limited and not access.get("enabled"):
+        return stops(
+            STORAGE,
+            f"{where}: {name} has no uniform bucket-level access, without it Cloud Storage refuses a grant "
+            "of no more than the cluster needs there",
+            f"`gcloud storage buckets update gs://{name} --uniform-bucket-level-access`, after which the "
+            "permissions of single objects no longer count; or take another bucket.",
+        )
     return fine(STORAGE, f"{where}: {name} {use}")
 
 

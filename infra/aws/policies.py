@@ -183,6 +183,7 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
         ),
         _allow("Commands", [*SSM_SESSION, *SSM_MESSAGES, *SSM_MANAGED], "*"),
         *_fetched(scope, design, None),
+        *_object_keys(scope, design, None),
     )
 
 
@@ -398,6 +399,7 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     ]
     statements += _fetched(scope, design, role)
     statements += _buckets(scope, design, role)
+    statements += _object_keys(scope, design, role)
     # Whoever holds a channel can answer in the name of its machine. `up` reaches the controller and login
     # machines in this way (`operations.clouds.commands`), and people go on to nodes from there.
     if design.access.mode == "ssm" and role != "compute":
@@ -448,6 +450,46 @@ def _backups(scope: Scope, design: ClusterDesign) -> list[Statement]:
     return [
         _allow("BackupList", ["s3:ListBucket"], arn, StringLike={"s3:prefix": [ours]}),
         _allow("Backup", objects, f"{arn}/{ours}"),
+    ]
+
+
+def _object_keys(scope: Scope, design: ClusterDesign, role: str | None) -> list[Statement]:
+    """Let a role use the customer's keys of objects that it may read or write in the user's buckets.
+
+    Nobody names these keys in the stack file. S3 tells KMS the object, or the bucket where that has a bucket
+    key. So the grant is on these alone, and for what S3 asks in this role's name. The key's policy decides,
+    too.
+    """
+    mounts = [mount for mount in design.mounts if mount.kind == "s3" and role in mount.roles]
+    places = [(*mount.bucket(), mount.writable) for mount in mounts]
+    if design.backup is not None and role == "controller":
+        address, prefix = design.backup.place()
+        places.append((address.removeprefix("s3://"), f"{prefix}{design.name}-", True))
+    objects = [source.removeprefix("s3://").partition("/") for source in design.fetched(role, "s3://")]
+    wanted = {
+        "ObjectsKey": [
+            *(text for name, prefix, _ in places for text in (name, f"{name}/{prefix}*")),
+            *(text for name, _, key in objects for text in (name, f"{name}/{key}")),
+        ],
+        "WrittenKey": [
+            text for name, prefix, writes in places if writes for text in (name, f"{name}/{prefix}*")
+        ],
+    }
+    actions = {"ObjectsKey": "kms:Decrypt", "WrittenKey": "kms:GenerateDataKey"}
+    return [
+        _allow(
+            sid,
+            [actions[sid]],
+            f"arn:{scope.partition}:kms:{scope.region}:{scope.account}:key/*",
+            StringEquals={"kms:ViaService": f"s3.{scope.region}.{domain(scope.region)}"},
+            StringLike={
+                "kms:EncryptionContext:aws:s3:arn": [
+                    f"arn:{scope.partition}:s3:::{text}" for text in dict.fromkeys(texts)
+                ]
+            },
+        )
+        for sid, texts in wanted.items()
+        if texts
     ]
 
 

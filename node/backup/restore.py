@@ -645,7 +645,7 @@ def _give_back(control: Slurm, nodes: list[str]) -> None:
     """Bring nodes back into service: those that are off stay off, and those that are up go on."""
     now = control.nodes()
     # A node that is off is idle at once. Slurm would wait for the registration of one that is resumed.
-    off = [node for node in nodes if "POWERED_DOWN" in now[node].flags and not now[node].is_powering_up]
+    off = [node for node in nodes if now[node].is_off and not now[node].is_powering_up]
     coming = [node for node in nodes if node not in off and now[node].is_powering_up]
     on = [node for node in nodes if node not in (*off, *coming)]
     for names, state in ((off, "IDLE"), (coming, "POWER_DOWN_FORCE"), (on, "RESUME")):

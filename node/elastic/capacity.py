@@ -127,7 +127,7 @@ def drain_change(
     target = max(0, limit.count - underway - len(absent))
     available = [name for name, state in states.items() if is_open_drain(state)]
     # Slurm removes a drain when it begins to power a node down, so such nodes are drained again.
-    powering_down = [name for name, s in states.items() if "POWERING_DOWN" in s.flags and not s.is_drained]
+    powering_down = [name for name, s in states.items() if s.is_falling and not s.is_drained]
     # Slurm placed a job between our reading and our drain. The node may serve it like any other.
     assigned = [name for name in drained if is_drain_underway(states[name]) or states[name].is_up]
     ready = [name for name in drained if states[name].is_powered_down and not states[name].has_job]
@@ -140,7 +140,7 @@ def _is_ending(state: NodeState) -> bool:
 
     Slurm itself drains such a node.
     """
-    return "POWER_DOWN" in state.flags and "POWERING_DOWN" not in state.flags
+    return state.is_leaving and not state.is_falling
 
 
 # Pending jobs: who is told why, and who may start at once. Pure functions.
@@ -487,7 +487,7 @@ class CapacityLimiter:
             # What has changed since then may be the cure, such as a prolog.
             if failure.kind is ErrorClass.HEALTH and (state.reason_time or math.inf) < self._changed:
                 continue
-            powering_down = "POWERING_DOWN" in state.flags and failure.kind not in OF_MACHINES
+            powering_down = state.is_falling and failure.kind not in OF_MACHINES
             if powering_down or (state.is_drained and state.is_powered_down):
                 self._pools.adopt(partition, failure, now)
                 if failure.kind is ErrorClass.BOOTSTRAP:

@@ -143,7 +143,7 @@ class Renewal:
 
     def _retire(self, nodes: list[NodeState]) -> None:
         """Have nodes that are up take no further job and power down when theirs are over."""
-        up = [n.name for n in nodes if n.is_up and not is_admin_disabled(n) and "POWER_DOWN" not in n.flags]
+        up = [n.name for n in nodes if n.is_up and not is_admin_disabled(n) and not n.is_leaving]
         if up:
             self._control.update_node(up, state="POWER_DOWN_ASAP", reason=REASON)
 

@@ -15,9 +15,10 @@ from node.model import ClusterDesign
 from node.slurm import reservations
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold
+from node.slurm.node_flags import MISSING
 from node.slurm.reasons import cure
 from node.slurm.reservations import Reservation
-from node.slurm.states import MISSING, JobState, NodeState
+from node.slurm.states import JobState, NodeState
 
 ANSWER_SECONDS = 5.0
 """How long the cloud may take to list the machines."""
@@ -72,6 +73,7 @@ def status(
                 "usable": state.is_usable and name not in kept,
                 "machine_state": by_node[name].state.value if name in by_node else None,
                 "reason": state.reason,
+                "next_state": state.next_state,
             }
             for name, state in nodes.items()
         ],

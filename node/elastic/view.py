@@ -29,6 +29,8 @@ INVALID_REGISTRATION = ("Low RealMemory", "Low CPUs", "Low socket*core", "Low Tm
 """Prefixes of Slurm's reasons for nodes that register with less than their line in slurm.conf says."""
 REBOOT_ISSUED, REBOOT_TIMED_OUT = " : reboot issued", " : reboot timed out"
 """What Slurm adds to the reason with which somebody has asked for a reboot."""
+REBOOT_REASONS = ("Reboot ASAP", "reboot requested")
+"""Slurm's reasons of a reboot that was asked for without one."""
 AUTOMATIC_REASONS = (REASON_PREFIX, *SLURMS_REASONS, *INVALID_REGISTRATION)
 """Prefixes of all reasons that no administrator gave."""
 DRAIN_PREFIXES = tuple(f"{REASON_PREFIX}{kind}: " for kind in ErrorClass if kind is not ErrorClass.PREEMPTED)
@@ -45,19 +47,19 @@ def phase(state: NodeState) -> NodePhase:
             state.is_down or (state.is_drained and not has_capacity_drain(state)) or _is_unresponsive(state)
         )
         return NodePhase.STUCK if is_automatic and lost else NodePhase.POWERED_DOWN
-    if state.is_powering_up and state.base != "DOWN":
+    if state.is_powering_up and not state.is_set_down:
         return NodePhase.POWERING_UP
     if state.is_rebooting:
         return NodePhase.REBOOTING
     # After a restart of slurmctld a node is UNKNOWN until it answers.
-    if state.is_down and state.base != "UNKNOWN":
+    if state.is_down and not state.is_unknown:
         return NodePhase.DOWN
     if state.is_down or state.is_silent:
         return NodePhase.SILENT
     if state.is_drained and (state.reason or "").startswith(AUTOMATIC_REASONS):
         if state.has_job:
             return NodePhase.DRAINING
-        return NodePhase.UNFIT if "INVALID_REG" in state.flags else NodePhase.DRAINED
+        return NodePhase.UNFIT if state.is_unfit else NodePhase.DRAINED
     return NodePhase.UP
 
 
@@ -96,7 +98,7 @@ def _is_unresponsive(state: NodeState) -> bool:
 
     Slurm loses such a node as soon as slurmctld restarts.
     """
-    return "NOT_RESPONDING" in state.flags and not (state.is_drained or state.has_job)
+    return state.does_not_respond and not (state.is_drained or state.has_job)
 
 
 def log(message: str) -> None:

@@ -29,7 +29,16 @@ from node.sites import LocalSite
 from node.slurm import reservations
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
-from node.slurm.phases import BOOT_FAIL, CANCELLED, DEADLINE, FAILED, NODE_FAIL
+from node.slurm.phases import (
+    BOOT_FAIL,
+    CANCELLED,
+    DEADLINE,
+    FAILED,
+    NODE_FAIL,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    TIMEOUT,
+)
 from node.slurm.reasons import cure, in_words
 from node.slurm.states import JobState
 from node.slurm.version import knows_last_digit
@@ -43,6 +52,8 @@ MOST_DIGITS = 10
 """The greatest width to which Slurm pads a number."""
 NO_TASK = 0xFFFFFFFE
 """What slurmd writes as the index of a task where there is none (NO_VAL)."""
+NO_PATH = ("", "(null)", "N/A")
+"""What squeue tells where a job has no file of its own for errors: 24.11 writes (null)."""
 _SYMBOL = re.compile(r"%(%|(\d*)([A-Za-z]))")
 
 
@@ -83,6 +94,7 @@ def output_files(job: int, fields: Mapping[str, str], *, last_digit: bool = True
     paths = (
         (kind, output_path(fields[name], job, fields, last_digit=last_digit))
         for kind, name in (("output", "stdout"), ("errors", "stderr"))
+        if fields[name] not in NO_PATH
     )
     # Relative to a folder that is not known, or nothing at all.
     return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
@@ -228,13 +240,20 @@ def _never_ran(job: JobState) -> bool:
 
 NEVER_RAN = (CANCELLED, DEADLINE, FAILED)
 """The states of jobs that may have ended before they began."""
-OF_NODES = {NODE_FAIL: "its node was lost", BOOT_FAIL: "its nodes did not start"}
-"""The states of jobs whose exit code and signal Slurm makes up -> what happened."""
+OF_SLURMS = {
+    NODE_FAIL: "its node was lost",
+    BOOT_FAIL: "its nodes did not start",
+    TIMEOUT: "it was ended at its time limit",
+    DEADLINE: "it was ended at its deadline",
+    PREEMPTED: "it had to make room for another job",
+    OUT_OF_MEMORY: "it used more memory than it had asked for",
+}
+"""The states of jobs that Slurm ended, whose exit code and signal it makes up -> what happened."""
 
 
 def _ending(job: JobState) -> str:
-    if job.state in OF_NODES:
-        return OF_NODES[job.state]
+    if job.state in OF_SLURMS:
+        return OF_SLURMS[job.state]
     if not job.signal and not job.exit_code and job.state == CANCELLED:
         return "cancelled while its nodes started, or it ended with exit code 0 when told to"
     if not job.signal:

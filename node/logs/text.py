@@ -163,7 +163,7 @@ def on_node(jobs: Iterable[int]) -> Wanted:
         rf"|Could not launch job {number} |Job {number} already killed|[Jj]ob {number}: "
         # From 25.11 on: JobId=8 SLUID=s0MNM8GB930T00.
         rf"|(?:Launching batch |Could not launch )?JobId={number}(?: SLUID=\S+)?"
-        r"(?:: | for UID | prolog failed | already killed| and not able to requeue)))"
+        r"(?:: | for UID | (?:prolog|epilog) failed | already killed| and not able to requeue)))"
     )
     return lambda line: pattern.match(line) is not None
 

@@ -75,6 +75,8 @@ _OWN_WORDS, _MEMORY, _OWNER = " OS=", " RealMemory=", " Owner="
 _BEHIND = ("State", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime")
 _HEAD = {key: kind for key, kind in NODE.items() if key not in _BEHIND}
 """The fields that come before them."""
+_PARTITIONS = re.compile(r".* Partitions=(.*?) +BootTime=", re.DOTALL)
+"""Only administrators name them, perhaps with spaces. The last ones count: an owner's name comes before."""
 _USED = re.compile(r":(\d+)(?:\(|,|$)")
 _TEXTS = (" Comment=", " Extra=", " Reason=")
 
@@ -121,14 +123,10 @@ def _node(line: str) -> NodeState | None:
     if not {"State", "NodeName"} <= fields.keys():
         return None
     _checked(fields, NODE)
-    base, *flags = fields["State"].split("+")
     reason, user, when = _reason(line)
-    return NodeState(
-        name=fields["NodeName"],
-        # 22.05 marks a silent node with a star here. Newer releases have only the flag.
-        base=base.rstrip("*"),
-        flags=frozenset(flags) | ({"NOT_RESPONDING"} if base.endswith("*") else set()),
-        reason=reason,
+    found = _PARTITIONS.match(tail)
+    return replace(
+        NodeState.parse(fields["NodeName"], fields["State"], reason),
         reason_user=user,
         reason_time=when,
         boot_time=_time(fields.get("BootTime")),
@@ -137,7 +135,7 @@ def _node(line: str) -> NodeState | None:
         last_busy_time=_time(fields.get("LastBusyTime")),
         cpus_alloc=_count(fields.get("CPUAlloc")),
         cpus=_count(fields.get("CPUTot")),
-        partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
+        partitions=tuple(filter(None, (found[1] if found else fields.get("Partitions", "")).split(","))),
         address=fields.get("NodeAddr", ""),
         hostname=fields.get("NodeHostName", ""),
         gres=_text(fields.get("Gres")),

@@ -190,8 +190,18 @@ class Slurm(Protocol):
         self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
 
     def avoid(self, nodes: Iterable[str]) -> None:
-        """Make Slurm choose these nodes last, until slurmctld restarts."""
-        self.update_node(nodes, weight=LAST_WEIGHT)
+        """Make Slurm choose these nodes last, until slurmctld restarts.
+
+        An update that does not name a node's present reason may remove it (see `save_nodes`).
+        """
+        known = self.nodes()
+        alike: dict[str, list[str]] = {}
+        for name in nodes:
+            alike.setdefault((known[name].reason if name in known else None) or "", []).append(name)
+        _each(
+            partial(self.update_node, names, reason=reason, weight=LAST_WEIGHT)
+            for reason, names in alike.items()
+        )
 
     def power_up(self, nodes: Iterable[str]) -> None:
         """Request nodes that are powered down.
@@ -215,7 +225,7 @@ class Slurm(Protocol):
         Raises:
             SlurmError: Slurm refused some of the nodes. The others have been changed.
         """
-        idle = [name for name, node in nodes.items() if node.base == "IDLE"]
+        idle = [name for name, node in nodes.items() if node.is_idle]
         others = [name for name in nodes if name not in idle]
         _each(
             partial(self.update_node, names, state=state)

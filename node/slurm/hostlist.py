@@ -30,7 +30,8 @@ Expression = list[str | list[Range]]
 # A bracket group, a literal, or a separator. Everything else is an error.
 _TOKEN = re.compile(r"\[([^\[\]]*)\]|([^\[\],\s]+)|(,)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-# Only a number at the end is folded: Slurm refuses text after a bracket (`n[0-1]x`: Invalid hostlist).
+# Only a number at the end is folded: 22.05 refuses text after a bracket (`n[0-1]x`: Invalid hostlist), which
+# later releases take.
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 _NAME = re.compile(r"[^\[\],\s]+")
 

@@ -23,6 +23,9 @@ FAILED = "FAILED"
 NODE_FAIL = "NODE_FAIL"
 BOOT_FAIL = "BOOT_FAIL"
 DEADLINE = "DEADLINE"
+TIMEOUT = "TIMEOUT"
+PREEMPTED = "PREEMPTED"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 class Phase(Enum):
@@ -70,12 +73,12 @@ _WORDS = {
         "COMPLETED",
         CANCELLED,
         FAILED,
-        "TIMEOUT",
+        TIMEOUT,
         NODE_FAIL,
-        "PREEMPTED",
-        "BOOT_FAIL",
+        PREEMPTED,
+        BOOT_FAIL,
         DEADLINE,
-        "OUT_OF_MEMORY",
+        OUT_OF_MEMORY,
         # The job runs, or has ended, on another cluster of a federation: it wants no nodes of this one.
         "REVOKED",
     ),

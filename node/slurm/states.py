@@ -7,20 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from node.slurm import node_flags
 from node.slurm.phases import Phase, phase
-
-_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
-_BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN", "MISSING"})
-# The node is registered but unusable: silent, restarting, or with less hardware than its line says.
-_UNFIT = frozenset({"NOT_RESPONDING", "REBOOT_ISSUED", "INVALID_REG"})
-_OUT_OF_SERVICE = frozenset({"DRAIN", "FAIL"})
-# Slurm gives these nodes to no job, or only to those of a reservation.
-_KEPT = frozenset({"MAINTENANCE", "RESERVED", "PERFCTRS", "BLOCKED", "INVALID_REG", "REBOOT_ISSUED"})
-MISSING = "MISSING"
-"""Our word for the base state of a node that the cluster has and Slurm does not list.
-
-`scontrol` leaves out a node that somebody has set to FUTURE, and one without a line in slurm.conf.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +16,8 @@ class NodeState:
     """The state of a node in slurmctld.
 
     Attributes:
-        base: The base state: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, ERROR or FUTURE.
-        flags: The rest of the state: CLOUD, POWERED_DOWN, POWERING_UP, NOT_RESPONDING, DRAIN, …
+        base: The base state, one of `node_flags.BASES`.
+        flags: The rest of the state, of `node_flags.FLAGS` or of a release to come.
         reason: Why the node is down, drained or powered down, by a user or by Slurm. It may be old.
         reason_user: The user who set the reason.
         boot_time: The start time of the node's machine, as its slurmd reported at registration.
@@ -60,50 +48,115 @@ class NodeState:
     gres_used: int = 0
     version: str | None = None
 
+    @classmethod
+    def parse(
+        cls, name: str, state: str, reason: str | None = None, next_state: str | None = None
+    ) -> NodeState:
+        """Return the node of a state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN."""
+        base, *flags = state.split("+")
+        # 22.05 marks a silent node with a star here, too. Newer releases have only the flag.
+        silent = {node_flags.NOT_RESPONDING} if base.endswith("*") else set()
+        return cls(name, base.rstrip("*"), frozenset(flags) | silent, reason, next_state=next_state)
+
     @property
     def is_up(self) -> bool:
         """Whether the node is registered and answers. A drained node is up, but takes no new job."""
         # POWER_UP alone is ignored: a node that was requested twice keeps the flag while it is up.
         return (
-            self.base not in _BROKEN
-            and not self.flags & (_OFF | _UNFIT | {"POWERING_UP"})
+            self.base not in node_flags.BROKEN
+            and not self.flags & (node_flags.OFF | node_flags.UNFIT | {node_flags.POWERING_UP})
             and not self.is_powering_down
         )
 
     @property
     def is_powering_up(self) -> bool:
         """Whether the node was requested and has not registered yet."""
-        return "POWERING_UP" in self.flags or {"POWER_UP", "POWERED_DOWN"} <= self.flags
+        return (
+            node_flags.POWERING_UP in self.flags
+            or {node_flags.POWER_UP, node_flags.POWERED_DOWN} <= self.flags
+        )
 
     @property
     def is_powered_down(self) -> bool:
         """Whether the node is off and not requested. A job may hold it for a second before ResumeProgram."""
-        return "POWERED_DOWN" in self.flags and not self.is_powering_up and not self.is_powering_down
+        return node_flags.POWERED_DOWN in self.flags and not self.is_powering_up and not self.is_powering_down
 
     @property
     def is_powering_down(self) -> bool:
         """Whether SuspendProgram was called, or will be called as soon as the node is free."""
-        return "POWERING_DOWN" in self.flags or ("POWER_DOWN" in self.flags and not self.has_job)
+        return node_flags.POWERING_DOWN in self.flags or (
+            node_flags.POWER_DOWN in self.flags and not self.has_job
+        )
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the node is off, whatever was asked of it since."""
+        return node_flags.POWERED_DOWN in self.flags
+
+    @property
+    def is_falling(self) -> bool:
+        """Whether SuspendProgram was called, and Slurm counts the node as busy until SuspendTimeout."""
+        return node_flags.POWERING_DOWN in self.flags
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether somebody wants the node to be powered down, at once or when its job ends."""
+        return node_flags.POWER_DOWN in self.flags
 
     @property
     def is_down(self) -> bool:
         """Whether the node failed or was set to DOWN, whatever its power state is."""
-        return self.base in _BROKEN
+        return self.base in node_flags.BROKEN
+
+    @property
+    def is_set_down(self) -> bool:
+        """Whether Slurm or somebody has set the node to DOWN."""
+        return self.base == node_flags.DOWN
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether Slurm has not heard from the node since slurmctld started."""
+        return self.base == node_flags.UNKNOWN
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the cluster has the node, and Slurm does not list it."""
+        return self.base == node_flags.MISSING
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job holds the node, whatever its power state is."""
+        return self.base == node_flags.IDLE
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether the node has registered with less hardware than its line says."""
+        return node_flags.INVALID_REG in self.flags
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether Slurm marks the node as a reservation's."""
+        return not self.flags.isdisjoint(node_flags.OF_RESERVATIONS)
 
     @property
     def is_rebooting(self) -> bool:
         """Whether Slurm has called RebootProgram for the node, which was free, and waits for its boot."""
-        return "REBOOT_ISSUED" in self.flags
+        return node_flags.REBOOT_ISSUED in self.flags
 
     @property
     def awaits_reboot(self) -> bool:
         """Whether somebody has asked for the node's reboot (`scontrol reboot`), and it is not over."""
-        return self.is_rebooting or "REBOOT_REQUESTED" in self.flags
+        return self.is_rebooting or node_flags.REBOOT_REQUESTED in self.flags
+
+    @property
+    def does_not_respond(self) -> bool:
+        """Whether the node has not answered; an administrator's RESUME leaves this of one that is off."""
+        return node_flags.NOT_RESPONDING in self.flags
 
     @property
     def is_silent(self) -> bool:
         """Whether the node was up and no longer answers."""
-        return "NOT_RESPONDING" in self.flags and not self.is_powering_up and not self.flags & _OFF
+        return self.does_not_respond and not self.is_powering_up and not self.flags & node_flags.OFF
 
     @property
     def is_drained(self) -> bool:
@@ -111,19 +164,23 @@ class NodeState:
 
         A job may still run on it.
         """
-        return not self.flags.isdisjoint(_OUT_OF_SERVICE)
+        return not self.flags.isdisjoint(node_flags.OUT_OF_SERVICE)
 
     @property
     def is_usable(self) -> bool:
         """Whether any job of its partition can get the node, now or as soon as it has started."""
         return not (
-            self.is_down or self.is_drained or self.is_silent or self.is_powering_down or self.flags & _KEPT
+            self.is_down
+            or self.is_drained
+            or self.is_silent
+            or self.is_powering_down
+            or self.flags & node_flags.KEPT
         )
 
     @property
     def has_job(self) -> bool:
         """Whether a job holds the node, also while the job starts or ends."""
-        return self.base in ("ALLOCATED", "MIXED") or "COMPLETING" in self.flags
+        return self.base in node_flags.WITH_JOBS or node_flags.COMPLETING in self.flags
 
 
 @dataclass(frozen=True, slots=True)

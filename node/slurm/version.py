@@ -147,14 +147,14 @@ class Traits:
         private_data_cloud: Whether cloud nodes that are off are hidden unless `PrivateData=cloud` is set
             (22.05).
         cloud_reg_addrs: Whether a node's address is learned at registration only with
-            `SlurmctldParameters=cloud_reg_addrs`. From 23.02 on it is always learned, and the option is
+            `SlurmctldParameters=cloud_reg_addrs`. From 23.11 on it is always learned, and the option is
             logged as defunct.
         cgroup_off: The value of `CgroupPlugin` with which slurmd touches no cgroup at all. With `autodetect`
             slurmd fails at its start if it may not write to the unified hierarchy (as an ordinary user, or in
             a container without systemd), even if no other plugin uses cgroups. Before 24.05 there is no
             `disabled`, but `cgroup/v1` does nothing until it is used.
         boot_time_in_uptime: Whether `slurmd -b` counts the time since its start in whole seconds of the
-            kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.02 on it
+            kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.11 on it
             uses the clock.
         http: Whether slurmctld answers HTTP on its port, and has a plugin for metrics (25.11).
     """

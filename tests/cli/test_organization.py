@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import options, runner
+from cli import hints, options, runner
 from cli.runner import organization, selection
 from cli.runner.automation import PulumiRunner
 from infra.config import ConfigError, stack_file
@@ -205,3 +205,25 @@ def test_a_plain_pulumi_up_is_refused_beside_another_organizations_cluster(tiny:
         with sentences.raises("runner.other-organization", "beta/", "acme/") as raised:
             owner.refuse_other_organization(of(tiny, program))
         assert raised.value.exit_code == EXIT_REFUSED
+
+
+@pytest.mark.parametrize("up", [False, True])
+def test_commands_in_messages_name_the_organization_until_the_short_name_means_it(
+    up: bool, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "_FULL", {})
+    stack = of(tiny, "acme")
+    if up:
+        brought_up(stack)
+    hints.name_in_full(stack)
+    name = stack.name if up else f"acme/tiny/{stack.name}"
+    for text in (
+        f"run `./cluster up --stack {stack.name}`",
+        f"run `{hints.hint('up', stack.name, '--replace')}`",
+        f"`./cluster logs {stack.name} --stack {stack.name}` shows --stack {stack.name}-2",
+    ):
+        told = hints.from_here(text)
+        assert f" --stack {name}" in told
+        assert told.replace(f" --stack {name}", f" --stack {stack.name}") == text
+    hints.name_in_full(of(tiny, None))
+    assert len(hints._FULL) == (0 if up else 1)

@@ -199,3 +199,16 @@ def test_a_closed_stream_is_no_error(arguments: list[str], code: int, closed: st
     assert "Traceback" not in said
     assert bool(told) == (code == 0 and closed not in ("output", "all"))
     assert bool(said) == (code != 0 and closed not in ("messages", "all"))
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_an_output_that_takes_no_more_is_named(arguments: list[str]) -> None:
+    """Also where it is longer than what is written at once."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [str(ROOT / "cluster"), "plan", "--stack", "local", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "no space left for /dev/full: " in done.stderr
+    assert "Traceback" not in done.stderr

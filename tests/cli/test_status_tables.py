@@ -12,8 +12,9 @@ from cli.console.status import node_words, show_status
 from cli.doctor import condition
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase
+from node.slurm.node_flags import BASES, FLAGS, MISSING, ORIGINS
 from node.slurm.reservations import Reservation, clock
-from node.slurm.states import MISSING, NodeState
+from node.slurm.states import NodeState
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,43 @@ from node.slurm.states import MISSING, NodeState
         ("ERROR+CLOUD", "running", None, ("down", "Slurm gives no reason")),
         ("IDLE+CLOUD+REBOOT_ISSUED", "running", None, ("restarting", "its restart was asked for by hand")),
         ("IDLE+CLOUD+REBOOT_REQUESTED", "running", None, ("idle", "it restarts when it is free")),
+        ("DOWN+CLOUD+REBOOT_ISSUED", "running", "new kernel : reboot issued", ("restarting", "new kernel")),
+        (
+            "MIXED+CLOUD+DRAIN+REBOOT_REQUESTED",
+            "running",
+            "Reboot ASAP",
+            ("drained, its job goes on", "Reboot ASAP; it restarts when it is free"),
+        ),
+        ("DOWN+CLOUD+REBOOT_REQUESTED", "running", "fan", ("down", "fan; it restarts when it is free")),
+        (
+            "ALLOCATED+CLOUD+DRAIN+POWER_DOWN",
+            "running",
+            "slurm-stacks new line",
+            ("drained, its job goes on", "new line; it is powered down after its job"),
+        ),
+        ("IDLE+CLOUD+DRAIN+POWER_DOWN", "running", "fan", ("drained", "fan")),
+        (
+            "DOWN+CLOUD+MAINTENANCE+REBOOT_ISSUED",
+            "running",
+            "reboot requested : reboot issued",
+            ("in maintenance, restarting", "by a reservation; its restart was asked for by hand"),
+        ),
+        # Its boot has begun, or Slurm gave the reboot up.
+        ("IDLE+CLOUD+DRAIN+POWERING_DOWN+REBOOT_ISSUED", "running", "fan", ("drained", "fan")),
+        (
+            "DOWN+CLOUD",
+            "running",
+            "Reboot ASAP : reboot timed out",
+            ("down", "Reboot ASAP : reboot timed out"),
+        ),
+        # A flag of a release to come, and one without a word.
+        ("IDLE+CLOUD+FLAG_OF_2030", "running", None, ("idle", "Slurm says FLAG_OF_2030")),
+        (
+            "MIXED+?+CLOUD+PLANNED",
+            "running",
+            None,
+            ("busy", "Slurm plans to start a waiting job on it; Slurm says ?"),
+        ),
         ("IDLE+CLOUD+INVALID_REG", "running", None, ("unfit", "it has less than slurm.conf says")),
         (
             "MIXED+CLOUD+PERFCTRS",
@@ -121,6 +159,34 @@ def test_a_nodes_state_in_words(
     assert node_words(state, machine, reason) == words
 
 
+@pytest.mark.parametrize(
+    ("flags", "next_state", "stays"),
+    [
+        ("DRAIN", "RESUME", False),
+        ("DRAIN", None, True),  # somebody had drained it before
+        ("", None, False),
+        ("", "DOWN", True),
+    ],
+)
+def test_a_node_that_restarts_and_then_stays_out_of_service(
+    flags: str, next_state: str | None, stays: bool
+) -> None:
+    state = "+".join(filter(None, ("DOWN+CLOUD", flags, "REBOOT_ISSUED")))
+    told = node_words(state, "running", "bad fan : reboot issued", next_state=next_state)
+    assert told == ("restarting", "bad fan" + "; then it stays out of service" * stays)
+
+
+def test_what_is_asked_for_with_asap_is_no_drain_of_somebodys() -> None:
+    """As 22.05, 24.11 and 26.05 show a free node after `scontrol reboot ASAP`."""
+    state, reason = "DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "Reboot ASAP : reboot issued"
+    told = node_words(state, "running", reason, next_state="RESUME")
+    assert told == ("restarting", "its restart was asked for by hand")
+    one = {"name": "debug-0", "state": state, "reason": reason, "next_state": "RESUME"}
+    status = cluster_status()
+    found = list(condition.service({**status, "nodes": [one]}, "test"))
+    assert found == []
+
+
 def test_a_reservation_is_named_and_a_silent_cloud_misses_nobody() -> None:
     ours = Reservation("r", 0.0, 9e9, ("n",), frozenset(), "ada")
     for flags in ("+RESERVED", ""):  # Slurm marks the nodes a little later
@@ -135,8 +201,8 @@ def test_a_reservation_is_named_and_a_silent_cloud_misses_nobody() -> None:
     assert "scontrol reconfigure" in why
 
 
-# Every flag and base state that scontrol(1), sinfo(1) and the releases 22.05 to 24.11 know, but those that
-# only say where a node's line came from (CLOUD, DYNAMIC_*).
+# Every flag and base state of all releases (tests/test_node_states.py), but what only says where a node's
+# line came from (CLOUD, DYNAMIC_*).
 USABLE = {
     "IDLE": True, "ALLOCATED": True, "MIXED": True, "COMPLETING": True, "PLANNED": True, "POWERED_DOWN": True,
     "POWERING_UP": True, "POWER_UP": True, "REBOOT_REQUESTED": True,
@@ -144,7 +210,10 @@ USABLE = {
     "FAIL": False, "MAINTENANCE": False, "RESERVED": False, "INVALID_REG": False, "REBOOT_ISSUED": False,
     "NOT_RESPONDING": False, "PERFCTRS": False, "BLOCKED": False, "POWERING_DOWN": False, "POWER_DOWN": False,
 }  # fmt: skip
-BASES = {"IDLE", "ALLOCATED", "MIXED", "DOWN", "ERROR", "UNKNOWN", "FUTURE", "MISSING"}
+
+
+def test_the_words_are_those_of_all_releases() -> None:
+    assert USABLE.keys() == BASES | FLAGS - ORIGINS
 
 
 @pytest.mark.parametrize("word", USABLE)
@@ -159,7 +228,8 @@ def test_what_cannot_be_used_never_looks_as_if_it_could(word: str, machine: str 
         assert looks != "busy" or why
     for by_hand in ("DRAIN", "FAIL", "MAINTENANCE", "RESERVED"):
         looks, why = node_words(f"{state}+{by_hand}", machine, "fan")
-        assert looks.startswith(("drained", "in maintenance", "reserved", "down", "missing")), looks
+        unusable = ("drained", "in maintenance", "reserved", "down", "missing")
+        assert looks.startswith(unusable) or (looks, word) == ("restarting", "REBOOT_ISSUED"), looks
 
 
 def test_a_node_that_is_set_to_fail_is_left_to_who_set_it() -> None:

@@ -83,10 +83,13 @@ class Release:
         text = self.run("scontrol", "--oneliner", "show", "job", number)
         return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
 
-    def ends(self, number: str, seconds: float = 300) -> dict[str, str]:
-        """Return a job's fields when it has completed."""
-        until(lambda: self.job(number)["JobState"] == "COMPLETED", seconds, f"the end of job {number}")
+    def ends(self, number: str, seconds: float = 300, state: str = "COMPLETED") -> dict[str, str]:
+        """Return a job's fields when it has completed, or ended otherwise."""
+        until(lambda: self.job(number)["JobState"] == state, seconds, f"the end of job {number}")
         return self.job(number)
+
+    def logs(self, number: str) -> str:
+        return self.checkout.cluster("logs", number, check=True).stdout
 
     def nodes_are_off(self) -> None:
         states = ("sinfo", "--noheader", "--Node", "--format=%T")
@@ -197,6 +200,63 @@ def test_a_heterogeneous_job_gets_its_parts_together(release: Release) -> None:
     parts = ("salloc", "--quiet", "-N1", "-n1", ":", "-N1", "-n1", "srun", "--het-group=0,1")
     nodes = release.run(*parts, "printenv", "SLURMD_NODENAME").split()
     assert len(set(nodes)) == 2
+
+
+def test_logs_shows_the_output_of_a_job_that_names_none(release: Release) -> None:
+    batch = ("sbatch", "--parsable", f"--chdir={release.shared}")
+    alone = release.run(*batch, "--wrap", "echo hello-from-$SLURM_JOB_ID").strip()
+    array = release.run(*batch, "--array=3", "--wrap", "echo hello-from-task-$SLURM_ARRAY_TASK_ID").strip()
+    relative = release.run(
+        *batch, "--output=%x-%j.txt", "--job-name=mine", "--wrap", "echo hello-mine"
+    ).strip()
+    for number, file, words in (
+        (alone, f"slurm-{alone}.out", f"hello-from-{alone}"),
+        (array, f"slurm-{array}_3.out", "hello-from-task-3"),
+        (relative, f"mine-{relative}.txt", "hello-mine"),
+    ):
+        release.ends(number)
+        told = release.logs(number)
+        assert f"{release.shared / file} (" in told, told
+        assert words in told.splitlines(), told
+
+
+def test_logs_tells_a_job_that_could_not_start_from_one_that_a_signal_ended(release: Release) -> None:
+    file = release.shared / "afile"
+    release.run("touch", str(file))
+    failed = release.run("sbatch", "--parsable", f"--output={file}/x.out", "--wrap", "true").strip()
+    signalled = release.submit(script="kill -SEGV $$")
+    release.ends(failed, state="FAILED")
+    release.ends(signalled, state="FAILED")
+    told = release.logs(failed)
+    assert "its node could not start it: slurmd of the node says why" in told
+    # Machines that boot keep the log of their slurmd.
+    why = f"grep -F '[{failed}.'" if release.container else "the folder of --output, --error or --input"
+    assert why in " ".join(told.split())
+    told = release.logs(signalled)
+    assert "ended by signal 11 (SIGSEGV)" in told
+    assert "could not start" not in told
+
+
+def test_the_ranks_of_an_mpi_program_find_each_other(release: Release) -> None:
+    """By PMIx; Debian's package of 26.05 has none, and starts ranks by PMI-2."""
+    known = release.run("sh", "-c", "srun --mpi=list 2>&1").split()
+    kind, variable = ("pmix", "PMIX_RANK") if "pmix" in known else ("pmi2", "PMI_RANK")
+    ranks = release.run("srun", "-N2", f"--mpi={kind}", "printenv", variable).split()
+    assert sorted(ranks) == ["0", "1"]
+
+
+def test_a_job_whose_reservation_has_ended_is_said_with_what_frees_it(release: Release) -> None:
+    at = ("starttime=now", "duration=60", "user=root", "nodes=debug-2", "flags=ignore_jobs")
+    release.run("scontrol", "create", "reservation", "reservationname=ends", *at)
+    number = release.submit("--reservation=ends", "--begin=now+1hour", script="true")
+    release.run("scontrol", "update", "reservationname=ends", "endtime=now+1")
+    until(lambda: release.job(number)["JobState"] == "RESV_DEL_HOLD", 120, "the reservation's end")
+    told = release.logs(number)
+    assert "Reservation ends was deleted: it is held: scontrol release lets it start without one" in told
+    assert f"`scontrol release {number}`" in told
+    status = " ".join(release.checkout.cluster("status", check=True).stdout.split())
+    assert "resv_del_hold" in status
+    release.run("scancel", number)
 
 
 def test_slurmctlds_metrics_are_read_on_the_controller_and_from_a_node(release: Release) -> None:

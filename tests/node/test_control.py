@@ -308,6 +308,10 @@ def test_names_with_blanks_are_told_apart() -> None:
         "PartitionName=debug AllowGroups=ALL State=UP\nPartitionName=debug x y AllowGroups=ALL State=DOWN\n"
     )
     assert parse_partition_states(told) == {"debug": "UP", "debug x y": "DOWN"}
+    line = "NodeName=n RealMemory=1 State=IDLE Owner=N/A Partitions={}  BootTime=5 SlurmdStartTime=6"
+    for names in (("debug",), ("debug x y", "a"), ("a b", "debug", "c d")):
+        found = parse_nodes(line.format(",".join(names)))["n"]
+        assert (found.partitions, found.boot_time) == (names, 5.0)
     told = "".join(f"ReservationName={name} StartTime=1 EndTime=2 Nodes=n1\n" for name in ("a", "a b", "a c"))
     assert [reservation.name for reservation in parse_reservations(told)] == ["a", "a b", "a c"]
 

@@ -94,6 +94,10 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     cluster.wait("the node is off", lambda: control.nodes()[node].is_powered_down)
     off = control.nodes()[node]
     assert (off.reason, off.is_down, off.has_job) == ("spot: [reclaimed] State=IDLE", False, False)
+    # Slurm 22.05 and 26.05 remove the reason of an idle node with any other update.
+    control.avoid([node, "debug-2"])
+    assert (control.nodes()[node].reason, control.nodes()["debug-2"].reason) == (off.reason, None)
+    assert control.run("scontrol", "show", "node", f"{node},debug-2").count(" Weight=1000 ") == 2
     paused = control.jobs()[job].eligible_time
     control.update_job(job, start_now=True)
     control.release(job)

@@ -316,6 +316,14 @@ def test_the_lines_of_later_releases_are_known(cluster: Cluster, slurm: Slurm) -
         ),
         (job(8, "NODE_FAIL", signal=15, nodes=("debug-1",)), "its node was lost"),
         (job(8, "BOOT_FAIL", signal=1, nodes=("debug-1",)), "its nodes did not start"),
+        # squeue(1): these are Slurm's doing. It tells 0:0, 0:15 or 0:125.
+        (job(8, "TIMEOUT", signal=15, nodes=("debug-1",)), "it was ended at its time limit"),
+        (job(8, "DEADLINE", signal=15, nodes=("debug-1",)), "it was ended at its deadline"),
+        (job(8, "PREEMPTED", nodes=("debug-1",)), "it had to make room for another job"),
+        (
+            job(8, "OUT_OF_MEMORY", signal=125, nodes=("debug-1",)),
+            "it used more memory than it had asked for",
+        ),
         (job(8, "FAILED", reason="BadConstraints", signal=1), "it never ran (BadConstraints: no node can"),
         (job(8, "DEADLINE", reason="DeadLine", signal=1), "it never ran (DeadLine: it cannot end"),
         (job(8, "DEADLINE", reason="DeadLine"), "it never ran (DeadLine: it cannot end"),

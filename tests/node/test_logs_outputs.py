@@ -65,3 +65,6 @@ def test_the_files_of_a_job_belong_to_its_user() -> None:
     assert output_files(7, {**ALONE, "batchflag": "0"}) == []
     assert output_files(7, {**ALONE, "userid": "²"}) == []
     assert output_files(7, {**ALONE, "stdout": "x", "stderr": ""}) == []
+    # As squeue of 24.11 tells that errors go to the output.
+    here = {**ALONE, "stdout": "/h/slurm-%j.out", "stderr": "(null)", "workdir": "/h"}
+    assert output_files(7, here) == [Output("output", "/h/slurm-7.out", 1000)]

@@ -28,7 +28,7 @@ SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
 NAMES = {f"debug-{n}" for n in range(10)}
 KEYS: dict[str, Any] = {
     "partitions": {"name", "state", "machine", "min", "max", "up"},
-    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason"},
+    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason", "next_state"},
     "reservations": {"name", "start", "end", "nodes", "flags", "users"},
     "machines": {"running", "pending"},
     "closed": {"command", "who", "process", "checkout", "at", "partitions", "opened_by"},

@@ -126,8 +126,9 @@ class Project:
         marks = {CLUSTER: cluster, ROLE: host.partition("-")[0], HOST: host}
         self.machine(instance_of(cluster, host), bucket=bucket, **where, **marks)
 
-    def bucket(self, cluster: str = "c", name: str = BUCKET) -> None:
-        self.buckets.append({"name": name, "labels": {CLUSTER: cluster}})
+    def bucket(self, cluster: str = "c", name: str = BUCKET, *, uniform: bool = True) -> None:
+        access = {"uniformBucketLevelAccess": {"enabled": uniform}}
+        self.buckets.append({"name": name, "labels": {CLUSTER: cluster}, "iamConfiguration": access})
         self.put("current.json", b"{}")
 
     def put(self, key: str, content: bytes) -> None:

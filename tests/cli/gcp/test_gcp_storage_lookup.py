@@ -16,7 +16,7 @@ from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
-from node.model import Backup, Mount
+from node.model import Backup, Hook, Mount
 from operations.gcp import account, leftovers
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -153,6 +153,37 @@ def test_the_bucket_of_backups_is_there(gcp_project: Project) -> None:
         )
         (only,) = diagnosis.storage_findings(gcp_project.account, design)
         assert (only.severity, name in only.found) == (severity, True)
+
+
+SOURCE = "gs://lab-1/a/hook.sh"
+LIMITED: list[dict[str, Any]] = [
+    {"backup": Backup("gs://lab-1/slurm")},
+    {"hooks": (Hook("compute", SOURCE),)},
+]
+"""What gets a grant with a condition."""
+
+
+@pytest.mark.parametrize("changes", LIMITED)
+@pytest.mark.parametrize("uniform", [True, False])
+def test_a_grant_with_a_condition_needs_uniform_access(
+    gcp_project: Project, changes: dict[str, Any], uniform: bool
+) -> None:
+    """Cloud Storage refuses it elsewhere, when the network and the accounts are made already."""
+    gcp_project.bucket(name="lab-1", uniform=uniform)
+    design = gcp_design(mounts=(), project=gcp_project.account.project, trains=False, **changes)
+    (only,) = diagnosis.storage_findings(gcp_project.account, design)
+    if uniform:
+        assert only.severity is Severity.FINE
+        return
+    sentences.finding(only, "storage", Severity.STOPS, "lab-1", "--uniform-bucket-level-access")
+    with sentences.raises("change.not-checked", "lab-1", "uniform"):
+        GcpProvider().check_changes(Stack(ROOT, "t"), design, dict, print, replace=False)
+
+
+def test_a_mounted_bucket_needs_none(gcp_project: Project) -> None:
+    gcp_project.bucket(name="data-1", uniform=False)
+    mount = Mount("/data", "gcs", existing="gs://data-1", options="rw", name="buckets[0]")
+    assert [one.severity for one in found(gcp_project, mount)] == [Severity.FINE]
 
 
 def test_up_says_it_before_anything_is_made(gcp_project: Project) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from infra.aws import policies
-from node.model import Backup, ClusterDesign, Mount
+from node.model import Backup, ClusterDesign, Hook, Mount
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, LOGIN, NFS, REGION, aws_design
 from tests.support.iam import allowed
 
@@ -89,3 +89,46 @@ def test_the_controller_alone_may_keep_this_clusters_backups(
         assert not allowed(others(SCOPE, design), action, resource, context)
     without = dataclasses.replace(design, backup=None)
     assert not allowed(policies.controller(SCOPE, without), action, resource, context)
+
+
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/theirs"
+HOOK = Hook("compute", "s3://lab-hooks/a.sh")
+
+
+def uses_key(
+    role: str, action: str, of: str, design: ClusterDesign, service: str = f"s3.{REGION}.amazonaws.com"
+) -> bool:
+    context = {"kms:ViaService": service, "kms:EncryptionContext:aws:s3:arn": f"arn:aws:s3:::{of}"}
+    return allowed(getattr(policies, role)(SCOPE, design), f"kms:{action}", KEY, context)
+
+
+@pytest.mark.parametrize(
+    ("role", "action", "of", "wanted"),
+    [
+        # S3 names the object, or the bucket where that has a key of its own.
+        ("compute", "Decrypt", "lab-data/train/a.tar", True),
+        ("compute", "Decrypt", "lab-data", True),
+        ("compute", "Decrypt", "lab-data/secret/a.tar", False),
+        ("compute", "GenerateDataKey", "lab-data/train/a.tar", False),
+        ("compute", "GenerateDataKey", "lab-out/a.tar", True),
+        ("compute", "Decrypt", "lab-out/a.tar", True),
+        ("compute", "Decrypt", "lab-hooks/a.sh", True),
+        ("compute", "Decrypt", "lab-hooks/b.sh", False),
+        ("compute", "Decrypt", "lab-backups/c-1.backup.tar", False),
+        ("login", "Decrypt", "lab-data/train/a.tar", True),
+        ("login", "Decrypt", "lab-hooks/a.sh", False),
+        ("controller", "Decrypt", "lab-data/train/a.tar", False),
+        ("controller", "GenerateDataKey", "lab-backups/c-1.backup.tar", True),
+        ("controller", "Decrypt", "lab-backups/c-1.backup.tar", True),
+        ("controller", "Decrypt", "lab-backups/other-1.backup.tar", False),
+        ("controller", "CreateGrant", "lab-backups/c-1.backup.tar", False),
+    ],
+)
+def test_a_customers_key_is_used_for_what_a_role_may_read_or_write(
+    role: str, action: str, of: str, wanted: bool
+) -> None:
+    design = dataclasses.replace(DESIGN, name="c", backup=Backup("s3://lab-backups/"), hooks=(HOOK,))
+    assert uses_key(role, action, of, design) is wanted
+    assert not uses_key(role, action, of, design, f"ec2.{REGION}.amazonaws.com"), "S3 alone asks"
+    assert not allowed(getattr(policies, role)(SCOPE, design), f"kms:{action}", KEY, {})
+    assert not uses_key(role, action, of, aws_design()), "nothing is named"
