@@ -309,10 +309,11 @@ class RunDirectory:
                 return base
             if nodes_are_up():
                 raise UserError(
-                    f"the new nodes need {plurals.count(len(more), 'port')} from {more.start} on, which others "
-                    "have. With other ports for all, the nodes that are up would be cut off and their jobs "
-                    f"lost, so nothing was changed. End what listens there (ss -ltnp 'sport >= {more.start} "
-                    f"and sport < {more.stop}'), or run the command again when no node is up",
+                    f"the new nodes need {plurals.count(len(more), 'port')} from {more.start} on, which "
+                    "others have. With other ports for all, the nodes that are up would be cut off and "
+                    "their jobs lost, so nothing was changed. End what listens there (ss -ltnp "
+                    f"'sport >= {more.start} and sport < {more.stop}'), or run the command again when no "
+                    "node is up",
                     EXIT_REFUSED,
                     code="ports.nodes-are-up",
                 )
