@@ -7,8 +7,8 @@ from typing import Any
 
 from cli.hints import hint
 from infra import slurm_releases
-from infra.config import distributions
-from infra.config.cluster import ClusterConfig
+from infra.config import StackConfig, accounting, distributions
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 from node.slurm import packaged
 from operations.access import StackUp
@@ -45,7 +45,7 @@ def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:
     Where its stack file has mistakes, or is not here, every open advisory is named.
     """
     slurm = status.get("slurm") or {}
-    uses = None if up.config is None else _uses(up.config.cluster)
+    uses = None if up.config is None else _uses(up.config)
     if (version := slurm.get("version")) is None:
         return "", []
     name, lines = _lines(up.provider, uses, version, slurm.get("suite"))
@@ -69,9 +69,10 @@ def _lines(
     return name, [f"open in Slurm {version}: {', '.join(ids)}; {why}; {LOCAL_CURE}"] if ids else []
 
 
-def _uses(cluster: ClusterConfig) -> dict[str, bool]:
+def _uses(config: StackConfig) -> dict[str, bool]:
+    cluster, facts = config.cluster, config.catalog(catalog())
     runtime = cluster.containers.runtime if cluster.containers is not None else None
-    return {"accounting": bool(cluster.slurm.accounting), str(runtime): True}
+    return {"accounting": accounting.is_on(cluster, facts), str(runtime): True}
 
 
 def _suite(design: ClusterDesign) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from infra.config import StackConfig, distributions, overrides
+from infra.config import StackConfig, accounting, distributions, overrides
 from infra.config.cluster import (
     AwsConfig,
     AwsPartition,
@@ -101,7 +101,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
-    return replace(draft, slurm=_slurm(cluster, draft))
+    return replace(draft, slurm=_slurm(cluster, facts, draft))
 
 
 def local_cloud(config: LocalConfig | None) -> LocalCloud:
@@ -306,8 +306,8 @@ def _accelerator(
     )
 
 
-def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSettings:
-    """Return timers that fit the provider and the rest of the design; the stack file's own win."""
+def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -> model.SlurmSettings:
+    """Return what fits the provider and the rest of the design; what the stack file says wins."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes are powered down soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
@@ -321,8 +321,9 @@ def _slurm(cluster: ClusterConfig, draft: model.ClusterDesign) -> model.SlurmSet
     else:
         longest = max(time_limits.boot(draft, partition) for partition in draft.partitions)
         timers = model.SlurmSettings(resume_timeout=longest)
-    own_timers = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
-    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | own_timers)
+    given = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
+    given["accounting"] = accounting.is_on(cluster, facts)
+    return codec.from_json(model.SlurmSettings, codec.to_json(timers) | given)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:

@@ -556,8 +556,12 @@ SHARED: dict[str, Row] = {
             "slurm.resume_timeout",
             "slurm.slurmd_timeout",
             "slurm.reconcile_interval",
-            "slurm.accounting",
         ),
+    ),
+    "slurm.accounting": Row(
+        Kind.LIVE,
+        ("slurm.accounting",),
+        "slurmdbd and its database start or stop; they are on by default where machines boot",
     ),
     **{
         f"slurm.{key}": Row(Kind.NEVER, (f"slurm.{key}",), "heads and nodes have one Slurm: down, then up")

@@ -348,7 +348,7 @@ class ControllerConfig(Section):
         None,
         description="Where Slurm's queue, its accounting and the machine's SSH host keys are. kept: on a "
         "disk of their own, with which another controller takes over: jobs go on. machine: on the root "
-        "disk, and lost with the machine. Default: kept with slurm.accounting, else machine.",
+        "disk, and lost with the machine. Default: kept with slurm: {accounting: true} in the file, else machine.",
     )
     backup: BackupConfig | None = Field(
         None, description="Scheduled backups of Slurm's state and accounting; null: none."
@@ -614,8 +614,10 @@ class SlurmConfig(SlurmOriginConfig):
     accounting: bool | None = Field(
         None,
         description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, and "
-        "launchers that ask it work. Off by default. On the local stack it takes 70 MiB of memory, about 7 s "
-        "of the controller's first start and 2 s of each further one; the first `up` installs slurmdbd and "
+        "clients that ask it work (docs/clients.md). By default true on clouds and on local machines that "
+        "boot, but false on a Slurm that nobody maintains (docs/versions.md) and with slurm.packages or "
+        "slurm.repository; false on process machines, where it takes 70 MiB of memory, about 7 s of the "
+        "controller's first start and 2 s of each further one, and the first `up` installs slurmdbd and "
         "MariaDB where they are missing.",
     )
     accept_unmaintained: Day | None = Field(
@@ -669,7 +671,8 @@ class ClusterConfig(Section):
     def keeps_state(self) -> bool:
         """Return whether Slurm's state is on a disk of its own.
 
-        The files of process machines are this machine's, so they outlive their controller without one.
+        By default it has one only where the file itself asks for accounting: a disk costs money, and a default
+        of ours shall not add it to a cluster that is up. The files of process machines are this machine's, so they outlive their controller without one.
         """
         if self.scheduler != "slurm" or self.has_process_machines():
             return False

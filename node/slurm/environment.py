@@ -76,8 +76,8 @@ def of_submitter(slurm_conf: str | PurePath, home: str, user: str, **more: str) 
         more: Variables of ours for the job.
     """
     # No time format and no locale for parsers: they would be the job's, and its programs' output.
-    fixed = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": home, "USER": user, "LANG": "C.UTF-8"}
-    return {**fixed, "SLURM_CONF": str(slurm_conf), **more}
+    fixed = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": home, "USER": user, "LOGNAME": user}
+    return {**fixed, "LANG": "C.UTF-8", "SLURM_CONF": str(slurm_conf), **more}
 
 
 def without_slurm(environment: Mapping[str, str]) -> dict[str, str]:

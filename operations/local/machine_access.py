@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Sequence
 
 from infra.errors import UserError
@@ -55,10 +56,11 @@ def command(run: RunDirectory, argv: Sequence[str], *, controller: bool = False)
     Args:
         controller: Whether any other command runs there, too.
     """
-    shell = os.environ.get("SHELL", "/bin/sh")
+    shell = os.environ.get("SHELL") or "/bin/sh"
     is_tool = bool(argv) and argv[0] == TOOL
     if not run.containers:
         env = {
+            **_missing_of_a_login(),
             "SLURM_CONF": slurm_conf(run),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
@@ -82,6 +84,25 @@ def command(run: RunDirectory, argv: Sequence[str], *, controller: bool = False)
         folder=environment["HOME"],
     )
     return Command([*prefix, *(argv or [shell])], {})
+
+
+def _missing_of_a_login() -> dict[str, str]:
+    """Return what a login would set of this user where the caller has nothing, as in containers and CI.
+
+    Commands and the jobs that they submit have it then, as on a cloud. Some clients of Slurm ask for the jobs of
+    `$USER`, and others end without LOGNAME.
+    """
+    try:
+        entry = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return {}
+    usual = {
+        "USER": entry.pw_name,
+        "LOGNAME": entry.pw_name,
+        "HOME": entry.pw_dir,
+        "SHELL": entry.pw_shell or "/bin/sh",
+    }
+    return {name: value for name, value in usual.items() if not os.environ.get(name)}
 
 
 def login(run: RunDirectory) -> tuple[str, int] | None:

@@ -10,6 +10,8 @@ import pytest
 from cli.aws.changes import RULES
 from cli.changes import table
 from cli.changes.table import Kind
+from cli.gcp import changes as gcp_changes
+from cli.local import running
 from node.model import Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
@@ -84,6 +86,18 @@ def test_a_lustre_that_cannot_leave_its_subnet_keeps_the_subnet() -> None:
     never = [("/fsx", Kind.NEVER), ("", Kind.NEVER)]
     assert [(change.part, change.kind) for change in found] == [("", Kind.HEAD), *never]
     assert "this is not possible: put the old value back" in str(table.refusal(found, []))
+
+
+@pytest.mark.parametrize("rules", [RULES, gcp_changes.RULES, running.RULES])
+def test_a_cluster_of_before_gets_accounting_by_default_and_is_told(rules: table.Rules) -> None:
+    """The designs of clusters that came up without a key in the file say false; their jobs go on."""
+    old = aws_design()
+    (change,) = table.compare(old, dataclasses.replace(old, slurm=SlurmSettings(accounting=True)), rules)
+    assert (change.kind, change.lost) == (Kind.LIVE, ())
+    said = "slurm.accounting false → true: applied to the running cluster (slurmdbd and its database start"
+    assert change.line().startswith(said)
+    assert "by default where machines boot" in change.line()
+    assert table.refusal([change], []) is None
 
 
 def test_accounting_on_the_heads_own_disk_is_lost_with_it() -> None:

@@ -20,6 +20,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         local: {isolation: container, suite: SUITE}
+        slurm: {accounting: false}
         containers: {runtime: oci}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}

@@ -32,7 +32,7 @@ MACHINES = """
         local: {isolation: container, suite: trixie}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
-        slurm: {suspend_time: 4}
+        slurm: {suspend_time: 4, accounting: false}
       slurm-stacks:benchmark: {enabled: false}
 """
 LEFT_OUT = "not in_the_second_of_their_request"

@@ -31,6 +31,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         local: {isolation: container}
+        slurm: {accounting: false}
         containers:
           runtime: pyxis
           packages: [PACKAGES]

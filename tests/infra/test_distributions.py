@@ -169,6 +169,49 @@ def test_an_acceptance_holds_for_what_was_published_until_its_day() -> None:
     assert stack("aws-cpu", image=ubuntu, slurm=after).cluster.slurm.accept_unmaintained == "2026-09-02"
 
 
+UBUNTU: dict[str, Any] = {"image": {"source": "ubuntu-24.04"}}
+MACHINES: dict[str, Any] = {"local": {"isolation": "container", "suite": "noble"}}
+OWN: dict[str, Any] = {"packages": [{"source": "p/slurmctld.deb", "sha256": "0" * 64}]}
+REPOSITORY = {
+    "repository": {
+        "url": "https://apt.example.org/slurm", "suite": "/", "key": "https://apt.example.org/key.asc",
+        "fingerprint": "0" * 40,
+    }
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "on"),
+    [
+        *((name, {}, name != "aws-batch") for name in SHIPPED),
+        ("local-machines", {}, True),
+        ("local-machines", MACHINES, True),
+        ("local-machines", {"slurm": {"source": "debian-13"}}, True),
+        ("local", {}, False),
+        # What nobody maintains has it only where that is accepted, for all that is published.
+        ("aws-cpu", UBUNTU, False),
+        ("aws-cpu", {"access": {}}, False),
+        ("aws-cpu", {**UBUNTU, "slurm": {"accept_unmaintained": "2026-09-01"}}, False),
+        ("aws-cpu", {**UBUNTU, "slurm": {"accept_unmaintained": TODAY}}, True),
+        # Own packages may lack slurmdbd, without which the controller's boot would fail.
+        *(("gcp-cpu", {"slurm": own}, False) for own in (OWN, REPOSITORY)),
+        *(("local-machines", {"slurm": own}, False) for own in (OWN, REPOSITORY)),
+        # What the file says wins.
+        *((name, {"slurm": {"accounting": False}}, False) for name in ("gcp-cpu", "local-machines", "local")),
+        ("local", {"slurm": {"accounting": True}}, True),
+        *(("gcp-cpu", {"slurm": {**own, "accounting": True}}, True) for own in (OWN, REPOSITORY)),
+    ],
+)
+def test_accounting_is_on_where_machines_boot_and_slurm_is_maintained(
+    name: str, changes: dict[str, Any], on: bool
+) -> None:
+    cluster_design = design(stack(name, **changes), catalog())
+    assert cluster_design.slurm.accounting is on
+    # A default adds no disk that costs money, and that a cluster which is up would have to get.
+    asked = changes.get("slurm", {}).get("accounting", False)
+    assert (cluster_design.state() is not None) == (asked and name != "local")
+
+
 @pytest.mark.parametrize("day", ["2999-01-01", "soon", 20261126, True])
 def test_nobody_accepts_what_is_not_known(day: object) -> None:
     assert "slurm.accept_unmaintained" in refusal("aws-cpu", slurm={"accept_unmaintained": day})

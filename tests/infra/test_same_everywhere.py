@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from cli.operate import make_plan
+from infra import slurm_releases
 from infra.config import load_file, parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
@@ -104,6 +105,8 @@ def stack(provider: str) -> dict[str, Any]:
             "resume_timeout": 900,
             "slurmd_timeout": 300,
             "reconcile_interval": 10.0,
+            # Stacks with GPUs boot Ubuntu 24.04, and have accounting by default where its Slurm is accepted.
+            "accept_unmaintained": slurm_releases.table().date.isoformat(),
         },
         "budget": {"max_hours": 100},
         "instance_types": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},

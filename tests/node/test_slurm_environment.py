@@ -100,7 +100,8 @@ def test_a_command_of_a_users_keeps_the_users_own_defaults_and_loses_a_jobs_iden
 
 def test_a_job_of_ours_gets_a_fixed_environment() -> None:
     given = environment.of_submitter("/x", home="/h", user="u", SLURM_STACKS_SUBMITTED="1.5")
-    assert set(given) == {"PATH", "HOME", "USER", "LANG", "SLURM_CONF", "SLURM_STACKS_SUBMITTED"}
+    names = {"PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF", "SLURM_STACKS_SUBMITTED"}
+    assert set(given) == names
 
 
 def test_a_machines_boot_passes_nothing_of_slurms_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from infra import slurm_releases
-from infra.config import distributions
+from infra.config import accounting, distributions
 from infra.config.cluster import (
     LONGEST_TIMEOUT,
     ClusterConfig,
@@ -91,11 +91,9 @@ def _accepted(c: Context) -> None:
             "what is published later is not known here, so nobody can accept it",
         )
         return
-    if name is None or table.maintained(package := table.packages[name]):
+    if name is None or accounting.reliable(c.cluster, c.facts):
         return
-    latest = max((a.date for a in table.open_in(package.version)), default=table.date)
-    if accepted is not None and accepted >= latest.isoformat():
-        return
+    package = table.packages[name]
     for location, given, feature in _relied_on(c.cluster):
         c.add(
             "slurm.unmaintained",
