@@ -550,6 +550,7 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
     release, found = slurm_release.planned(cluster)
+    found += slurm_release.without_pmix(cluster)
     found += warnings(config, cluster, catalog(), shared_cores.own_cores())
     found += shared_cores.of_benchmark(stack, cluster, training)
     found += provider.load(cluster.provider).limits_here(stack, cluster)

@@ -9,9 +9,11 @@ from cli.hints import hint
 from infra import slurm_releases
 from infra.config import StackConfig, accounting, distributions
 from infra.instance_types.catalog import catalog
+from node.bootstrap.vm.slurm_packages import elsewhere
 from node.model import ClusterDesign
 from node.slurm import packaged
 from operations.access import StackUp
+from operations.local import system_packages
 
 CLOUD_CURE = (
     "slurm: {source: debian-13} with image: {bake: true} has the fix, and so has image: {source: debian-13} "
@@ -37,6 +39,17 @@ def planned(design: ClusterDesign) -> tuple[str, list[str]]:
     if version is None and package is not None:
         version = package.version
     return ("", []) if version is None else _lines(design.provider, uses, version, suite)
+
+
+def without_pmix(design: ClusterDesign) -> list[str]:
+    """Return the line of a plan where the stack's Slurm is built without PMIx, which no cloud's is."""
+    if design.provider != "local" or elsewhere(design.slurm):
+        return []
+    package = slurm_releases.table().package_of_suite(_suite(design))
+    boots = design.isolation != "process"
+    lacks = package is not None and not package.pmix if boots else system_packages.has_no_pmix()
+    how = "docs/clients.md says how MPI's programs start"
+    return [f"{system_packages.BUILT_WITHOUT_PMIX}; {how}"] if lacks else []
 
 
 def running(up: StackUp, status: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -11,10 +11,10 @@ from infra.instance_types.catalog import Catalog
 def is_on(cluster: ClusterConfig, facts: Catalog) -> bool:
     """Return whether slurmdbd runs: as the stack file says, or else where it costs little and is safe.
 
-    By default it runs on a cloud's controller and on local machines that boot, because many clients of Slurm ask
-    `sacct` (docs/clients.md). Process machines belong to one person, on a machine that may be small. A Slurm
-    that nobody maintains has published faults of slurmdbd. Packages of the user's own need not have slurmdbd
-    among them.
+    By default it runs on a cloud's controller and on local machines that boot, because many clients of Slurm
+    ask `sacct` (docs/clients.md). Process machines belong to one person, on a machine that may be small. A
+    Slurm that nobody maintains has published faults of slurmdbd. Packages of the user's own need not have
+    slurmdbd among them.
 
     Args:
         facts: The facts of instance types, with the stack's own.

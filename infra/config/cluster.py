@@ -348,7 +348,8 @@ class ControllerConfig(Section):
         None,
         description="Where Slurm's queue, its accounting and the machine's SSH host keys are. kept: on a "
         "disk of their own, with which another controller takes over: jobs go on. machine: on the root "
-        "disk, and lost with the machine. Default: kept with slurm: {accounting: true} in the file, else machine.",
+        "disk, and lost with the machine. Default: kept if the file has slurm: {accounting: true}, else "
+        "machine.",
     )
     backup: BackupConfig | None = Field(
         None, description="Scheduled backups of Slurm's state and accounting; null: none."
@@ -671,8 +672,9 @@ class ClusterConfig(Section):
     def keeps_state(self) -> bool:
         """Return whether Slurm's state is on a disk of its own.
 
-        By default it has one only where the file itself asks for accounting: a disk costs money, and a default
-        of ours shall not add it to a cluster that is up. The files of process machines are this machine's, so they outlive their controller without one.
+        By default it has one only where the file itself asks for accounting: a disk costs money, and a
+        default of ours shall not add it to a cluster that is up. The files of process machines are this
+        machine's, so they outlive their controller without one.
         """
         if self.scheduler != "slurm" or self.has_process_machines():
             return False

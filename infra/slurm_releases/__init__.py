@@ -83,12 +83,14 @@ class Package(_Row):
         suite: The name of the distribution's release in its archive.
         version: The newest version there on the table's date.
         maintainer: `None` means that the distribution promises no fixes.
+        pmix: Whether it is built with PMIx, for `srun --mpi=pmix`.
     """
 
     title: str
     suite: str
     version: str
     maintainer: Maintainer | None = None
+    pmix: bool = True
 
 
 class Table(_Row):

@@ -89,8 +89,8 @@ def command(run: RunDirectory, argv: Sequence[str], *, controller: bool = False)
 def _missing_of_a_login() -> dict[str, str]:
     """Return what a login would set of this user where the caller has nothing, as in containers and CI.
 
-    Commands and the jobs that they submit have it then, as on a cloud. Some clients of Slurm ask for the jobs of
-    `$USER`, and others end without LOGNAME.
+    Commands and the jobs that they submit have it then, as on a cloud. Some clients of Slurm ask for the jobs
+    of `$USER`, and others end without LOGNAME.
     """
     try:
         entry = pwd.getpwuid(os.getuid())

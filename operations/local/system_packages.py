@@ -58,6 +58,7 @@ WHO_NEEDS = {
     PMIX: "it needs",
 }
 NO_PMIX = "`srun --mpi=pmix` does not work here, and all else does"
+BUILT_WITHOUT_PMIX = f"{NO_PMIX}: this release's package of Slurm is built without PMIx"
 PMIX_PLUGIN = "/usr/lib/*/slurm*/mpi_pmix.so"
 PMIX_BY_VERSION = "/usr/lib/*/libpmix.so.2"
 PMIX_NAME_CHANGED = (23, 2)

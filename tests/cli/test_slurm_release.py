@@ -15,9 +15,10 @@ from infra.config import StackConfig, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.model import ClusterDesign, Package
+from node.model import ClusterDesign, Image, Package
 from node.slurm import packaged
 from operations.access import StackUp
+from operations.local import system_packages
 
 ROOT = Path(__file__).parents[2]
 STACK = Stack(ROOT, "test")
@@ -85,6 +86,19 @@ def test_a_machine_without_slurm_will_get_its_distributions(monkeypatch: pytest.
     assert "24.11.5-4+deb13u1 of Debian 13" in slurm_release.planned(of("local"))[0]
     monkeypatch.setattr(packaged, "suite", lambda: None)
     assert slurm_release.planned(of("local")) == ("", [])
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+def test_a_plan_says_where_slurm_has_no_pmix(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_packages, "has_no_pmix", lambda: lacking)
+    for suite in ("bookworm", "forky"):
+        image = Image(source=suite)
+        boots = dataclasses.replace(of("local-machines"), image=image)
+        built = dataclasses.replace(boots, slurm=dataclasses.replace(boots.slurm, source="debian-13"))
+        said = [slurm_release.without_pmix(design) for design in (of("local"), boots, built)]
+        assert [len(lines) for lines in said] == [lacking, suite == "forky", 0]
+        assert all("`srun --mpi=pmix` does not work" in line for lines in said for line in lines)
+    assert slurm_release.without_pmix(of("gcp-cpu")) == []
 
 
 def test_the_doctor_warns_of_each_advisory_with_its_cure() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -129,6 +130,24 @@ def test_tasks_on_several_nodes_find_each_other_by_pmix(cluster: Checkout) -> No
     folders = {Path(line) for line in lines if not line.isdigit()}
     assert len(folders) == 3
     assert all(cluster.run_directory in folder.parents for folder in folders), "they end with the cluster"
+
+
+@needs_views
+def test_the_documented_line_names_the_node_of_rank_0(cluster: Checkout) -> None:
+    """Slurm sorts a step's nodes, also where the first component, which has rank 0, is on the last one."""
+    (line,) = re.findall(r"^export MASTER_ADDR=.*$", (ROOT / "docs" / "local.md").read_text(), re.MULTILINE)
+    script = f'{line}; echo "$SLURM_PROCID $MASTER_ADDR $SLURMD_NODENAME"'
+    for parts in (("-wdebug-2", "-n1", ":", "-wdebug-0", "-n1"), ("-wdebug-[1-2]", "-n2")):
+        ran = cluster.execute("srun", *parts, "bash", "-c", script).splitlines()
+        ranks = {rank: (address, node) for rank, address, node in map(str.split, ran)}
+        assert {address for address, _ in ranks.values()} == {ranks["0"][1]}
+
+
+def test_a_job_knows_whose_it_is(cluster: Checkout) -> None:
+    """As after a login, also where the caller's environment says nothing of it."""
+    nothing = {"USER": "", "LOGNAME": ""}
+    ran = cluster.cluster("exec", "--", "srun", "printenv", "USER", "LOGNAME", env=nothing, check=True)
+    assert set(ran.stdout.split()) == {pwd.getpwuid(os.getuid()).pw_name}
 
 
 def test_memory_counts_and_a_job_has_its_cores_share_of_it(cluster: Checkout) -> None:

@@ -86,9 +86,9 @@ def pmix(host: Host) -> Iterable[Finding]:
     if system_packages.has_no_pmix():
         yield warns(
             "packages.pmix",
-            f"{system_packages.NO_PMIX}: this release's package of Slurm is built without PMIx",
-            "Use `srun --mpi=pmi2`, which MPICH's wheel understands, or OpenMPI's own "
-            "`mpirun`: docs/local.md",
+            system_packages.BUILT_WITHOUT_PMIX,
+            "Use the `mpirun` of the MPI that the program is built with, or `srun --mpi=pmi2` for MPICH's: "
+            "docs/clients.md",
         )
         return
     missing = system_packages.missing_for_pmix()
