@@ -286,10 +286,10 @@ def _tasks(settings: Settings) -> Options:
     options: Options = [
         ("ProctrackType", "proctrack/cgroup" if cgroups else "proctrack/linuxproc"),
         ("TaskPlugin", _task_plugins(settings)),
-        # Slurm's own default, on purpose (docs/clients.md has the trials). With pmix Open MPI's programs need no
-        # option under srun. But MPICH's end, even those of one task and those that its own mpiexec starts; each
-        # step takes twice as long to start; and none starts where a node lacks the plugin, as with Debian's
-        # package of 26.05.
+        # Slurm's own default, on purpose (docs/clients.md has the trials). With pmix Open MPI's programs need
+        # no option under srun. But MPICH's end, even those of one task and those that its own mpiexec starts;
+        # each step takes twice as long to start; and none starts where a node lacks the plugin, as with
+        # Debian's package of 26.05.
         ("MpiDefault", "none"),
         # Without a database slurmctld reports gathering as an error. cgroups enforce memory in either case.
         ("JobAcctGatherType", f"jobacct_gather/{gather}" if accounting else "jobacct_gather/none"),

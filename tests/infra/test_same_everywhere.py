@@ -53,7 +53,7 @@ OFFERED = {"europe-west4-a": {"n1-standard-2": 2, "n1-standard-4": 4}}
 PROVIDERS = tuple(PLACES)
 VERSIONS = ((22, 5), (23, 11), (24, 11))
 """The releases of Slurm in Debian 12, Ubuntu 24.04 and Debian 13."""
-ADDRESSES = {"SlurmctldHost"}
+ADDRESSES = {"SlurmctldHost", "AccountingStorageHost"}
 OF_NAMESPACES = {"TaskPlugin", "SlurmdParameters", "SlurmctldParameters"}
 """Machines of the local stack share the host's CPUs, pretend to have what the design says, and have their
 addresses before they boot."""
