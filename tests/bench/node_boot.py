@@ -12,7 +12,8 @@ have taken by the script's start, and the machine's load. `--units` adds the slo
 systemd and cloud-init report them.
 
 With `--accounting` it compares heads instead of nodes, with and without accounting, of process or container
-machines: the seconds of their first boot and of further ones, and the memory that MariaDB and slurmdbd take.
+machines: the seconds of their first boot and of further ones, the memory that MariaDB and slurmdbd take, and
+the seconds from `sbatch` to the script of `--jobs` jobs in turns on a node that is up.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -50,6 +52,8 @@ config:
 """
 SOURCE = "-source"
 """The end of a release's name whose Slurm is built from Debian 13's source package."""
+SHORT = "#!/bin/sh\ndate +%s.%N >start-$SLURM_JOB_ID.new\n"
+SHORT += "mv start-$SLURM_JOB_ID.new start-$SLURM_JOB_ID\n"
 SCRIPT = "#!/bin/sh\ndate +%s.%N >$SLURM_SUBMIT_DIR/start-$SLURM_JOB_ID\nwhile :; do sleep 1; done\n"
 TICKS = os.sysconf("SC_CLK_TCK")
 CLOUD_INIT = ("cloud-init.service", "cloud-init-network.service", "cloud-init-main.service")
@@ -66,13 +70,14 @@ def options() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--accounting", choices=(PROCESS, CONTAINER), help="heads with and without accounting"
     )
+    arguments.add_argument("--jobs", type=int, default=20, help="with --accounting: the jobs of each cluster")
     return arguments
 
 
 def main() -> int:
     chosen = options().parse_args()
     if chosen.accounting:
-        return heads(chosen.accounting, chosen.boots)
+        return heads(chosen.accounting, chosen.boots, chosen.jobs)
     kinds = {name: (stack(name), ROOT) for name in chosen.releases or ()} or {"this": (stack(), ROOT)}
     if chosen.against:
         kinds["other"] = (stack(), chosen.against.resolve())
@@ -98,9 +103,9 @@ def main() -> int:
     return 1 if left else 0
 
 
-def heads(isolation: str, boots: int) -> int:
-    """Boot heads with and without accounting in turns, and print how long that takes and how much memory."""
-    texts = {"without": "", "with": ", accounting: true"}
+def heads(isolation: str, boots: int, jobs: int) -> int:
+    """Boot heads with and without accounting in turns, then start jobs, and print how long that takes."""
+    texts = {name: f", accounting: {value}" for name, value in (("without", "false"), ("with", "true"))}
     with tempfile.TemporaryDirectory() as folder:
         checkouts = {
             name: Checkout(Path(folder) / name, stack(isolation=isolation, slurm=text))
@@ -108,6 +113,7 @@ def heads(isolation: str, boots: int) -> int:
         }
         first: dict[str, float] = {}
         later: dict[str, list[float]] = {name: [] for name in checkouts}
+        starts: dict[str, list[float]] = {name: [] for name in checkouts}
         try:
             for name, checkout in checkouts.items():
                 checkout.cluster("up", check=True, timeout=4800)
@@ -119,14 +125,40 @@ def heads(isolation: str, boots: int) -> int:
                 later[name].append(head_seconds(run))
                 print(f"{name} {number}: {later[name][-1]:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
             memory = rss(RunDirectory(checkouts["with"].run_directory))
+            for number, name in in_turns(list(checkouts), jobs + 1):
+                seconds = job_seconds(checkouts[name])
+                if number:  # the first one has brought the node up
+                    starts[name].append(seconds)
         finally:
             left = [line for checkout in checkouts.values() for line in checkout.close()]
-    for name, seconds in later.items():
-        print(f"{name} accounting: first boot {first[name]:.2f} s, later {spread(seconds, 2)} s")
+    for name, values in later.items():
+        print(f"{name} accounting: first boot {first[name]:.2f} s, later {spread(values, 2)} s")
+        print(f"{name} accounting: sbatch to script {spread(starts[name], 2)} s")
     print(f"ratio of later boots {spread(ratios(later['with'], later['without']), 2)}")
+    print(f"ratio of sbatch to script {spread(ratios(starts['with'], starts['without']), 2)}")
     print(f"memory, MiB: {', '.join(f'{name} {mib:.0f}' for name, mib in memory.items())}")
     print(f"left behind: {left or 'nothing'}")
     return 1 if left else 0
+
+
+def job_seconds(checkout: Checkout) -> float:
+    """Return the seconds from the start of `sbatch` to the script of a job that has begun to run.
+
+    Slurm's schedulers tick every second, so the phase is another one each time.
+    """
+    run = RunDirectory(checkout.run_directory)
+    folder = run.shared / "root" if run.containers else checkout.folder
+    (folder / "short").write_text(SHORT)
+    within = "/home/root" if run.containers else str(folder)
+    time.sleep(random.uniform(0, 2))
+    begun = time.time()
+    words = ("--parsable", "-o/dev/null", f"--chdir={within}", "-wdebug-0", f"{within}/short")
+    identity = checkout.execute("sbatch", *words).strip()
+    mark = folder / f"start-{identity}"
+    until(lambda: mark.exists() and mark.stat().st_size, 300, f"job {identity}", 0.01)
+    seconds = float(mark.read_text()) - begun
+    until(lambda: not checkout.execute("squeue", "-h", "-j", identity, check=False).strip(), 60, "its end")
+    return seconds
 
 
 def head_seconds(run: RunDirectory) -> float:
