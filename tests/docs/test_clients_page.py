@@ -40,7 +40,7 @@ def test_who_needs_accounting_is_named_where_people_look(page: str) -> None:
 
 def test_every_client_has_its_version_and_its_result() -> None:
     """A name without a number says nothing to somebody who has another one."""
-    parts = ("Workflow managers and libraries", "Launchers that come by SSH", "Training frameworks")
+    parts = ("Workflow managers and libraries", "Launchers of jobs and clusters", "Training frameworks")
     for row in [row for part in parts for row in rows(section(part))[1:]]:
         assert re.search(r"\d", row[0]) or "toil" in row[0].lower(), row
         assert len(row) == 2, row
