@@ -223,6 +223,8 @@ def test_a_cluster_that_is_up_gets_the_disk_and_keeps_its_queue(
         lost_head.lose(run_of(cluster))
         cluster.cluster("up", check=True)
         assert (states(cluster)[job], states(cluster)[held]) == ("RUNNING", "PENDING")
+        known = cluster.execute("sacct", "-nPX", "--format=JobID").split()
+        assert job in known, "accounting, which is on by default, has moved to the disk, too"
         (home(cluster) / "go-a").touch()
         until(lambda: states(cluster).get(job) == "COMPLETED", 240, "the job")
         # The way back would delete the disk.
