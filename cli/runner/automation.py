@@ -417,14 +417,17 @@ class PulumiRunner:
         """Write the stack file with the salt of our initialization; `None` if the checkout's file has one.
 
         In our own backend the passphrase is ours, and a salt in the checkout's file belongs to another one.
+        Nothing is taken of a file that nobody can read: a destroy needs none of it.
         """
-        source = self._stack.file
-        text = source.read_text(encoding="utf-8") if source.exists() else ""
-        written = yaml.safe_load(text) or {}
+        source, text = self._stack.file, ""
+        written: dict[str, Any] = {}
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+            found = yaml.safe_load(read := source.read_text(encoding="utf-8"))
+            text, written = (read, found) if isinstance(found, dict) else ("", {})
         if set(ENCRYPTION) & set(written):
             if not self._fallback:
                 return None
-            # The text stays as it is, because the engine reads some values otherwise than PyYAML writes them.
+            # Its other lines stay as they are: the engine reads some otherwise than PyYAML writes them.
             text = re.sub(rf"(?m)^({'|'.join(ENCRYPTION)}):.*\n?", "", text)
         copy = self._engine_dir / source.name
         content = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}

@@ -192,6 +192,23 @@ def test_a_configuration_that_only_the_program_refuses_is_a_usage_error(
     assert caught.value.exit_code == EXIT_USAGE
 
 
+@pytest.mark.parametrize("text", ["config: [", "- a", "\tx", "config: {a: b}\n"])
+def test_a_stack_file_that_nobody_can_read_keeps_no_stack_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Tiny, text: str
+) -> None:
+    calls = install(tmp_path, monkeypatch)
+    copies: list[str] = []
+    monkeypatch.setattr(PulumiRunner, "_forget", lambda _self: copies.append(_copy(tiny).read_text()))
+    tiny.stack.file.write_text(text)
+    runner(tiny, monkeypatch).destroy()
+    assert len(called(calls, "destroy")) == 1
+    assert copies == [text if "a: b" in text else ""]
+
+
+def _copy(tiny: Tiny) -> Path:
+    return locations.state_dir(tiny.stack) / "engine" / tiny.stack.file.name
+
+
 # --- the salt of the stack --------------------------------------------------------------------------------
 
 

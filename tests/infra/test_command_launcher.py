@@ -150,6 +150,18 @@ for stream in (sys.stdout, sys.stderr):
         assert [len(line.encode()) < 64 * 1024 for line in broken] == [True] * 3
 
 
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1"}, {}], ids=str)
+def test_all_output_is_utf_8_whatever_the_locale_is(
+    tmp_path: Path, empty: dict[str, str], locale: dict[str, str]
+) -> None:
+    """The engine ends a command with other bytes: "string field contains invalid UTF-8" (gRPC)."""
+    place = code(tmp_path / "program")
+    text = "import sys\nfor stream in (sys.stdout, sys.stderr):\n    print('\\u00fc \\udcff', file=stream)\n"
+    (place / "operations" / "odd.py").write_text(text)
+    done = run("operations.odd", place, {**empty, **locale})
+    assert (done.stdout, done.stderr) == ("\u00fc \\udcff\n", "\u00fc \\udcff\n")
+
+
 def test_the_code_that_ran_last_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     link = tmp_path / "state" / "slurm-stacks" / launcher.CODE
