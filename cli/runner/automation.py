@@ -141,7 +141,7 @@ class PulumiRunner:
         """
         if self._local:
             owner.check_claim(self._stack, self.backend)
-        unowned = self._local and owner.read(self._stack) is None
+        unowned = self._local and not owner.has_claimed(self._stack, self.backend)
         with (
             self._operation("up", on_event, create=True) as (stack, translator, config),
             self._claimed(stack),

@@ -5,8 +5,8 @@ of the Pulumi backend that holds the state. Another engine refuses to touch the 
 that destroys it.
 
 A second file names the process that has claimed the cluster last. A run directory that has nothing else holds
-no cluster yet, so a claim of it ends with that process: a backend that was never reached, or a command that
-was killed, keeps nobody else away.
+no cluster yet, so a backend's claim of it ends with that process: a backend that nobody reaches any more, or
+a command that was killed, keeps nobody away.
 """
 
 from __future__ import annotations
@@ -46,11 +46,26 @@ def read(stack: Stack) -> str | None:
 
 def of_run_dir(run: Path) -> str | None:
     """Return the owner of the cluster in a run directory; `None` also for a claim that is over."""
+    found = _written(run)
+    # What is in the checkout can be reached, and its state says what was made.
+    counts = "://" not in found or holds_a_cluster(run) or _claimant_lives(run)
+    return found if found and counts else None
+
+
+def has_claimed(stack: Stack, claimant: str) -> bool:
+    """Return whether a claimant has claimed a cluster that has not been released, even if it made nothing.
+
+    Raises:
+        UserError: As for `read`.
+    """
+    return _written(folders.check_run_dir(stack)) == holder(stack, claimant)
+
+
+def _written(run: Path) -> str:
     try:
-        found = (run / OWNER).read_text(encoding="utf-8").strip()
+        return (run / OWNER).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        return None
-    return found if found and (holds_a_cluster(run) or _claimant_lives(run)) else None
+        return ""
 
 
 def holds_a_cluster(run: Path) -> bool:
