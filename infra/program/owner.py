@@ -21,6 +21,7 @@ import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders, locations, mode, project_file
+from infra.program.clusters import Cluster
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
 from node import foreign
@@ -75,9 +76,13 @@ def holds_a_cluster(run: Path) -> bool:
     )
 
 
-def is_over(run: Path) -> bool:
-    """Return whether there is but a claim in a run directory, whose process made nothing and has ended."""
-    return (run / OWNER).exists() and of_run_dir(run) is None
+def is_over(cluster: Cluster) -> bool:
+    """Return whether there is but a claim of a cluster, whose process made nothing and has ended."""
+    try:
+        run = folders.check_run_dir_of(cluster.id)
+    except UserError:  # it is another user's, who may have put anything there
+        return False
+    return bool(_written(run)) and of_run_dir(run) is None
 
 
 def _claimant_lives(run: Path) -> bool:
@@ -140,9 +145,9 @@ def _refuse_renamed(stack: Stack, claimant: str) -> None:
         return
     for each in clusters.recorded():
         ours = (each.checkout, each.provider) == (str(stack.project.resolve()), "local")
-        if not ours or each.stack == stack.name or of_run_dir(each.run_dir) != claimant:
+        if not ours or each.stack == stack.name or _has_state(each.home, claimant):
             continue
-        if _has_state(each.home, claimant):
+        if of_run_dir(folders.check_run_dir_of(each.id)) != claimant:
             continue
         raise UserError(
             f"stack {stack.name}: the cluster of stack {each.stack} was brought up from here, and its state "
