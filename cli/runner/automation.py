@@ -49,7 +49,11 @@ PLUGIN_SECONDS = 120
 """Seconds for the download of the command plugin; after that the local stack runs without the CLI."""
 PROVIDER_SECONDS = 1800
 """Seconds for the download of a plugin without which the stack cannot be made: a cloud's is large."""
-ENDS = re.compile(r"(preview|update|destroy) failed")
+ENDS = re.compile(
+    r"(preview|update|destroy) failed"
+    r"|an unhandled error occurred: program exited with non-zero exit code: \d+"
+)
+"""What the engine says at the end of a failure, whose cause it has said before."""
 REFUSED = "the configuration of stack "
 """The head of the program's message about a configuration with mistakes (`infra.config.load.parse`)."""
 ENCRYPTION = ("encryptionsalt", "encryptedkey", "secretsprovider")
