@@ -15,7 +15,7 @@ from cli.clouds.listing import Listed
 from cli.hints import left_over
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import clusters
+from infra.program import clusters, owner
 from infra.program.clusters import Cluster
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
         clouds: Whether to ask clouds. The records alone say that a cluster was made there.
     """
     records = clusters.recorded()
-    local = [record for record in records if record.provider == "local"]
+    local = [each for each in records if each.provider == "local" and not owner.is_over(each)]
     with ThreadPoolExecutor(WORKERS) as pool:
         found = [
             UserCluster(listed, record)

@@ -202,6 +202,8 @@ def _checked(request: Request, engine: Runner, console: Console) -> Change:
         former = runs.find(request.up, cluster, request.training, outputs)
         runs.keep(stack.name, former, console.say, replace=request.replace)
     checked = request.provider.check_changes(stack, cluster, outputs, console.say, replace=request.replace)
+    if checked.recreate:
+        engine.check_destroy()
     return Change(request, engine, outputs, checked)
 
 
@@ -474,6 +476,7 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
     with engine.changing("down", console.on_event):
+        engine.check_destroy()
         # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
         chosen.drain(stack, known, console.say, functools.partial(agree, stack.name, console, yes))
         kept = _destroy(stack, chosen, engine, known, console)

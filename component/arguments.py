@@ -14,7 +14,7 @@ from infra.config import ConfigError, Mistake, StackConfig, fields
 from infra.config.argument_names import BENCHMARK, Place, from_schema, path_in_schema
 from infra.config.load import BENCHMARK as BENCHMARK_KEY
 from infra.config.load import CLUSTER, LOCATION_KEYS, parse
-from infra.config.mistakes import shown
+from infra.config.mistakes import NO_SECRET, shown
 from infra.config.rules import platform
 from infra.program.stand_ins import MARK, StandIn, StandIns, digits
 
@@ -257,7 +257,7 @@ class _Outputs:
                     "component.secret",
                     path,
                     "a secret",
-                    "a value that is no secret: the cluster's users and whoever sees the stack can read it",
+                    NO_SECRET,
                     "mark it as no secret (unsecret), if it is none",
                 )
             )

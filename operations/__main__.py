@@ -24,10 +24,11 @@ class ShortLines(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         """Write a text."""
         for piece in re.findall(r"\n|[^\n]{1,1000}", text):
-            self._length = 0 if piece == "\n" else self._length + len(piece.encode("utf-8", "replace"))
+            length = len(piece.encode("utf-8", "backslashreplace"))
+            self._length = 0 if piece == "\n" else self._length + length
             if self._length > LONGEST_LINE:
                 super().write("\n")
-                self._length = len(piece.encode("utf-8", "replace"))
+                self._length = length
             super().write(piece)
         return len(text)
 
@@ -39,7 +40,8 @@ if __name__ == "__main__":
     mode.FOLDER.set(Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve())
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        form = (stream.encoding, stream.errors, None, stream.line_buffering)
+        # The engine fails at any other byte, whatever this machine's locale writes.
+        form = ("utf-8", "backslashreplace", None, stream.line_buffering)
         setattr(sys, name, ShortLines(stream.detach(), *form))
     module = sys.argv.pop(1)
     # The garbage collector would find nothing among what is imported, neither now nor as Python ends.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from infra.design import design
 from infra.instance_types.catalog import catalog
+from infra.program import owner
 from node.model import PROCESS, Settings, Site
 from node.published import read_settings
 from node.sites import LocalSite
@@ -24,10 +25,10 @@ def settings(up: StackUp) -> Settings | None:
     """Return the settings of the machines, else the published ones, else those of the stack file.
 
     Returns:
-        `None` if there is no run directory, or none of the three exists.
+        `None` if nothing of a cluster is in the run directory, or none of the three exists.
     """
     run = machine_access.run_directory(up)
-    if not run.path.exists():
+    if not owner.holds_a_cluster(run.path):
         return None
     if run.containers:
         published = _published(run)

@@ -76,6 +76,14 @@ class Runner(Protocol):
         """
         ...
 
+    def check_destroy(self) -> None:
+        """Refuse what `destroy` could only do in part. A command asks before it ends a job.
+
+        Raises:
+            UserError: Exit 3; the engine may not delete a resource, because it is protected.
+        """
+        ...
+
     def destroy(self, on_event: OnEvent = ignore, look: Look = nobody) -> None:
         """Destroy the stack. A stack that is not up is no error.
 
@@ -114,6 +122,9 @@ class EmbeddedRunner:
     ) -> dict[str, Any]:
         assert not lost, "it runs local stacks, whose provider starts their machines again"
         return self._engine.up(self._stack, on_event, benchmark=benchmark)
+
+    def check_destroy(self) -> None:
+        """Do nothing: it knows no protection."""
 
     def destroy(self, on_event: OnEvent = ignore, look: Look = nobody) -> None:
         # It runs local stacks, whose provider ends what is left of their machines.
@@ -169,7 +180,7 @@ def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
                 EXIT_REFUSED,
                 code="runner.needs-pulumi",
             )
-        return _pulumi(stack, local=provider == "local")
+        return _pulumi(stack, provider)
     return _local(stack, on_event, cli=cli and wish != "embedded")
 
 
@@ -196,7 +207,7 @@ def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
         if holder is not None:
             raise UserError(owner.refusal(stack, holder), EXIT_REFUSED, code="runner.other-owner")
         return EmbeddedRunner(stack)
-    runner = _pulumi(stack, local=True)
+    runner = _pulumi(stack, "local")
     if holder is not None:
         owner.check(stack, runner.backend)
         return runner
@@ -214,7 +225,8 @@ def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
     return runner
 
 
-def _pulumi(stack: Stack, *, local: bool) -> PulumiRunner:
-    from cli.runner.automation import PulumiRunner
+def _pulumi(stack: Stack, provider: str) -> PulumiRunner:
+    from cli.runner.automation import PLUGIN, PulumiRunner
 
-    return PulumiRunner(stack, local=local)
+    local = provider == "local"
+    return PulumiRunner(stack, local=local, packages=(PLUGIN,) if local else (PLUGIN, provider))

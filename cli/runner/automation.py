@@ -17,6 +17,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -29,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from cli.runner import Look, backend, nobody, selection, state
+from cli.runner import Look, backend, nobody, plugins, selection, state
 from cli.runner.events import Message, OnEvent, Summary, ignore
 from cli.runner.project import REDACTED
-from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
 from node import foreign
@@ -46,7 +47,15 @@ if TYPE_CHECKING:
 PLUGIN = "command"
 PLUGIN_SECONDS = 120
 """Seconds for the download of the command plugin; after that the local stack runs without the CLI."""
-ENDS = re.compile(r"(preview|update|destroy) failed")
+PROVIDER_SECONDS = 1800
+"""Seconds for the download of a plugin without which the stack cannot be made: a cloud's is large."""
+ENDS = re.compile(
+    r"(preview|update|destroy) failed"
+    r"|an unhandled error occurred: program exited with non-zero exit code: \d+"
+)
+"""What the engine says at the end of a failure, whose cause it has said before."""
+REFUSED = "the configuration of stack "
+"""The head of the program's message about a configuration with mistakes (`infra.config.load.parse`)."""
 ENCRYPTION = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
@@ -55,13 +64,15 @@ class PulumiRunner:
 
     Args:
         local: Whether this is a local stack, whose cluster only one engine may own.
+        packages: The Pulumi packages that the stack's program uses.
     """
 
     name = "pulumi"
 
-    def __init__(self, stack: Stack, *, local: bool) -> None:
+    def __init__(self, stack: Stack, *, local: bool, packages: Sequence[str] = (PLUGIN,)) -> None:
         self._stack = replace(stack, project=stack.project.resolve())
         self._local = local
+        self._packages = packages
         self._interrupted = threading.Event()
         # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
         fallback = Path(owner.fallback_url(self._stack).removeprefix("file://"))
@@ -109,6 +120,7 @@ class PulumiRunner:
         with self._operation("preview", on_event, create=True) as (stack, translator, config):
             assert stack is not None
             try:
+                self._spare_downloads(stack, on_event)
                 more = {} if benchmark else self._without_benchmark(stack)
                 stack.preview(on_event=translator, color="never", config_file=config, **more)
             finally:
@@ -131,12 +143,15 @@ class PulumiRunner:
             UserError: The program or the engine failed, or the cluster belongs to the embedded runner
                 (exit 3).
         """
-        unowned = self._local and owner.read(self._stack) is None
         if self._local:
-            owner.claim(self._stack, self.backend)
-        with self._operation("up", on_event, create=True) as (stack, translator, config):
-            assert stack is not None
-            if unowned and _resources(stack):
+            owner.check_claim(self._stack, self.backend)
+        unowned = self._local and not owner.has_claimed(self._stack, self.backend)
+        with (
+            self._operation("up", on_event, create=True) as (stack, translator, config),
+            self._claimed(stack),
+        ):
+            if unowned and (known := _resources(stack)):
+                self._refuse_protected(known)
                 # For the engine nothing has changed, so it would create nothing.
                 on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
                 stack.destroy(color="never", show_secrets=False, config_file=config)
@@ -146,11 +161,43 @@ class PulumiRunner:
                     if resource["urn"] in targets and resource["type"] in MACHINES:
                         name = str(resource["urn"]).rpartition("::")[2]
                         on_event(Message(f"the cloud still has the machine of {name}: it stays", "warning"))
+            self._spare_downloads(stack, on_event)
             more = {} if benchmark else self._without_benchmark(stack)
             result = stack.up(
                 on_event=translator, color="never", show_secrets=False, config_file=config, **more
             )
             return _outputs(result.outputs)
+
+    @contextlib.contextmanager
+    def _claimed(self, stack: Any) -> Iterator[None]:
+        """Own a local cluster, from the moment at which the backend has answered.
+
+        An operation that fails before it has made anything leaves a cluster without an owner if it had none.
+        """
+        if not self._local:
+            yield
+            return
+        unowned = owner.read(self._stack) is None
+        owner.claim(self._stack, self.backend)
+        try:
+            yield
+        except BaseException:
+            if unowned and not _made(stack):
+                owner.release(self._stack)
+                self._forget()
+            raise
+
+    def _spare_downloads(self, stack: Any, on_event: OnEvent) -> None:
+        """Have the engine download no plugin, if all that the stack uses are installed."""
+
+        def install(plugin: plugins.Plugin) -> None:
+            on_event(Message(f"installing Pulumi's {plugin.name} plugin {plugin.version}"))
+            _pulumi_plugin("install", "resource", *plugin, seconds=PROVIDER_SECONDS)
+
+        if plugins.NO_DOWNLOADS in os.environ:
+            return
+        if plugins.all_there(self._packages, _resources(stack), install):
+            stack.workspace.env_vars[plugins.NO_DOWNLOADS] = "true"
 
     def _without_benchmark(self, stack: Any) -> dict[str, list[str]]:
         """Have the program leave the benchmark out, and return the arguments that make the engine do so."""
@@ -184,6 +231,26 @@ class PulumiRunner:
             self._forget()
             if self._local:
                 owner.release(self._stack)
+
+    def check_destroy(self) -> None:
+        """See `cli.runner.Runner.check_destroy`."""
+        with self._operation("down", ignore, create=False) as (stack, _, _):
+            if stack is not None:
+                self._refuse_protected(_resources(stack))
+
+    def _refuse_protected(self, resources: Sequence[Mapping[str, Any]]) -> None:
+        if protected := protected_in(resources):
+            names = ", ".join(urn.rpartition("::")[2] for urn in protected)
+            lines = "".join(
+                f"\n  pulumi state unprotect {shlex.quote(urn)} --stack {self._stack.engine_name}"
+                for urn in protected
+            )
+            raise UserError(
+                f"nothing was changed: Pulumi does not delete what is protected in the state of stack "
+                f"{self._stack.name}: {names}. Where it may go:{lines}",
+                EXIT_REFUSED,
+                code="runner.protected",
+            )
 
     def _delete(self, stack: Any, translator: Translator, config: str | None, look: Look) -> None:
         """Delete the stack's resources.
@@ -225,8 +292,9 @@ class PulumiRunner:
         """Return the stack's outputs; `None` if it is not up."""
         if self._fallback and not self._engine_dir.exists():
             return None
-        stack = self._select()
-        return None if stack is None else (_outputs(stack.outputs()) or None)
+        with _explained():
+            stack = self._select()
+            return None if stack is None else (_outputs(stack.outputs()) or None)
 
     @property
     def _engine_dir(self) -> Path:
@@ -237,8 +305,6 @@ class PulumiRunner:
         self, verb: str, on_event: OnEvent, *, create: bool
     ) -> Iterator[tuple[Any, Any, str | None]]:
         """Hold the lock for the body, and yield the stack (or `None`), its events, and the stack file."""
-        from pulumi.automation.errors import CommandError
-
         from cli.runner.engine_events import Translator
 
         translator = Translator(on_event)
@@ -248,27 +314,33 @@ class PulumiRunner:
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
                 self._break_stale_lock(on_event)
-                if create:
-                    self._initialize()
-                stack = self._select()
-                yield stack, translator, self._config_file()
-            except CommandError as error:
-                if interrupted.is_set() and verb == "preview":
-                    raise _unchanged() from None
-                if interrupted.is_set():
-                    raise UserError(
-                        f"interrupted; what was done is recorded: "
-                        f"`./cluster {verb} --stack {self._stack.name}` continues where this stopped.",
-                        EXIT_INTERRUPTED,
-                        code="runner.interrupted",
-                    ) from None
-                # The error's text is all that the CLI printed; what it calls errors comes last.
-                # The engine's last one only says that the operation failed.
-                errors = [line for line in translator.errors if not ENDS.fullmatch(line)]
-                text = "\n".join(errors or translator.errors) or str(error).rpartition("stderr: ")[2].strip()
-                raise UserError(f"Pulumi: {text}", code="runner.pulumi-failed") from error
+                with _explained(translator), self._interruptible(verb):
+                    stack = self._select()
+                    if stack is None and create:
+                        self._initialize()
+                        stack = self._select()
+                    yield stack, translator, self._config_file()
             finally:
                 translator.finish()
+
+    @contextlib.contextmanager
+    def _interruptible(self, verb: str) -> Iterator[None]:
+        """Say what a failure means that follows from an interrupt."""
+        from pulumi.automation.errors import CommandError
+
+        try:
+            yield
+        except CommandError:
+            if not self._interrupted.is_set():
+                raise
+            if verb == "preview":
+                raise _unchanged() from None
+            raise UserError(
+                f"interrupted; what was done is recorded: `./cluster {verb} --stack {self._stack.name}` "
+                "continues where this stopped.",
+                EXIT_INTERRUPTED,
+                code="runner.interrupted",
+            ) from None
 
     def _break_stale_lock(self, on_event: OnEvent) -> None:
         """Remove a lock that a killed CLI left in our own backend, whose users all hold the stack's lock.
@@ -318,12 +390,16 @@ class PulumiRunner:
             ) from error
 
     def _initialize(self) -> None:
-        """Create the stack if it does not exist, from outside the checkout."""
+        """Create the stack, which does not exist, from outside the checkout.
+
+        What is left there of an earlier stack of this name, such as its salt, belongs to another passphrase.
+        """
         from pulumi import automation
         from pulumi.automation.errors import StackAlreadyExistsError
 
         folder = self._engine_dir
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / self._stack.file.name).unlink(missing_ok=True)
         settings = yaml.safe_load((self._stack.project / "Pulumi.yaml").read_text(encoding="utf-8"))
         kept = {k: settings[k] for k in ("name", "runtime", "backend") if k in settings}
         (folder / "Pulumi.yaml").write_text(yaml.safe_dump(kept), encoding="utf-8")
@@ -345,14 +421,18 @@ class PulumiRunner:
         """Write the stack file with the salt of our initialization; `None` if the checkout's file has one.
 
         In our own backend the passphrase is ours, and a salt in the checkout's file belongs to another one.
+        Nothing is taken of a file that nobody can read: a destroy needs none of it.
         """
-        source = self._stack.file
-        text = source.read_text(encoding="utf-8") if source.exists() else ""
-        written = yaml.safe_load(text) or {}
+        source, text = self._stack.file, ""
+        written: dict[str, Any] = {}
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+            found = yaml.safe_load(read := source.read_text(encoding="utf-8"))
+            text, written = (read, found) if isinstance(found, dict) else ("", {})
         if set(ENCRYPTION) & set(written):
             if not self._fallback:
                 return None
-            text = yaml.safe_dump({key: value for key, value in written.items() if key not in ENCRYPTION})
+            # Its other lines stay as they are: the engine reads some otherwise than PyYAML writes them.
+            text = re.sub(rf"(?m)^({'|'.join(ENCRYPTION)}):.*\n?", "", text)
         copy = self._engine_dir / source.name
         content = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
         kept = {k: content[k] for k in ENCRYPTION if k in content}
@@ -361,12 +441,41 @@ class PulumiRunner:
         return str(copy)
 
     def _forget(self) -> None:
-        """Remove our own backend of a stack that is not up. The user's own backend keeps its history."""
+        """Remove our own files and our own backend of a stack that is not up.
+
+        The user's own backend keeps the stack with its history. The next operation writes the salt anew.
+        """
+        shutil.rmtree(self._engine_dir, ignore_errors=True)
         if self._fallback:
             folder = locations.state_dir(self._stack)
             shutil.rmtree(folder / "backend", ignore_errors=True)
             (folder / "passphrase").unlink(missing_ok=True)
-            shutil.rmtree(self._engine_dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _explained(translator: Translator | None = None) -> Iterator[None]:
+    """Turn a failure of the CLI in the body into a message.
+
+    Args:
+        translator: Has the errors that the engine has reported.
+
+    Raises:
+        UserError: The CLI failed. Exit 2 if the program refuses the stack's configuration.
+    """
+    from pulumi.automation.errors import CommandError
+
+    try:
+        yield
+    except CommandError as error:
+        # The error's text is all that the CLI printed; what it calls errors comes last.
+        # The engine's last one only says that the operation failed.
+        reported = [] if translator is None else translator.errors
+        errors = [line for line in reported if not ENDS.fullmatch(line)]
+        text = "\n".join(errors or reported) or str(error).rpartition("stderr: ")[2].strip()
+        text = text or "the CLI failed, and said nothing"
+        refused = any(REFUSED in line.partition("\n")[0] for line in errors)
+        exit_code = EXIT_USAGE if refused else EXIT_FAILED
+        raise UserError(f"Pulumi: {text}", exit_code, code="runner.pulumi-failed") from error
 
 
 def _unchanged() -> UserError:
@@ -379,6 +488,23 @@ def _resources(stack: Any) -> list[dict[str, Any]]:
     """Return the resources of a stack's state, as the CLI exports them."""
     found: list[dict[str, Any]] = (stack.export_stack().deployment or {}).get("resources") or []
     return found
+
+
+def _made(stack: Any) -> bool:
+    """Return whether anything of a stack may exist: its state has more than components and providers."""
+    from pulumi.automation.errors import CommandError
+
+    try:
+        found = _resources(stack)
+    except CommandError:
+        return True  # nobody knows
+    kinds = (str(each.get("type")) for each in found if each.get("custom"))
+    return any(not kind.startswith(plugins.PROVIDERS) for kind in kinds)
+
+
+def protected_in(resources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the URNs of the resources that Pulumi refuses to delete, by a stack's state."""
+    return [str(resource["urn"]) for resource in resources if resource.get("protect")]
 
 
 HEADS = ("slurm-stacks:index:AwsHead", "slurm-stacks:index:GcpHead")
@@ -446,10 +572,10 @@ def command_plugin(on_event: OnEvent) -> str | None:
     return None
 
 
-def _pulumi_plugin(*arguments: str) -> str:
-    done = programs.capture(["pulumi", "plugin", *arguments, "--non-interactive"], seconds=PLUGIN_SECONDS)
+def _pulumi_plugin(*arguments: str, seconds: float = PLUGIN_SECONDS) -> str:
+    done = programs.capture(["pulumi", "plugin", *arguments, "--non-interactive"], seconds=seconds)
     if done.status == programs.TIMED_OUT:
-        raise UserError(f"its download took over {PLUGIN_SECONDS} s", code="runner.plugin-late")
+        raise UserError(f"its download took over {seconds:g} s", code="runner.plugin-late")
     if done.failed:
         lines = done.err.strip().splitlines()
         raise UserError(

@@ -16,10 +16,10 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations, project_file
+from infra.program import owner, project_file
 from infra.program.stack import Stack
 from node import foreign
 
@@ -41,11 +41,9 @@ def refuse_if_locked_here(stack: Stack, url: str) -> bool:
     Raises:
         UserError: Exit 3; the message names who has the lock.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "file":
+    folder = owner.backend_folder(url)
+    if folder is None:
         return False
-    path = unquote(f"{parts.netloc}{parts.path}")
-    folder = locations.home() / path.removeprefix("~").lstrip("/") if path.startswith("~") else Path(path)
     if held := [_words(file) for file in sorted(_locks(folder / LOCKS, stack))]:
         raise _busy(stack, url, ", ".join(held))
     return True

@@ -53,9 +53,18 @@ def default(project_dir: Path) -> Chosen:
 
 
 def selected(project_dir: Path) -> str | None:
-    """Return the stack that `pulumi stack select` chose in this checkout; `None` if there is no record."""
+    """Return the stack that `pulumi stack select` chose in this checkout; `None` if there is no record.
+
+    Since 3.256 the CLI remembers one for each backend (pkg/workspace/settings.go), before that one for all.
+    """
     try:
-        stack = json.loads(note(project_dir).read_text(encoding="utf-8")).get("stack")
+        record = json.loads(note(project_dir).read_text(encoding="utf-8"))
+        stack = record.get("stack")
+        if stacks := record.get("stacks"):
+            # Imported here, because it reads YAML, and few commands ask for the selection.
+            from infra.program import owner
+
+            stack = stacks.get(owner.backend_url(project_dir), stack)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return stack if isinstance(stack, str) and stack else None
@@ -82,8 +91,7 @@ def kept(project_dir: Path) -> Iterator[None]:
 
 def note(project_dir: Path) -> Path:
     """Return the CLI's record for this checkout; the file may be missing."""
-    home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
     settings = project_dir.resolve() / "Pulumi.yaml"
     name = project_file.name_of(settings.parent)
     digest = hashlib.sha1(os.fsencode(settings), usedforsecurity=False).hexdigest()
-    return home / "workspaces" / f"{name}-{digest}-workspace.json"
+    return locations.pulumi_home() / "workspaces" / f"{name}-{digest}-workspace.json"

@@ -260,11 +260,11 @@ def _distribution(value: object) -> object:
     return value
 
 
-_DAY = r"\d{4}-\d\d-\d\d(T00:00:00Z)?"
+_DAY = r"\d{4}-\d\d-\d\d(T00:00:00Z| 00:00:00 \+0000 UTC)?"
 
 
 def _day(value: object) -> object:
-    """Take a day as YAML reads it, or as Pulumi passes it on: a text with a time of midnight."""
+    """Take a day as YAML reads it, or as Pulumi passes it on: a text with the time of midnight in UTC."""
     try:
         if re.fullmatch(_DAY, str(value)) is None:
             raise ValueError(value)

@@ -6,7 +6,8 @@ import contextlib
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from infra.config import foreign_keys, placeholders, provider_settings, stack_fi
 from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import (
+    NO_SECRET,
     ConfigError,
     Location,
     Mistake,
@@ -24,6 +26,7 @@ from infra.config.mistakes import (
     from_pydantic,
     near,
     path_of,
+    same_at,
     shown,
     unknown_key,
 )
@@ -136,7 +139,7 @@ def parse(
     broken: set[Location] = set()
     cluster = None
     misspelt = CLUSTER not in values and any(m.advice == f"did you mean {CLUSTER}?" for m in mistakes)
-    raw_cluster = None if misspelt else _section(values, CLUSTER, mistakes, broken)
+    raw_cluster = None if misspelt else _section(values, CLUSTER, secret, mistakes, broken)
     if raw_cluster is not None:
         named = "name" in raw_cluster
         raw_cluster.setdefault("name", stack)
@@ -147,7 +150,7 @@ def parse(
             mistakes = [replace(m, advice=advice) if m.path == f"{CLUSTER}.name" else m for m in mistakes]
     benchmark = None
     if BENCHMARK in values:
-        raw_benchmark = _section(values, BENCHMARK, mistakes, broken)
+        raw_benchmark = _section(values, BENCHMARK, secret, mistakes, broken)
         if raw_benchmark is not None:
             benchmark = _validated(BenchmarkConfig, raw_benchmark, (BENCHMARK,), mistakes, broken)
     location = _cloud_location(values, mistakes, broken)
@@ -189,9 +192,9 @@ def load_file(path: Path | str, folder: Path | None = None, *, scripts: bool = F
     """
     path = Path(path)
     name = path.name
-    content, found = stack_file.read(path)
+    content, found = stack_file.read(path, _same)
     folder = folder or project_file.project_of(path)
-    shared = stack_file.project(folder)
+    shared, found_there = stack_file.checked_project(folder, _same)
     if content is None and not shared.values.keys() & {CLUSTER}:
         raise ConfigError(f"{name} is empty: it needs {_needed()}", code="file.empty")
     content = {} if content is None else content
@@ -216,6 +219,8 @@ def load_file(path: Path | str, folder: Path | None = None, *, scripts: bool = F
     reported |= {mistake.path for mistake in found}
     values = stack_file.merged(shared, own)
     environment = stack_file.environments(content)
+    used = (m for m in found_there if _key_of(m) in shared.values and _key_of(m) not in own)
+    found += [_placed(mistake, own, values, environment) for mistake in used]
     try:
         config = parse(
             values,
@@ -246,7 +251,7 @@ def _placed(
         own: The values of the stack file itself.
         values: Those of Pulumi.yaml, too.
     """
-    key = re.split(r"[.\[]", mistake.path)[0]
+    key = _key_of(mistake)
     more = ""
     if key not in own and key in values:
         more = f"the value is in {project_file.NAME}"
@@ -256,6 +261,27 @@ def _placed(
             "stack file"
         )
     return replace(mistake, advice="; ".join(filter(None, (mistake.advice, more)))) if more else mistake
+
+
+def _key_of(mistake: Mistake) -> str:
+    """Return the key below `config:` in which a mistake is."""
+    return re.split(r"[.\[]", mistake.path)[0]
+
+
+def _same(location: Location, one: Any, other: Any) -> bool:
+    """Return whether two values mean the same at a location in a stack file, or in Pulumi.yaml."""
+    _, key, *inner = location
+    models: dict[str, type[BaseModel]] = {CLUSTER: ClusterConfig, BENCHMARK: BenchmarkConfig}
+    model = models.get(str(key))
+    if model is None:
+        return False
+    if inner[:1] in (["value"], ["default"]):  # as Pulumi.yaml has it
+        del inner[0]
+    # What is merged has the place of the section into which it is merged.
+    while "<<" in inner:
+        at = inner.index("<<")
+        del inner[at : at + (2 if isinstance(inner[at + 1], int) else 1)]
+    return same_at(model, tuple(inner), one, other)
 
 
 def _unknown_at_top(key: str, value: Any) -> list[Mistake]:
@@ -291,10 +317,20 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
 
 
 def _section(
-    values: Mapping[str, Any], key: str, mistakes: list[Mistake], broken: set[Location]
+    values: Mapping[str, Any],
+    key: str,
+    secret: frozenset[str],
+    mistakes: list[Mistake],
+    broken: set[Location],
 ) -> dict[str, Any] | None:
     """Return a copy of one of our sections. If it cannot be used, add a mistake and return `None`."""
     value = values.get(key)
+    # The engine says of a whole key that something in it is secret, and a file shows what.
+    secrets = [(key,)] if key in secret else list(_secrets(value, (key,)))
+    mistakes += [_no_secret(location) for location in secrets]
+    broken.update(secrets)
+    if (key,) in secrets:
+        return None
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):  # The message then shows the text.
             value = json.loads(value)
@@ -309,6 +345,30 @@ def _section(
         )
     )
     return None
+
+
+def _secrets(value: Any, location: Location) -> Iterator[Location]:
+    """Yield where a section has encrypted values, as the engine tells them: `{secure: text}`."""
+    if len(location) > stack_file.DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        if len(value) == 1 and isinstance(value.get("secure"), str):
+            yield location
+            return
+        parts: Iterable[tuple[str | int, Any]] = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    else:
+        return
+    for part, inner in parts:
+        yield from _secrets(inner, (*location, part))
+
+
+def _no_secret(location: Location) -> Mistake:
+    path = path_of(location)
+    where = shlex.quote(path if len(location) > 1 else f"{path}.…")
+    advice = f"write it in plain text, if it is none: `pulumi config set --plaintext --path {where} …`"
+    return Mistake("value.secret", path, "a secret", NO_SECRET, advice)
 
 
 def _cloud_location(
@@ -339,16 +399,19 @@ def _validated(
     Returns:
         The model, or `None` if no valid one is left.
     """
+    secret = frozenset(broken)
     for attempt in range(_ROUNDS):
         try:
             return model.model_validate(raw)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 location = tuple(detail["loc"])
+                whole = top + location
+                known = any(whole[:length] in secret for length in range(len(whole) + 1))
                 # In later rounds a key is missing only because its wrong value was removed.
-                if attempt == 0:
+                if attempt == 0 and not known:
                     mistakes += from_pydantic(detail, top, model)
-                    broken.add(top + location)
+                    broken.add(whole)
                 _remove_value(raw, location, detail["type"])
     return None
 

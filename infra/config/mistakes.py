@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from infra.config import foreign_keys
@@ -32,6 +32,7 @@ MOST_IN_FULL = 20
 OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type"}
 """What users write for a key, such as a cloud's word -> the key. What only other tools call so is in
 `infra.config.foreign_keys`."""
+NO_SECRET = "a value that is no secret: the cluster's users and whoever sees the stack can read it"
 MOST_PLACES = 4
 """A key that is known at more places than these is not pointed to."""
 
@@ -339,7 +340,8 @@ def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
         return "give it a value, or leave the key out"
     if isinstance(value, str):
         if kind.startswith("bool_"):
-            return "write it without quotes"
+            meant = _BOOLEANS.get(value.lower())
+            return f"write {meant}" if meant else "write it without quotes"
         if kind.startswith(("int_", "float_")):
             return _number_advice(value)
         if kind == "literal_error":
@@ -359,6 +361,9 @@ def fitting(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).lstrip("-0123456789")[:CLUSTER_NAME_LENGTH].rstrip("-")
+
+
+_BOOLEANS = {**dict.fromkeys(("yes", "on", "y"), "true"), **dict.fromkeys(("no", "off", "n"), "false")}
 
 
 def _number_advice(text: str) -> str:
@@ -383,6 +388,36 @@ def _walk(model: type[BaseModel], inner: Location) -> Any:
         else:
             return Any
     return plain_type(kind)
+
+
+def same_at(model: type[BaseModel], inner: Location, one: Any, other: Any) -> bool:
+    """Return whether a model makes the same of two values at a location.
+
+    So it does of 3 and 3.0 where a price belongs, and not where text belongs: there they are "3" and "3.0".
+    At a place that no model has, and where both are refused, other messages say so.
+    """
+    kind = _annotated_at(model, inner)
+    if kind is None or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return True
+    adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
+    found = []
+    for value in (one, other):
+        try:
+            found.append(repr(adapter.validate_python(value)))
+        except ValidationError:
+            found.append("")
+    return found[0] == found[1]
+
+
+def _annotated_at(model: type[BaseModel], inner: Location) -> Any:
+    """Return the whole type at a location inside a model, with its validators; `None` if there is none."""
+    owner = _walk(model, inner[:-1])
+    if not inner or not (isinstance(owner, type) and issubclass(owner, BaseModel)):
+        return next(reversed(typing.get_args(owner)), None)
+    field = owner.model_fields.get(str(inner[-1]))
+    if field is None or field.annotation is None:
+        return None
+    return typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
 def plain_type(kind: Any) -> Any:

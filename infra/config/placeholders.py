@@ -109,7 +109,7 @@ def words(mistakes: Sequence[Mistake]) -> list[Mistake]:
 def listed(mistakes: Sequence[Mistake]) -> str:
     """Return the placeholders in one list, with what to fill in. docs/architectures.md has ways without."""
     values = plurals.count(len(mistakes), "value is", "values are")
-    head = f"{values} still to be filled in, and `up` refuses until then:"
+    head = f"{values} still to be filled in, and nothing is made until then:"
     return "\n".join(
         [head, *(f"  {mistake.path}: {mistake.given} → {mistake.allowed}" for mistake in mistakes)]
     )

@@ -1,12 +1,14 @@
 """Reads the text of a stack file as plain values, and reports what YAML reads in an unexpected way.
 
-Pulumi reads the same file with another YAML library. What the two may read differently is a mistake here: a
-key that is there twice, a number in another base, a key that is not text.
+Pulumi reads the same file with another YAML library. What the two read differently is a mistake here: a key
+that is there twice, a key that is not text, an unquoted value of which the two make different ones
+(`infra.config.engine_yaml`). So is a number in another base, which people read differently.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import stat
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
 
+from infra.config import engine_yaml
 from infra.config.fields import TIME_LIMITS, time_limit_advice
 from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of, shown
 from infra.program import project_file
@@ -25,6 +28,8 @@ from infra.program.project_file import ProjectFile
 from infra.program.stack import Stack
 
 NAMESPACE = "slurm-stacks"
+READ_HERE = (NAMESPACE, "aws", "gcp")
+"""The namespaces of the keys whose values are read here as well as by the engine."""
 MOST_BYTES = 512 * 1024
 MOST_VALUES = 50_000
 """The most values, with aliases written out: a few lines of aliases can stand for more than memory holds."""
@@ -95,6 +100,13 @@ _PROBLEMS: tuple[tuple[str, str, str, bool], ...] = (
     ("yaml.merge", "mapping.* for merging", "<<: takes a section, or an alias (*) of one", False),
 )
 
+Same = Callable[[Location, Any, Any], bool]
+"""Says of a location in the file, and of two values, whether the two mean the same there."""
+
+
+def _never(_location: Location, _ours: Any, _theirs: Any) -> bool:
+    return False
+
 
 def check_stack_name(stack: str, folder: Path) -> str:
     """Return the short name, if it is a valid name of a stack.
@@ -148,8 +160,11 @@ def stack_of(path: Path) -> str:
     return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
-def read(path: Path) -> tuple[Any, list[Mistake]]:
+def read(path: Path, same: Same = _never) -> tuple[Any, list[Mistake]]:
     """Return the file's values, and the mistakes that can be seen only in its text.
+
+    Args:
+        same: Says whether a value that the engine reads otherwise is the same at its place.
 
     Raises:
         ConfigError: The file is missing, or is not YAML.
@@ -161,7 +176,7 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
         node = loader.get_single_node()
         if node is None:
             return None, []
-        inspection = _Inspection(path.name)
+        inspection = _Inspection(path.name, same)
         inspection.look(node, ())
         return loader.construct_document(node), inspection.mistakes
     except ReaderError as error:
@@ -186,8 +201,21 @@ def project(folder: Path) -> ProjectFile:
     Raises:
         ConfigError: It cannot be read, or is not YAML.
     """
+    return checked_project(folder)[0]
+
+
+def checked_project(folder: Path, same: Same = _never) -> tuple[ProjectFile, list[Mistake]]:
+    """Return the project's file, and the mistakes that can be seen only in its text.
+
+    Args:
+        same: As for `read`.
+
+    Raises:
+        ConfigError: As for `project`.
+    """
     file = folder / project_file.NAME
-    return project_file.of(read(file)[0] if file.exists() else None, folder)
+    content, mistakes = read(file, same) if file.exists() else (None, [])
+    return project_file.of(content, folder), mistakes
 
 
 def merged(shared: ProjectFile, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,9 +367,10 @@ def _too_deep(name: str) -> ConfigError:
 class _Inspection:
     """Checks the parsed text in one pass, before values are made from it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, same: Same) -> None:
         self.mistakes: list[Mistake] = []
         self._name = name
+        self._same = same
         self._values = 0
 
     def look(self, node: Node, location: Location) -> None:
@@ -378,7 +407,7 @@ class _Inspection:
                 )
             child = (*location, key.value)
             if key.tag != _MERGE:
-                if key.tag != f"{_TAG}str":
+                if key.tag != f"{_TAG}str" or (_is_ours(child[:-1]) and _other_key(key)):
                     self._add(
                         "key.not-text",
                         child,
@@ -397,15 +426,12 @@ class _Inspection:
             self.look(value, child)
 
     def _scalar(self, node: ScalarNode, location: Location) -> None:
-        match location:
-            case ("config", str(key), *_) if key.startswith(f"{NAMESPACE}:"):
-                pass
-            case _:
-                return  # It belongs to another program.
-        number = node.tag in (f"{_TAG}int", f"{_TAG}float") and node.style is None and len(node.value) < 40
-        if not (number and _OTHER_BASE.fullmatch(node.value)):
-            return
-        if location[-1:] == ("time_limit",):
+        if node.style is not None or not any(_is_ours(location, space) for space in READ_HERE):
+            return  # It is text for everybody, or it belongs to another program.
+        number = node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) < 40
+        if not (_is_ours(location) and number and _OTHER_BASE.fullmatch(node.value)):
+            self._two_readings(node, location)
+        elif location[-1:] == ("time_limit",):
             self._add("time-limit.number", location, node.value, TIME_LIMITS, time_limit_advice(node.value))
         else:
             self._add(
@@ -413,13 +439,64 @@ class _Inspection:
                 location,
                 node.value,
                 "a number in ordinary digits",
-                f"YAML reads this as {Loader.number(node)}: write it as it is meant, or text in quotes",
+                f"YAML reads this as {Loader.value(node)}: write it as it is meant, or text in quotes",
             )
+
+    def _two_readings(self, node: ScalarNode, location: Location) -> None:
+        if _is_tagged(node):
+            return  # Both go by the tag.
+        ours, theirs = Loader.value(node), engine_yaml.value(node.value)
+        if repr(ours) == repr(theirs) or self._same(location, ours, theirs):
+            return
+        plain = {"True": "true", "False": "false"}.get(str(ours))
+        if isinstance(theirs, int | float):
+            plain = json.dumps(theirs)
+        quoted = json.dumps(node.value, ensure_ascii=False)
+        advice = (
+            f"write {plain}, or {quoted} in quotes if it is text" if plain else f"write {quoted} in quotes"
+        )
+        self._add(
+            "value.two-readings",
+            location,
+            node.value,
+            "what all readers of YAML read alike",
+            f"here this is {_with_kind(ours)}, and for Pulumi {_with_kind(theirs)}: {advice}",
+        )
 
     def _add(self, code: str, location: Location, given: str, allowed: str, advice: str) -> None:
         # In all messages paths begin below `config:`.
         path = location[1:] if location[:1] == ("config",) and len(location) > 1 else location
         self.mistakes.append(Mistake(code, path_of(path), given, allowed, advice))
+
+
+def _is_ours(location: Location, namespace: str = NAMESPACE) -> bool:
+    return location[:1] == ("config",) and len(location) > 1 and str(location[1]).startswith(f"{namespace}:")
+
+
+def _is_tagged(node: ScalarNode) -> bool:
+    """Return whether a tag, such as !!str, is written before a value."""
+    begin, end = node.start_mark, node.end_mark
+    written = begin.buffer[begin.pointer : end.pointer] if begin.buffer else ""
+    return "!" in written.removesuffix(node.value)
+
+
+def _other_key(key: ScalarNode) -> bool:
+    """Return whether the engine reads a key, which is text here, as a number or a date."""
+    return key.style is None and engine_yaml.value(key.value) != key.value
+
+
+def _with_kind(value: Any) -> str:
+    """Return a value with its kind, for a message."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {json.dumps(value)}"
+        case str():
+            return f"the text {json.dumps(value, ensure_ascii=False)}"
+    return f"the date {value}"
 
 
 class Loader(yaml.SafeLoader):
@@ -438,9 +515,10 @@ class Loader(yaml.SafeLoader):
         self.flatten_mapping(node)
         return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
 
-    @staticmethod
-    def number(node: ScalarNode) -> Any:
-        return yaml.SafeLoader("").construct_object(node)
+    @classmethod
+    def value(cls, node: ScalarNode) -> Any:
+        """Return the value of a part of a file."""
+        return cls("").construct_object(node)
 
 
 def _or_text(construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

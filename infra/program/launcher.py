@@ -31,7 +31,9 @@ CODE = "code"
 CHECKOUT = "checkout"
 """The link beside it to the checkout whose own program ran last, for commands that people paste."""
 _APP = locations.APPLICATION
-_PLUGINS = f'"${{PULUMI_HOME:-$HOME/.pulumi}}"/plugins/resource-*{_APP}*'
+# The CLI's folder is below the home folder of the user database, whatever $HOME says (`pulumi_home`).
+_HOME = '$(getent passwd "$(id -u)" | cut -d: -f6)'
+_PLUGINS = f'"${{PULUMI_HOME:-{_HOME}/.pulumi}}"/plugins/resource-*{_APP}*'
 
 
 def _search(places: str, *, check: str = "", options: str = "", advice: str) -> str:

@@ -68,7 +68,7 @@ def home() -> Path:
     if os.path.isabs(path := os.environ.get("HOME", "")):  # noqa: PTH117
         return Path(path)
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+        return _home_in_database()
     except KeyError:
         raise UserError(
             f"user {os.getuid()} has no home folder: $HOME is not set, and the user database has no line for "
@@ -76,6 +76,36 @@ def home() -> Path:
             EXIT_REFUSED,
             code="user.no-home",
         ) from None
+
+
+def pulumi_user_home() -> Path:
+    """Return the home folder that the Pulumi CLI takes for this user's: the one in the user database.
+
+    $HOME counts only for a user without a line there (Go's os/user). In containers of CI, and after `su` or
+    `sudo -E`, the two may differ.
+
+    Raises:
+        UserError: Exit 3. Neither names a folder.
+    """
+    try:
+        return _home_in_database()
+    except KeyError:
+        return home()
+
+
+def pulumi_home() -> Path:
+    """Return the Pulumi CLI's folder: credentials, selected stacks, plugins (sdk/go/common/util/pulumihome).
+
+    Raises:
+        UserError: Exit 3. Neither the user database nor a variable names a home folder.
+    """
+    if path := os.environ.get("PULUMI_HOME"):
+        return Path(path)
+    return pulumi_user_home() / ".pulumi"
+
+
+def _home_in_database() -> Path:
+    return Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def state_root() -> Path:

@@ -3,6 +3,10 @@
 The text is `embedded`, `checkout` (the file backend in the checkout, which moves along with it), or the URL
 of the Pulumi backend that holds the state. Another engine refuses to touch the cluster, and names the command
 that destroys it.
+
+A second file names the process that has claimed the cluster last. A run directory that has nothing else holds
+no cluster yet, so a backend's claim of it ends with that process: a backend that nobody reaches any more, or
+a command that was killed, keeps nobody away.
 """
 
 from __future__ import annotations
@@ -11,17 +15,22 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import clusters, folders, locations, mode
+from infra.program import clusters, folders, locations, mode, project_file
+from infra.program.clusters import Cluster
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
 from node import foreign
+from node.processes import ProcessId
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""
+CLAIMANT = "claimant"
+"""The file beside it with the pid and the start time of the process that has claimed the cluster last."""
 EMBEDDED = "embedded"
 IN_CHECKOUT = "checkout"
 PULUMI_CLOUD = "https://api.pulumi.com"
@@ -33,11 +42,55 @@ def read(stack: Stack) -> str | None:
     Raises:
         UserError: Exit 3. The run directory is not ours to read.
     """
-    path = folders.check_run_dir(stack) / OWNER
+    return of_run_dir(folders.check_run_dir(stack))
+
+
+def of_run_dir(run: Path) -> str | None:
+    """Return the owner of the cluster in a run directory; `None` also for a claim that is over."""
+    found = _written(run)
+    # What is in the checkout can be reached, and its state says what was made.
+    counts = "://" not in found or holds_a_cluster(run) or _claimant_lives(run)
+    return found if found and counts else None
+
+
+def has_claimed(stack: Stack, claimant: str) -> bool:
+    """Return whether a claimant has claimed a cluster that has not been released, even if it made nothing.
+
+    Raises:
+        UserError: As for `read`.
+    """
+    return _written(folders.check_run_dir(stack)) == holder(stack, claimant)
+
+
+def _written(run: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip() or None
+        return (run / OWNER).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        return None
+        return ""
+
+
+def holds_a_cluster(run: Path) -> bool:
+    """Return whether anything of a cluster is in a run directory, besides a claim of it."""
+    return run.is_dir() and bool(
+        {entry.name for entry in run.iterdir()} - {entry.name for entry in _own_files(run)}
+    )
+
+
+def is_over(cluster: Cluster) -> bool:
+    """Return whether there is but a claim of a cluster, whose process made nothing and has ended."""
+    try:
+        run = folders.check_run_dir_of(cluster.id)
+    except UserError:  # it is another user's, who may have put anything there
+        return False
+    return bool(_written(run)) and of_run_dir(run) is None
+
+
+def _claimant_lives(run: Path) -> bool:
+    try:
+        pid, started = map(int, (run / CLAIMANT).read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return False
+    return ProcessId(pid, started).alive()
 
 
 def check(stack: Stack, claimant: str) -> None:
@@ -58,14 +111,17 @@ def claim(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
     check_claim(stack, claimant)
-    path, text = folders.make_run_dir(stack) / OWNER, holder(stack, claimant) + "\n"
+    run = folders.make_run_dir(stack)
+    path, text = run / OWNER, holder(stack, claimant) + "\n"
     # The mode holds whatever the umask is: nobody else may write it.
     try:
         write_atomically(path, text, 0o644, exclusive=True)
     except FileExistsError:
-        if read(stack) is None:  # the file is empty, perhaps after a full disk
+        if read(stack) is None:  # a claim that is over, or an empty file, perhaps after a full disk
             write_atomically(path, text, 0o644)
         check(stack, claimant)
+    if (this := ProcessId.of(os.getpid())) is not None:
+        write_atomically(run / CLAIMANT, f"{this.pid} {this.started}\n", 0o644)
 
 
 def check_claim(stack: Stack, claimant: str) -> None:
@@ -75,7 +131,54 @@ def check_claim(stack: Stack, claimant: str) -> None:
         UserError: Exit 3. Someone else owns the cluster or the run directory, or the cluster's state is lost.
     """
     _refuse_without_state(stack, claimant)
+    _refuse_renamed(stack, claimant)
     check(stack, claimant)
+
+
+def _refuse_renamed(stack: Stack, claimant: str) -> None:
+    """Refuse to bring a stack up beside a cluster of this checkout whose state may have become this stack's.
+
+    `pulumi stack rename` gives a state and a stack file another name. What is up keeps the old one, so the
+    engine would end nothing of it, and make a second cluster.
+    """
+    if "://" not in claimant or holder(stack, claimant) != claimant or read(stack) is not None:
+        return
+    for each in clusters.recorded():
+        ours = (each.checkout, each.provider) == (str(stack.project.resolve()), "local")
+        if not ours or each.stack == stack.name or _has_state(each.home, claimant):
+            continue
+        if of_run_dir(folders.check_run_dir_of(each.id)) != claimant:
+            continue
+        raise UserError(
+            f"stack {stack.name}: the cluster of stack {each.stack} was brought up from here, and its state "
+            f"is not in {claimant} by that name any more. A local cluster goes by its stack's name. Was the "
+            f"stack renamed? Then give it back its name: `pulumi stack rename {each.stack} --stack "
+            f"{stack.engine_name}`. Else `./cluster down --stack {each.stack}` ends that cluster.",
+            EXIT_REFUSED,
+            code="runner.renamed",
+        )
+
+
+def _has_state(stack: Stack, url: str) -> bool:
+    """Return whether a backend has a stack's state. Only a folder can be looked into: else its file tells."""
+    folder = backend_folder(url)
+    if folder is None:
+        return stack.file.exists()
+    states = folder / ".pulumi" / "stacks"
+    # Before Pulumi 3.61 the project was no part of the name.
+    names = (f"{project_file.name_of(stack.project)}/{stack.name}.json", f"{stack.name}.json")
+    return any((states / f"{name}{packed}").exists() for name in names for packed in ("", ".gz", ".zst"))
+
+
+def backend_folder(url: str) -> Path | None:
+    """Return the folder of a file backend; `None` for another backend."""
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        return None
+    path = unquote(f"{parts.netloc}{parts.path}")
+    if path.startswith("~"):
+        path = str(locations.pulumi_user_home() / path.removeprefix("~").lstrip("/"))
+    return Path(path)
 
 
 def _refuse_without_state(stack: Stack, claimant: str) -> None:
@@ -116,7 +219,7 @@ def release(stack: Stack) -> None:
 
 def _own_files(run: Path) -> list[Path]:
     """Return this module's files in a run directory. A killed process leaves its drafts."""
-    return [*run.glob(f".{OWNER}.*"), *run.glob(OWNER)]
+    return [path for name in (OWNER, CLAIMANT) for path in (*run.glob(f".{name}.*"), *run.glob(name))]
 
 
 def claim_in_program(stack: Stack) -> None:
@@ -137,7 +240,7 @@ def claim_in_program(stack: Stack) -> None:
     refuse_other_organization(stack)
     url = backend_url(stack.project)
     if pulumi.runtime.is_dry_run():
-        check(stack, url)
+        check_claim(stack, url)
     else:
         claim(stack, url)
 
@@ -177,8 +280,7 @@ def logged_in(project_dir: Path) -> str | None:
     backend = _mapping(yaml.safe_load(_text(project_dir / "Pulumi.yaml"))).get("backend")
     if url := _mapping(backend).get("url"):
         return str(url)
-    home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
-    folder = Path(os.environ.get("PULUMI_CREDENTIALS_PATH") or home)
+    folder = Path(os.environ.get("PULUMI_CREDENTIALS_PATH") or locations.pulumi_home())
     try:
         credentials = _mapping(foreign.parse(_text(folder / "credentials.json") or "{}"))
     except ValueError:

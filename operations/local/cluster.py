@@ -18,6 +18,7 @@ from typing import Any
 
 from infra import bundle, environments
 from infra.errors import EXIT_REFUSED, UserError
+from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
@@ -116,6 +117,8 @@ def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     """
     if is_this_cluster(run := RunDirectory.of(stack), cluster):
         end_cluster(run)
+        # `list` must not show it any longer, also after a `pulumi destroy`. The next `up` notes it again.
+        clusters.remove(locations.cluster_id(stack))
     return {}
 
 

@@ -48,6 +48,7 @@ class Engine:
     def __init__(self) -> None:
         self.did: list[str] = []
         self.known: dict[str, Any] = {}
+        self.protected = False
 
     def changing(self, _verb: str, _on_event: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -58,6 +59,10 @@ class Engine:
     def up(self, _on_event: Any, *, benchmark: bool = True, lost: tuple[str, ...] = ()) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without the benchmark")
         return {"login_ssh": "./cluster ssh"}
+
+    def check_destroy(self) -> None:
+        if self.protected:
+            raise UserError("a disk is protected", EXIT_REFUSED, code="runner.protected")
 
     def destroy(self, _on_event: Any, _look: Any) -> None:
         self.did.append("destroy")
@@ -454,6 +459,32 @@ def test_up_prepares_this_machine_before_it_ends_jobs_or_destroys_what_is_up(
         operate.bring_up(Stack(ROOT, config.stack), config, console, replace=True)
     then = [] if fails else ["end jobs", "drain", "destroy", "up", "release"]
     assert engine.did == ["check host", "check", "prepare", *then]
+
+
+@pytest.mark.parametrize("command", ["down", "up --replace"])
+def test_what_the_engine_may_not_delete_is_known_before_anything_ends(
+    engine: Engine,
+    tool: Tool,
+    config: StackConfig,
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    def touched(*_arguments: Any) -> None:
+        engine.did.append("touched")
+
+    checked = CheckedChanges(recreate=True, end_jobs=touched)
+    monkeypatch.setattr(LocalProvider, "check_host", lambda *_arguments: None)
+    monkeypatch.setattr(LocalProvider, "check_changes", lambda *_arguments, **_options: checked)
+    monkeypatch.setattr(LocalProvider, "prepare", touched)
+    monkeypatch.setattr(LocalProvider, "drain", touched)
+    engine.protected = True
+    with sentences.raises("runner.protected") as caught:
+        if command == "down":
+            operate.take_down(Stack(ROOT, "test"), "local", console)
+        else:
+            operate.bring_up(Stack(ROOT, config.stack), config, console, replace=True)
+    assert (caught.value.exit_code, engine.did) == (EXIT_REFUSED, [])
 
 
 FORMER = "/x/home/bench/0123456789abcdef/0123456789ab/result.json"

@@ -45,7 +45,7 @@ def named_to_the_engine(calls: Path) -> set[str]:
     """Return the names by which the engine was told of its stack."""
     found = set()
     for line in calls.read_text().splitlines() if calls.exists() else ():
-        words, _ = json.loads(line)
+        words, *_ = json.loads(line)
         if words[:2] in (["stack", "init"], ["stack", "select"], ["stack", "rm"]):
             found.add(next(word for word in words[2:] if not word.startswith("-")))
         elif "--stack" in words:

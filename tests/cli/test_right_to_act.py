@@ -391,7 +391,9 @@ def refusals() -> dict[str, tuple[Callable[[Scene], None], str]]:
     """What can be known before: what makes a command be refused, and the code."""
 
     def other_owner(scene: Scene) -> None:
-        (folders.make_run_dir(scene.stack) / owner.OWNER).write_text("https://api.pulumi.com\n")
+        run = folders.make_run_dir(scene.stack)
+        (run / owner.OWNER).write_text("https://api.pulumi.com\n")
+        (run / "cloud").mkdir()
 
     def encrypted(scene: Scene) -> None:
         scene.stack.file.write_text(STACK_FILE + "  other:key: {secure: v1:xyz}\n")

@@ -51,6 +51,28 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"stack": "team-a"}, "team-a"),
+        ({"stacks": {"file:///mine": "team-b"}}, "team-b"),
+        ({"stack": "team-a", "stacks": {"file:///mine": "team-b"}}, "team-b"),
+        ({"stack": "team-a", "stacks": {"file:///other": "team-b"}}, "team-a"),
+        ({"stacks": {"file:///other": "team-b"}}, None),
+        ({"stacks": ["team-b"]}, None),
+        ({"stacks": {"file:///mine": 1}}, None),
+        ([], None),
+    ],
+)
+def test_newer_clis_remember_a_stack_for_each_backend(
+    project: Path, monkeypatch: pytest.MonkeyPatch, record: object, expected: str | None
+) -> None:
+    """The form is that of pkg/workspace/settings.go of github.com/pulumi/pulumi, since 3.256."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///mine")
+    select(project, "").write_text(json.dumps(record))
+    assert selection.selected(project) == expected
+
+
 def select(project: Path, stack: str) -> Path:
     """As `pulumi stack select` does."""
     note = selection.note(project)

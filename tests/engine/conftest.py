@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.program import locations
+
 NO_CLI = "pulumi CLI is not on PATH"
 
 
@@ -27,7 +29,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if why := command_plugin(lambda _event: None):
         pytest.skip(f"pulumi has no command plugin and cannot get it: {why}")
-    plugins = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins"
+    plugins = locations.pulumi_home() / "plugins"
     for variable in [name for name in os.environ if name.startswith(("PULUMI_", "SLURM_STACKS_"))]:
         monkeypatch.delenv(variable)
     home = tmp_path / "pulumi-home"
@@ -35,6 +37,8 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "plugins").symlink_to(plugins)
     monkeypatch.setenv("PULUMI_HOME", str(home))
     monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
+    # A plugin on PATH would be used in the place of the one that a test puts into PULUMI_HOME.
+    monkeypatch.setenv("PULUMI_IGNORE_AMBIENT_PLUGINS", "true")
     # The CLI needs uv, which the projects' toolchain names, on PATH. It may be only in this environment.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -193,3 +193,53 @@ def test_a_mistake_of_the_program_is_shown(tiny: Tiny, backend: str) -> None:
     assert raised.value.exit_code == 1
     chosen(tiny).destroy()
     assert os.environ["PULUMI_BACKEND_URL"] == backend
+
+
+def pulumi_says(tiny: Tiny, *words: str) -> None:
+    line = ["pulumi", *words, "--yes", "--non-interactive"]
+    subprocess.run(line, cwd=tiny.path, check=True, capture_output=True)
+
+
+def test_a_backend_that_does_not_answer_claims_nothing(
+    tiny: Tiny, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = chosen(tiny)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}/nowhere")
+    for operation in (engine.up, engine.outputs, engine.destroy):
+        with pytest.raises(UserError) as raised:
+            operation()
+        assert raised.value.code == "runner.pulumi-failed"
+        assert owner.read(tiny.stack) is None
+    monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+    chosen(tiny).up()
+    assert owner.read(tiny.stack) == backend
+    chosen(tiny).destroy()
+
+
+def test_a_stack_that_was_removed_comes_up_with_another_passphrase(
+    tiny: Tiny, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(tiny).up()
+    with monkeypatch.context() as other:
+        other.setenv("PULUMI_CONFIG_PASSPHRASE", "another")
+        with pytest.raises(UserError) as raised:
+            chosen(tiny).outputs()
+        assert raised.value.code == "runner.pulumi-failed"
+    chosen(tiny).destroy()
+    pulumi_says(tiny, "stack", "rm", "t", "--preserve-config")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "another")
+    chosen(tiny).up()
+    chosen(tiny).destroy()
+
+
+def test_what_is_protected_is_found_before_anything_is_deleted(tiny: Tiny, backend: str) -> None:
+    engine = chosen(tiny)
+    engine.up()
+    pulumi_says(tiny, "state", "protect", "--all", "--stack", "t")
+    with pytest.raises(UserError) as raised:
+        engine.check_destroy()
+    assert (raised.value.code, raised.value.exit_code) == ("runner.protected", 3)
+    pulumi_says(tiny, "state", "unprotect", "--all", "--stack", "t")
+    engine.check_destroy()
+    engine.destroy()
+    assert tiny.words == ["a+", "a-"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner.automation import command_plugin
+from infra.program import locations
 from infra.program.stack import Stack
 from operations import guard
 from operations.local import system_packages
@@ -58,7 +58,7 @@ def local(tmp_path: Path) -> Iterator[Local]:
     if why := command_plugin(lambda _event: None):
         pytest.skip(f"pulumi has no command plugin and cannot get it: {why}")
     plugin = f"resource-command-v{importlib.metadata.version('pulumi-command')}"
-    real = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins" / plugin
+    real = locations.pulumi_home() / "plugins" / plugin
     made = Local(tmp_path / "a program", tmp_path / "home", tmp_path / "state")
     made.write()
     program = Path(".pulumi", "plugins", plugin, "pulumi-resource-command")

@@ -57,7 +57,18 @@ def found(line: str, cwd: Path, env: dict[str, str]) -> dict[str, object]:
 
 def test_the_code_is_found_in_each_place_and_in_their_order(tmp_path: Path, empty: dict[str, str]) -> None:
     program = tmp_path / "it's a program"
-    plugin = empty["HOME"] + "/.pulumi/plugins/resource-github.com_acme_slurm-stacks.git-v0.1.0"
+    # The CLI keeps plugins in the home folder of the user database, whatever $HOME says.
+    home, programs = tmp_path / "the home's", tmp_path / "bin"
+    programs.mkdir()
+    line = f"me:x:{os.getuid()}:0::{home}:/bin/sh"
+    (programs / "getent").write_text(
+        f"#!/bin/sh\ntest $1-$2 = passwd-{os.getuid()} && echo {shlex.quote(line)}\n"
+    )
+    (programs / "getent").chmod(0o755)
+    empty = {**empty, "PATH": f"{programs}:{empty['PATH']}"}
+    name = ".pulumi/plugins/resource-github.com_acme_slurm-stacks.git-v0.1.0"
+    code(Path(empty["HOME"]) / name)
+    plugin = f"{home}/{name}"
     places = {
         "plugin": code(Path(plugin)),
         "remembered": code(tmp_path / "a $HOME of code"),
@@ -81,6 +92,9 @@ def test_the_code_is_found_in_each_place_and_in_their_order(tmp_path: Path, empt
     assert where(empty) == places["remembered"]
     (state / launcher.CODE).unlink()
     assert where(empty) == places["plugin"]
+    moved = home.rename(tmp_path / "moved")
+    elsewhere = {**empty, "PULUMI_HOME": f"{moved}/.pulumi"}
+    assert where(elsewhere) == moved / name
 
 
 def test_without_the_code_it_says_what_to_do(tmp_path: Path, empty: dict[str, str]) -> None:
@@ -134,6 +148,18 @@ for stream in (sys.stdout, sys.stderr):
         assert (first, last) == ("short", "last")
         assert "".join(broken) == "\U0001f600" * 9000 + "x" * 50_000 + "y" * 50_000
         assert [len(line.encode()) < 64 * 1024 for line in broken] == [True] * 3
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1"}, {}], ids=str)
+def test_all_output_is_utf_8_whatever_the_locale_is(
+    tmp_path: Path, empty: dict[str, str], locale: dict[str, str]
+) -> None:
+    """The engine ends a command with other bytes: "string field contains invalid UTF-8" (gRPC)."""
+    place = code(tmp_path / "program")
+    text = "import sys\nfor stream in (sys.stdout, sys.stderr):\n    print('\\u00fc \\udcff', file=stream)\n"
+    (place / "operations" / "odd.py").write_text(text)
+    done = run("operations.odd", place, {**empty, **locale})
+    assert (done.stdout, done.stderr) == ("\u00fc \\udcff\n", "\u00fc \\udcff\n")
 
 
 def test_the_code_that_ran_last_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ class Consumer:
             "PATH": f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.home),
             "PULUMI_HOME": str(self.home / ".pulumi"),
+            "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
             "PULUMI_BACKEND_URL": f"file://{self.shared}",
             "PULUMI_CONFIG_PASSPHRASE": "test",
             "PULUMI_SKIP_UPDATE_CHECK": "true",

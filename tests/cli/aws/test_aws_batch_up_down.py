@@ -508,6 +508,8 @@ class Engine:
     def changing(self, _verb: str, _on_event: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def check_destroy(self) -> None: ...
+
     def destroy(self, _on_event: Any, _look: Any) -> None:
         self.did.append("destroy")
         self._gone()

@@ -296,6 +296,17 @@ def test_places() -> None:
     assert parse(values("local", {"aws:region": "eu-west-1"}), "s").region is None
 
 
+@pytest.mark.parametrize("key", [CLUSTER, BENCHMARK])
+def test_what_the_engine_calls_secret_is_refused_as_in_the_file(key: str) -> None:
+    """The engine gives it in clear, and says of the whole key that something in it is secret."""
+    given = values("aws") | {BENCHMARK: {"epochs": 2}}
+    with pytest.raises(ConfigError) as caught:
+        parse(given, "mine", secret=frozenset({key}))
+    assert (key, "value.secret") in [(mistake.path, mistake.code) for mistake in caught.value.mistakes]
+    assert all("pulumi config set --plaintext" in mistake.advice for mistake in caught.value.mistakes)
+    assert parse(given, "mine", secret=frozenset({"other:key"})).benchmark
+
+
 @pytest.mark.parametrize("secret", ["-----BEGIN OPENSSH PRIVATE KEY-----\nabc", {"secure": "v1:abc"}])
 def test_secrets_are_not_repeated(secret: object) -> None:
     (found,) = mistakes(values("aws", {"access.key": secret}))

@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "a date": (
         changed("local.small", "2024-01-01"),
-        [(f"{PARTITION}.instance_type", "value.type")],
+        [(f"{PARTITION}.instance_type", "value.two-readings")],
     ),
     "no date": (
         changed("local.small", "2024-13-01"),
@@ -214,7 +214,35 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "a power": (
         changed("max: 10", "max: 1e3"),
-        [(f"{PARTITION}.nodes.max", "value.type")],
+        [(f"{PARTITION}.nodes.max", "value.two-readings")],
+    ),
+    "a word for true": (
+        changed("true", "yes"),
+        [(f"{PARTITION}.default", "value.two-readings")],
+    ),
+    "a word for true in quotes": (
+        changed("true", "'yes'"),
+        [(f"{PARTITION}.default", "value.type")],
+    ),
+    "a key that is a number for Pulumi": (
+        changed("slurm: {", "slurm: {08: 1, "),
+        [(f"{CLUSTER}.slurm.08", "key.not-text")],
+    ),
+    "a secret": (
+        changed("local.small", "{secure: v1}"),
+        [(f"{PARTITION}.instance_type", "value.secret")],
+    ),
+    "a secret of a section": (
+        f"config:\n  {CLUSTER}: {{secure: v1}}\n",
+        [(CLUSTER, "value.secret")],
+    ),
+    "a secret in a list": (
+        changed("slurm: {", "hooks: [{role: all, source: {secure: v1}}]\n    slurm: {"),
+        [(f"{CLUSTER}.hooks[0].source", "value.secret")],
+    ),
+    "what only looks like a secret": (
+        changed("local.small", "{secure: v1, other: v2}"),
+        [(f"{PARTITION}.instance_type", "value.type")],
     ),
     "infinity": (
         changed("time: 4", "time: .inf"),
@@ -298,7 +326,7 @@ def test_mistakes_of_the_text_stand_with_all_others(file: Path) -> None:
         GOOD.replace("\n", "\r"),
         "\ufeff" + GOOD,
         f"%YAML 1.1\n---\n{GOOD}...\n",
-        changed("true", "yes"),
+        changed("true", "TRUE"),
         changed("10", "1_0"),
         changed("10", "0xa"),
         changed("10", "!!int 10"),
