@@ -220,6 +220,19 @@ def waiting(r: Recorder) -> None:
     r.waits("resources", "Resources", "Priority")
     r.submit("priority", "--exclusive", "-w", "debug-0")
     r.waits("priority", "Priority", "Resources")
+    # One that must start at once, and one that no node can serve any more.
+    r.cluster.run(
+        "salloc", "-I", "-J", "refused at once", "--exclusive", "-w", "debug-0", "true", check=False
+    )
+    r.names["refused at once"] = next(j.id for j in control.jobs().values() if j.name == "refused at once")
+    r.see_job("refused at once")
+    control.run("scontrol", "update", "NodeName=debug-7", "AvailableFeatures=tiny,ondemand,gone")
+    control.run("scontrol", "update", "NodeName=debug-7", "ActiveFeatures=tiny,ondemand,gone")
+    r.submit("no node for it", "--hold", "-C", "gone")
+    control.run("scontrol", "update", "NodeName=debug-7", "ActiveFeatures=tiny,ondemand")
+    control.run("scontrol", "update", "NodeName=debug-7", "AvailableFeatures=tiny,ondemand")
+    control.release(r.names["no node for it"])
+    r.waits("no node for it", "BadConstraints")
     control.cancel(number for name, number in r.names.items() if name not in LONG)
 
 

@@ -71,6 +71,7 @@ ENDS = {
     "cancelled while its nodes started": ("CANCELLED", "cancelled while its nodes started"),
     "node lost": ("NODE_FAIL", "its node was lost"),
     "deadline": ("DEADLINE", "it never ran (DeadLine: "),
+    "refused at once": ("FAILED", "it never ran (BadConstraints: "),
     "time limit": ("TIMEOUT", "it was ended at its time limit"),
 }
 
@@ -134,6 +135,7 @@ WAITS = {
     "resources": "",
     "priority": "",
     "reservation ended": "Reservation ends was deleted: it is held: ",
+    "no node for it": "BadConstraints: no node can ever have what it asks for",
 }
 HELD = {"held", "special exit", "reservation ended"}
 
