@@ -22,6 +22,7 @@ from node.elastic.disks import Disks
 from node.folders import Folders
 from node.logs import show
 from node.logs.find import Cluster
+from node.logs.remarks import remarks
 from node.published import read_settings
 from node.slurm import packaged
 from node.slurm.control import Control, SlurmError
@@ -49,7 +50,12 @@ def status(folders: Folders) -> dict[str, Any]:
         raise SilentError(_unsaved(folders) + why) from error
     except rpc.RpcError as error:
         raise SilentError(_unsaved(folders) + _behind(error)) from error
-    return {**found, "slurm": packaged.status(), "backup": record.status(folders.settings)}
+    return {
+        **found,
+        "slurm": packaged.status(),
+        "backup": record.status(folders.settings),
+        "remarks": remarks(Cluster(folders.settings)),
+    }
 
 
 def _boot(folders: Folders) -> str | None:

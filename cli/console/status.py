@@ -24,6 +24,8 @@ from node.slurm.reservations import Reservation, now_kept
 from node.slurm.states import NodeState
 
 MOST_JOBS = 50
+MOST_REMARKS = 3
+"""More are not shown: they are mostly of the same script."""
 BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
 
 
@@ -66,6 +68,7 @@ def show_status(
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
     _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
+    _show_remarks(status.get("remarks", ()))
     _show_spent(status)
     _show_backup(status.get("backup"))
 
@@ -213,6 +216,13 @@ def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: {every}")
+
+
+def _show_remarks(remarks: Iterable[Mapping[str, Any]]) -> None:
+    """Print what jobs of this user have written that says too little, the latest first."""
+    for remark in list(remarks)[::-1][:MOST_REMARKS]:
+        job = f"job {remark['job']} ({remark['name']}, {remark['state'].lower()})"
+        put(f"\n[yellow]warning:[/yellow] {cell(f'{job} has written: ' + remark['text'])}")
 
 
 def _phase(job: Mapping[str, Any]) -> Phase:

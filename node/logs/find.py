@@ -22,7 +22,7 @@ from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm.clouds import local
 from node.folders import Folders
 from node.health.model import SCRIPTS
-from node.logs.sources import BootReport, LogFile, Note, Source, explained, is_earlier, started_wrongly
+from node.logs.sources import BootReport, Explained, LogFile, Note, Source, is_earlier, started_wrongly
 from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
 from node.model import ClusterDesign, Settings
 from node.sites import LocalSite
@@ -603,11 +603,11 @@ class Cluster:
         for number, fields in sorted(self._written_by([job.id for job in jobs[-MOST_TASKS:]]).items()):
             if not is_batch(fields):
                 nowhere = "it has none: srun and salloc write to the terminal that they were called from"
-            for file in output_files(number, fields, last_digit=self._knows_last_digit(fields)):
+            for file in output_files(number, fields, last_digit=self.knows_last_digit(fields)):
                 # A run that was submitted again writes to the same path. The old output was moved aside.
                 if any(folder.parent == Path(file.path).parent for folder in folders):
                     continue
-                path, machine = self._place(file.path, fields["batchhost"])
+                path, machine = self.place(file.path, fields["batchhost"])
                 outputs.setdefault(path, (file.kind, file.owner))
                 if machine is not None and not machine.exists():
                     ended[path] = f"it was in the /tmp of {machine.name}, which ended with that machine"
@@ -621,11 +621,11 @@ class Cluster:
         for path, (kind, owner) in outputs.items():
             missing = ended.get(path, NOT_WRITTEN if self.folders.process else ELSEWHERE)
             yield LogFile(kind, path, missing, since=since, owner=owner)
-        yield from explained(
+        yield Explained(
             LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in outputs.items()
         )
 
-    def _place(self, path: str, node: str) -> tuple[Path, Path | None]:
+    def place(self, path: str, node: str) -> tuple[Path, Path | None]:
         """Return where a job's file is on this machine.
 
         Returns:
@@ -639,7 +639,7 @@ class Cluster:
                     return tmp / below, tmp
         return Path(path), None
 
-    def _knows_last_digit(self, fields: Mapping[str, str]) -> bool:
+    def knows_last_digit(self, fields: Mapping[str, str]) -> bool:
         """Return whether this release fills in %b, which only few ask for."""
         patterns = fields["stdout"] + fields["stderr"]
         if all(match[3] != "b" for match in _SYMBOL.finditer(patterns)):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +235,7 @@ def report_lines(content: dict[str, Any]) -> list[str]:
 MOST_LINES = 400
 """The last lines of an output that are looked through."""
 PAGE = 'docs/own_training.md, "Scripts from elsewhere"'
+_RECURSION = re.compile(r"RecursionError: maximum recursion depth exceeded")
 MEANINGS = (
     (
         re.compile(r": (source|\[\[|declare|shopt|pushd|popd): not found$"),
@@ -245,8 +247,30 @@ MEANINGS = (
         "a job's shell does not know conda, because ~/.bashrc ends early where nobody types: write "
         f". ~/miniforge3/etc/profile.d/conda.sh before conda activate ({PAGE})",
     ),
+    (
+        # TensorFlow's words, those of its gRPC, and the kernel's as C, Python and torch print them.
+        re.compile(r"Could not start gRPC server|Address already in use|EADDRINUSE"),
+        "another process has the port, and workers that wait for this one wait for ever: cancel the job. "
+        "Where a local stack's machines are processes, all nodes share one network, so two workers of a job "
+        "that want the same port collide; elsewhere two jobs on a node do. Give each rank a port of its own "
+        "(22222 + its number), take TF_CONFIG or MASTER_PORT as the benchmark sets it, or use "
+        f"Pulumi.local-machines.yaml, where each node has its own network ({PAGE})",
+    ),
+    (
+        re.compile(r"\.PerReplica'.{0,9} to a Tensor"),
+        "Keras 3 cannot fit under MultiWorkerMirroredStrategy, and tf.keras is Keras 3: write export "
+        "TF_USE_LEGACY_KERAS=1 before the program starts, and install tf_keras, which our training "
+        f"environment has ({PAGE})",
+    ),
+    (
+        _RECURSION,
+        "TensorFlow imports keras, and has found a file of yours of that name: give keras.py another name, "
+        f"or use our training environment, where tf.keras is another package ({PAGE})",
+    ),
 )
 """A line -> what it means; {0} is its first group."""
+BESIDE = {_RECURSION: re.compile(r"\blazy_loader\.py")}
+"""A pattern of these -> what another line must have, where the line alone may mean anything."""
 OF_SLURMD = (
     (
         re.compile(r"Could not open (stdout|stderr|stdin) file "),
@@ -279,10 +303,30 @@ OF_SLURMD = (
 """A line of slurmd's on a job -> what it means."""
 
 
-def explained(outputs: Iterable[LogFile]) -> Iterator[Note]:
-    """Return a note on what the lines of a job's outputs mean, if any of them needs one."""
-    if found := meanings([line.rstrip() for log in outputs for line in log.last(MOST_LINES)]):
-        yield Note("what this means", found)
+class Explained:
+    """What the lines of a job's outputs mean that say too little, also those that come while it runs."""
+
+    heading = "what the output means"
+
+    def __init__(self, outputs: Iterable[LogFile]) -> None:
+        self._outputs = tuple(outputs)
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._known = list(MEANINGS)
+
+    def last(self, _count: int) -> list[str]:
+        return self._new(line for log in self._outputs for line in log.last(MOST_LINES))
+
+    def more(self) -> list[str]:
+        return self._new(line for log in self._outputs for line in log.more())
+
+    def _new(self, lines: Iterable[str]) -> list[str]:
+        """Return the explanations that these lines add."""
+        if not (added := [line.rstrip() for line in lines]):
+            return []
+        self._lines.extend(added)
+        found = {pair: meanings(self._lines, [pair]) for pair in self._known}
+        self._known = [pair for pair in self._known if not found[pair]]
+        return [text for texts in found.values() for text in texts]
 
 
 def started_wrongly(log: LogFile) -> Iterator[Note]:
@@ -291,10 +335,14 @@ def started_wrongly(log: LogFile) -> Iterator[Note]:
         yield Note("what this means", found)
 
 
-def meanings(lines: list[str], known: Sequence[tuple[re.Pattern[str], str]] = MEANINGS) -> list[str]:
+def meanings(lines: Iterable[str], known: Sequence[tuple[re.Pattern[str], str]] = MEANINGS) -> list[str]:
     """Return an explanation for each kind of line that needs one, behind the first such line."""
     found: list[str] = []
+    lines = list(lines)
     for pattern, meaning in known:
+        beside = BESIDE.get(pattern)
+        if beside is not None and not any(map(beside.search, lines)):
+            continue
         matches = ((line, match) for line in lines if (match := pattern.search(line)) is not None)
         found += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in matches][:1]
     return found

@@ -29,7 +29,7 @@ from node.slurm.answers import (
     required_nodes,
     squeue_format,
 )
-from node.slurm.fields import DEPENDENCY, JOB, JOB_DETAILS, JOB_TEXTS, OUTPUT, REQUIRED_NODES, Fields
+from node.slurm.fields import DEPENDENCY, JOB, JOB_DETAILS, JOB_TEXTS, OUTPUT, REQUIRED_NODES, STARTED, Fields
 from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
@@ -433,6 +433,14 @@ class Control(Slurm):
         """
         wanted = ",".join(map(str, jobs))
         return self._texts(OUTPUT, *ALL_JOBS, f"--jobs={wanted}") if wanted else {}
+
+    def outputs_of(self, user: int) -> dict[int, dict[str, str]]:
+        """Return the same of a user's jobs, with their states and starts (`STARTED`).
+
+        Args:
+            user: The user's number.
+        """
+        return self._texts(STARTED, *ALL_JOBS, TASKS, f"--user={user}")
 
     def _jobs(self, more: Fields) -> dict[int, JobState]:
         command, mark, answer = self._squeue([*JOB, *more], *ALL_JOBS, TASKS)

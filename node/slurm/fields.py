@@ -6,7 +6,7 @@ what a name service gives. So every field has its kind here, and no other is rea
 
 | what is asked | its fields | what tells them apart |
 |---|---|---|
-| `squeue --Format`, by `Control` | `JOB` to `OUTPUT` | marks that nobody can know |
+| `squeue --Format`, by `Control` | `JOB` to `STARTED` | marks that nobody can know |
 | `squeue --format`, by lines for a login machine | `LISTED` | the same |
 | `scontrol show nodes`, `… partitions`, `… reservations` | `NODE` to `RESERVATION` | spaces and lines |
 | `scontrol show config` | NEXT_JOB_ID, FirstJobId: numbers | lines |
@@ -108,6 +108,8 @@ OUTPUT = _fields(
     workdir=_TEXT,
 )
 """The fields of squeue that tell where a batch job writes, and as whom."""
+STARTED = _fields(**OUTPUT, state=_WORD, starttime=_WORD)
+"""The same, with what tells whether a job has begun."""
 LISTED = MappingProxyType(
     {
         **{"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT},

@@ -31,6 +31,8 @@ FOREIGN = {
     "Error deleting instance",
 }
 FOREIGN |= {"source: not found", "conda: not found", NoCredentialsError.fmt}
+# TensorFlow's, of which `node.logs.sources` has the patterns.
+FOREIGN |= {"Could not start gRPC server", "PerReplica"}
 HOLE = "…"
 
 

@@ -397,7 +397,7 @@ def test_the_output_of_an_earlier_job_with_this_number_is_not_shown(
     slurm.queue = {7: job(7, "PENDING", submit_time=1000.0)}
     slurm.written[7] = writes(out)
     written(out, 990.0)
-    output = cluster.sources("7")[-1]
+    (output,) = [source for source in cluster.sources("7") if source.heading.startswith("output")]
     assert (output.heading, output.last(9)) == (f"output: {out}", OLDER)
     assert output.more() == []
     written(out, 997.0)

@@ -207,7 +207,7 @@ def test_a_daemon_that_answers_is_passed_on_with_the_package_of_slurm(
     monkeypatch.setattr(packaged, "suite", lambda: "trixie")
     found = command_line.status(folders)
     package = {"version": "24.11.5-4+deb13u1", "suite": "trixie"}
-    assert found == {"asked": "status", "slurm": package, "backup": None}
+    assert found == {"asked": "status", "slurm": package, "backup": None, "remarks": []}
     jsonschema.validate(found["slurm"], SCHEMA["properties"]["slurm"])
 
 

@@ -110,7 +110,7 @@ class Checkout:
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run `./cluster` with this stack's name."""
-        words = 2 if arguments[0] == "chaos" else 1
+        words = 2 if arguments[0] in ("chaos", "env") else 1
         command = [*arguments[:words], "--stack", self.stack, *arguments[words:]]
         result = subprocess.run(
             self._inside(str(self.folder / "cluster"), *command),
