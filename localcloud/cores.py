@@ -36,6 +36,10 @@ _LOCK = "cores-lock"
 _SYSFS = Path("/sys/devices/system/cpu")
 
 
+RUN_CHARACTERS = 24
+"""How much of a run directory's name tells clusters apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """How many machines of one cluster have a core.
@@ -53,7 +57,9 @@ class Use:
 
     @property
     def name(self) -> str:
-        text = f"{_PREFIX}:{self.core}:{self.owner}:{self.run[:24]}:{self.machines}:{self.cluster}"
+        text = (
+            f"{_PREFIX}:{self.core}:{self.owner}:{self.run[:RUN_CHARACTERS]}:{self.machines}:{self.cluster}"
+        )
         return text[:80]  # an abstract socket's name has at most 107 bytes
 
     @classmethod

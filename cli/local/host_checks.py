@@ -16,9 +16,9 @@ from cli.doctor.finding import Finding, fine, warns
 from infra import bundle, os_errors
 from infra.config.advice import too_few_cores
 from infra.errors import EXIT_REFUSED, UserError
-from infra.program import locations
+from infra.program import clusters, locations
 from infra.program.stack import Stack
-from localcloud.cores import Use, in_words, uses
+from localcloud.cores import RUN_CHARACTERS, Use, in_words, uses
 from node import plurals
 from node.bootstrap.steps import MIN_FREE_MIB
 from operations.local import run_directory
@@ -43,10 +43,16 @@ def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
     for use in uses() if seen is None else seen:
         if not _own(stack, use):
             found.setdefault((use.owner, use.run, use.cluster), set()).add(use.core)
+    mine = {record.id[:RUN_CHARACTERS]: record for record in clusters.recorded()} if found else {}
     return [
-        f"cluster {cluster} of {_whose(owner)} has nodes on {_cores(cores)}"
-        for (owner, _, cluster), cores in sorted(found.items())
+        f"cluster {cluster} of {_whose(owner)}{_from(mine.get(run), owner)} has nodes on {_cores(cores)}"
+        for (owner, run, cluster), cores in sorted(found.items())
     ]
+
+
+def _from(record: clusters.Cluster | None, owner: int) -> str:
+    """Return which stack a cluster of this user's is, because several may have its name."""
+    return f" (stack {record.stack} in {record.checkout})" if record and owner == os.getuid() else ""
 
 
 def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> Iterable[Finding]:
@@ -85,7 +91,7 @@ def _own(stack: Stack, use: Use) -> bool:
         name = RunDirectory.of(stack).path.name
     except (UserError, OSError):  # no folder, no nodes
         return False
-    return (use.owner, use.run) == (os.getuid(), name[:24])
+    return (use.owner, use.run) == (os.getuid(), name[:RUN_CHARACTERS])
 
 
 def _whose(owner: int) -> str:

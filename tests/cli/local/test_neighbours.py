@@ -13,6 +13,8 @@ from cli.local import host_checks
 from infra.config import parse
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
+from infra.program import clusters
+from infra.program.clusters import Cluster
 from infra.program.stack import Stack
 from localcloud.cores import Cores, Use, uses
 from operations.local.run_directory import RunDirectory
@@ -56,6 +58,23 @@ def test_others_are_named_with_their_cores(seen: list[Use]) -> None:
     assert "cluster other of user 4000000001 has nodes on core 1" in said
     assert any(text.startswith("cluster big of ") for text in said)
     assert len(said) == 3, "and not this stack's own"
+
+
+def test_of_clusters_of_one_name_each_is_told_by_its_checkout(
+    seen: list[Use], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of this user name the checkouts; those of others are not read."""
+    one, two = (
+        Cluster(letter * 32, "local", f"/srv/{letter}", "local", 1.0, [], None) for letter in ("a", "b")
+    )
+    monkeypatch.setattr(clusters, "recorded", lambda: [one, two])
+    seen += [Use(0, ME, one.id[:24], 1, "local"), Use(1, ME, two.id[:24], 1, "local")]
+    seen += [Use(1, 4_000_000_001, one.id[:24], 1, "local")]
+    assert host_checks.neighbours(STACK) == [
+        "cluster local of yours (stack local in /srv/a) has nodes on core 0",
+        "cluster local of yours (stack local in /srv/b) has nodes on core 1",
+        "cluster local of user 4000000001 has nodes on core 1",
+    ]
 
 
 def test_plan_and_run_say_with_whom(seen: list[Use]) -> None:
