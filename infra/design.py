@@ -89,6 +89,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             ssh_cidrs=tuple(cluster.access.ssh_cidrs),
             key=cluster.access.key,
             user=distributions.chosen_row(cluster, facts).aws.user if cluster.provider == "aws" else None,
+            users=tuple(cluster.access.users),
         ),
         network=_network(cluster),
         image=_image(cluster, facts),

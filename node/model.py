@@ -494,12 +494,14 @@ class Access:
         ssh_cidrs: The networks from which port 22 can be reached.
         key: The name of an EC2 key pair.
         user: The user of the image, as whom everybody logs in (AWS).
+        users: Members of Google's IAM who may log in, as IAM writes them.
     """
 
     mode: str = "local"
     ssh_cidrs: tuple[str, ...] = ()
     key: str | None = None
     user: str | None = None
+    users: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

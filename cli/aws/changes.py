@@ -47,7 +47,7 @@ OWN: dict[str, Row] = {
     "login.security_groups": Row(Kind.LIVE, ("login.security_groups",)),
     "partitions.aws.security_groups": Row(Kind.RENEWED, ("partitions.security_groups",)),
     "partitions.aws.launch_template_overrides": Row(Kind.RENEWED, ("partitions.template_overrides",)),
-    **table.without_effect("Google Cloud's", "controller.network_tags", "login.network_tags"),
+    **table.without_effect("Google Cloud's", "access.users", "controller.network_tags", "login.network_tags"),
     "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER

@@ -21,6 +21,7 @@ OWN: dict[str, Row] = {
         Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
     ),
     **table.without_effect(_AWS, "access.key"),
+    "access.users": Row(Kind.LIVE, ("access.users",)),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _GROWS, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(Kind.LIVE),

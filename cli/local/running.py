@@ -48,7 +48,7 @@ INSTEAD: dict[str, Row | None] = {
 }
 """Rows that differ from the clouds' table."""
 OWN: dict[str, Row] = {
-    **table.without_effect(_CLOUDS, "access.mode", "access.key", "controller.image"),
+    **table.without_effect(_CLOUDS, "access.mode", "access.key", "access.users", "controller.image"),
     **table.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
     "login.count": Row(Kind.LIVE),
     "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),

@@ -20,6 +20,7 @@ from infra.config.fields import (
     HTTPS,
     KEY_PAIR,
     KMS_KEY,
+    MEMBER,
     PLACEMENT_GROUP,
     ROLE_PATH,
     SHA256,
@@ -279,6 +280,11 @@ class AccessConfig(Section):
         pattern=KEY_PAIR,
         max_length=255,
         description="Name of an EC2 key pair that exists in the region (AWS). Google Cloud uses OS Login.",
+    )
+    users: list[Annotated[str, Field(pattern=MEMBER, max_length=254)]] = Field(
+        default_factory=list,
+        description="Google Cloud: members of IAM who may log in, e.g. user:ada@example.com. They get their "
+        "roles on this cluster's bucket and service accounts; those in the project are granted once.",
     )
 
 

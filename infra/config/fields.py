@@ -19,6 +19,8 @@ ACCELERATOR = r"^[a-z][a-z0-9_]*$"
 PLACEHOLDER = r"PLACEHOLDER_[A-Z0-9_]+"
 """A word for a value that the user fills in (`infra.config.placeholders`)."""
 KEY_PAIR = r"^[A-Za-z0-9_ .:/=+@-]+$"
+MEMBER = r"^((user|group|serviceAccount):[^\s:@]+@[a-z0-9.-]+\.[a-z]+|domain:[a-z0-9.-]+\.[a-z]+)$"
+"""Nobody whom IAM does not know: allUsers and allAuthenticatedUsers are the whole world."""
 PLACEMENT_GROUP = r"^[A-Za-z0-9][A-Za-z0-9_ .:/=+@-]*$"
 KMS_KEY = (
     r"^(arn:aws(-[a-z]+)*:kms:[a-z]{2}(-[a-z]+)+-[0-9]:[0-9]{12}:key/"
@@ -58,6 +60,7 @@ IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
     ACCELERATOR: "v100, t4, a10g, a100, h100, trainium",
     KEY_PAIR: "the name of an EC2 key pair, never the key itself",
+    MEMBER: "a member as IAM writes it: user:ada@example.com, group:…, serviceAccount:…, domain:…",
     PLACEMENT_GROUP: "the name of a placement group, not its id (pg-…)",
     KMS_KEY: "the ARN of a KMS key, arn:aws:kms:<region>:<account>:key/<id>: no alias",
     VPC: "the id of a VPC, vpc-…",

@@ -26,6 +26,7 @@ class Word:
         whole: Whether this answers the keys in it, too, if it is a section. Otherwise each key in it gets an
             answer of its own, and one without any is named.
         exact: Whether the case of its letters counts.
+        listed: Whether our key takes a list of such values.
     """
 
     key: str = ""
@@ -33,11 +34,17 @@ class Word:
     same: bool = True
     whole: bool = False
     exact: bool = False
+    listed: bool = False
 
 
 def _to(key: str, note: str = "") -> Word:
     """Return our key, which takes other values."""
     return Word(key, note, same=False, whole=True)
+
+
+def _list(key: str, note: str = "a list") -> Word:
+    """Return our key, which takes a list where the other takes one value, or a list as well."""
+    return Word(key, note, whole=True, listed=True)
 
 
 def _parts(key: str, note: str) -> Word:
@@ -50,10 +57,7 @@ def _not(note: str) -> Word:
     return Word("", note, whole=True)
 
 
-_USERS = _not(
-    "leave it out: it lists users of the accounting, which has no accounts here; whoever has the roles of "
-    "docs/gcp.md logs in (OS Login) and submits"
-)
+_USERS = _to("access.users", "a list of IAM's members: user:ada@example.com; users of OS Login, who submit")
 _LABELS = _to("tags", "of all that the cluster makes; on Google Cloud they are labels")
 _ROLE = _not("each role of machines has an account with the least that works: leave it out")
 _OS = _to("image.source", "debian-13 or ubuntu-24.04; image: {id: …} takes an image made of Ubuntu 24.04")
@@ -87,8 +91,8 @@ _SLURM_GCP = {
     "zone": Word("gcp:zone"),
     "region": Word("gcp:region", "on AWS aws:region"),
     "partitions.name": Word("partitions.name"),
-    "partitions.zone": _to("partitions.zones", "a list"),
-    "network.zone": _to("network.zones", "a list"),
+    "partitions.zone": _list("partitions.zones"),
+    "network.zone": _list("network.zones"),
     "machine_type": Word("partitions.instance_type"),
     "controller.machine_type": Word("controller.instance_type"),
     "login.machine_type": Word("login.instance_type"),
@@ -217,7 +221,7 @@ _PARALLELCLUSTER_2 = {
     "s3_read_write_resource": _to("storage.buckets", "with read_only: false"),
     "vpc_id": Word("network.aws.vpc"),
     "master_subnet_id": Word("network.aws.public_subnet"),
-    "compute_subnet_id": _to("network.aws.private_subnets", "a list"),
+    "compute_subnet_id": _list("network.aws.private_subnets"),
     "vpc_settings": _parts("network.aws", "vpc, public_subnet, private_subnets"),
     "ebs_settings": _HOME,
     "efs_settings": _HOME,
@@ -227,7 +231,7 @@ _PARALLELCLUSTER_2 = {
     "compute_resource_settings": _QUEUE,
     "enable_efa": _to("partitions.aws.efa", "true"),
     "disable_hyperthreading": _HYPERTHREADING,
-    "additional_sg": _to("partitions.aws.security_groups", "a list; also controller.security_groups"),
+    "additional_sg": _list("partitions.aws.security_groups", "a list; also controller.security_groups"),
     "additional_iam_policies": _ROLE,
     "cluster_template": _not("a stack file is one cluster: Pulumi.<stack>.yaml"),
 }  # fmt: skip
@@ -244,7 +248,7 @@ _PARALLELCLUSTER_3 = {
     "HeadNode.SubnetId": Word("network.aws.public_subnet", "and network.aws.vpc"),
     "HeadNode.RootVolume.Size": Word("controller.disk_gib"),
     "KeyName": Word("access.key", "with access: {mode: ssh}"),
-    "AllowedIps": _to("access.ssh_cidrs", "a list"),
+    "AllowedIps": _list("access.ssh_cidrs"),
     "ElasticIp": _to("access.mode", "ssh: the login machine keeps its public address"),
     "LoginNodes": SECTION,
     "LoginNodes.InstanceType": Word("login.instance_type"),
@@ -262,7 +266,7 @@ _PARALLELCLUSTER_3 = {
     "SlurmQueues": _QUEUE,
     "SlurmQueues.Name": Word("partitions.name"),
     "CapacityType": _to("partitions.spot", "true for SPOT; CAPACITY_BLOCK is aws: {capacity_block: true}"),
-    "SubnetIds": Word("network.aws.private_subnets"),
+    "SubnetIds": _list("network.aws.private_subnets"),
     "PlacementGroup.Enabled": _CLOSE,
     "PlacementGroup.Name": Word("partitions.aws.placement_group"),
     "RootVolume.Size": Word("partitions.disk_gib"),
@@ -347,7 +351,7 @@ _BATCH = {
     "sourcePath": _to("batch.container.volumes", "source"),
     "containerPath": _to("batch.container.volumes", "path"),
     "ulimits": _not("a container has the limits that NCCL and MPI need: leave it out"),
-    "instanceType": _to("batch.instance_types", "a list"),
+    "instanceType": _list("batch.instance_types"),
     "instanceTypes": Word("batch.instance_types"),
     "minvCpus": Word("batch.vcpus.min"),
     "desiredvCpus": Word("batch.vcpus.desired"),
@@ -396,6 +400,8 @@ TOOLS: Mapping[str, Mapping[str, Word]] = {
     "AWS Batch": _BATCH,
 }
 Location = tuple[str | int, ...]
+MOST_SHOWN = 8
+"""A list of more values is not repeated."""
 MOST_DEEP = 12
 """A section of another tool that is deeper than this is not looked through."""
 _PLAIN = re.compile(r"[A-Za-z0-9][\w.:/-]{0,59}( [A-Za-z]\w{0,30}){0,3}")
@@ -458,7 +464,7 @@ def advice(location: Location, word: Word, value: Any) -> str:
     if not word.key:
         return word.note
     key, note = word.key, f" ({word.note})" if word.note else ""
-    text = _shown(value) if word.same else "…"
+    text = _shown([value] if word.listed and not isinstance(value, list) else value) if word.same else "…"
     if ":" in key:
         return f"here it is {key}: write {key}: {text} directly below `config:`{note}"
     keys = key.split(".")
@@ -503,7 +509,10 @@ def _within(inside: tuple[str, ...], around: list[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return a value that is a number, a name, yes or no; others are not repeated, as they may be secret."""
+    """Return a number, a name, yes or no, or a list of these; others are not repeated: they may be secret."""
+    if isinstance(value, list):
+        items = [_shown(item) for item in value]
+        return f"[{', '.join(items)}]" if 0 < len(items) <= MOST_SHOWN and "…" not in items else "…"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float) or (isinstance(value, str) and _PLAIN.fullmatch(value)):

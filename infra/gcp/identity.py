@@ -6,6 +6,7 @@ firewall names accounts and grants name parts of the network.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from pulumi_gcp import secretmanager
 from infra.clouds.firewall import identities
 from infra.gcp import policies
 from infra.gcp.names import account_id, labels
+from node.bootstrap.vm.images import ROLE as IMAGE
 from node.model import ClusterDesign
 
 
@@ -95,7 +97,30 @@ class GcpIdentity(pulumi.ComponentResource):
                 self.grants.append(
                     self._in_bucket("controller", part, bucket, granted, limit.title, limit.expression)
                 )
+        for member in design.access.users:
+            self._person(member, targets.bucket)
         self.register_outputs({"emails": self.emails})
+
+    def _person(self, member: str, bucket: pulumi.Input[str]) -> None:
+        """Let somebody log in to the machines, and read where they are. No machine waits for it."""
+        # A name by the member, so that removing one leaves the others' grants alone.
+        name = f"{self._name}-user-{hashlib.sha256(member.encode()).hexdigest()[:8]}"
+        gcp.storage.BucketIAMMember(
+            f"{name}-bucket",
+            bucket=bucket,
+            role=policies.READ_OBJECTS,
+            member=member,
+            opts=self._child_opts,
+        )
+        for role, account in self._accounts.items():
+            if role != IMAGE:  # nobody logs in to what becomes an image
+                gcp.serviceaccount.IAMMember(
+                    f"{name}-{role}",
+                    service_account_id=account.name,
+                    role=policies.ACT_AS,
+                    member=member,
+                    opts=self._child_opts,
+                )
 
     def _everywhere(self, role: str) -> list[pulumi.Resource]:
         return [

@@ -55,6 +55,7 @@ def general(plan: dict[str, Any], resource: dict[str, Any]) -> str:
     name = resource["name"].removeprefix(cluster["name"])
     for partition in cluster["partitions"]:
         name = re.sub(rf"^(-[a-z]+-templates-){partition['name']}(?=-|$)", r"\1<partition>", name)
+    name = re.sub(r"-user-[0-9a-f]{8}(?=-|$)", "-user-<member>", name)
     return f"{resource['type']} <cluster>{name}"
 
 

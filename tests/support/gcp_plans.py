@@ -36,6 +36,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     ],
     RICH: [
         (
+            r"mode: iap\}",
+            "mode: iap, users: ['group:lab@example.com']}",
+        ),
+        (
             r"(    provider: gcp\n)",
             r"\1    hooks: [{role: compute, source: 'gs://ours/setup.sh'}]\n"
             r"    storage: {scratch: {kind: filestore, path: /scratch, size_gib: 1024, tier: BASIC_HDD}}\n",

@@ -160,9 +160,15 @@ def buckets(plan: Plan) -> Iterator[str]:
             yield f"{name}: who writes an object owns it"
 
 
+PERSON = re.compile(r"-identity-user-[0-9a-f]{8}-(bucket|controller|login|compute)$")
+"""The names of what members get that the stack file names (`access.users`)."""
+
+
 def members(plan: Plan) -> Iterator[str]:
-    """Each grant is for one service account of this cluster."""
+    """Each grant is for one service account of this cluster, or for somebody whom the stack file names."""
     for name, _, grant in plan.grants():
+        if PERSON.search(name) and re.fullmatch(r"(user|group):[^@]+@example\.com", grant["member"]):
+            continue
         if not re.fullmatch(r"<[\w-]+-accounts-(controller|login|compute|image)\.member>", grant["member"]):
             yield f"{name}: {grant['member']}"
 
@@ -190,8 +196,15 @@ def reports(plan: Plan) -> Iterator[str]:
 
 
 def acting(plan: Plan) -> Iterator[str]:
-    """Only the controller acts as another account, the nodes', and only it has the munge key."""
+    """Only the controller acts as another account, the nodes', and only it has the munge key.
+
+    Who may log in to a machine acts as its account, so OS Login asks.
+    """
     for name, _, grant in plan.grants():
+        if (person := PERSON.search(name)) and person[1] != "bucket":
+            if not grant["serviceAccountId"].endswith(f"-accounts-{person[1]}.name>"):
+                yield f"{name}: acts as {grant['serviceAccountId']}"
+            continue
         by_controller = grant["member"].endswith("-accounts-controller.member>")
         if grant["role"] == "roles/iam.serviceAccountUser":
             of_nodes = str(grant.get("serviceAccountId", "")).endswith("-accounts-compute.name>")

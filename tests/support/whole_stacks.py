@@ -64,7 +64,9 @@ EDITED: dict[str, tuple[str, dict[str, Any]]] = {
             },
             "image": {"bake": True},
             "login": {"count": 1, "network_tags": ["bastion"]},
-            "access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"]},
+            "access": {
+                "mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"], "users": ["group:lab@example.com"],
+            },
             "controller.network_tags": ["head"],
             "partitions[1].placement": "cluster",
             "partitions[1].gcp": {

@@ -147,6 +147,14 @@ def check_access(c: Context) -> None:
             "nothing on Google Cloud: OS Login knows the users' keys",
             "remove it",
         )
+    if access.users and c.provider == "aws":
+        c.add(
+            "access.users-on-aws",
+            (*at, "users"),
+            access.users,
+            "nothing on AWS: everybody logs in as the image's user",
+            "remove it; docs/aws.md#ordinary-users makes users of the machines",
+        )
     for index, cidr in enumerate(access.ssh_cidrs):
         net = ipaddress.ip_network(cidr)
         if net.prefixlen < ANYWHERE[net.version] and not access.allow_ssh_from_anywhere:

@@ -255,6 +255,8 @@ WORDS_AT: list[tuple[str, str, Any]] = [
     ("partitions[0].", "gpu_type", "nvidia-tesla-v100"),
     ("partitions[0].", "gpu_count", 1),
     ("partitions[0].", "zone", "europe-west4-a"),
+    ("", "compute_subnet_id", "subnet-0123"),
+    ("network.", "AllowedIps", "203.0.113.0/24"),
     ("partitions[0].", "preemptible_bursting", True),
     ("partitions[0].", "compute_disk_type", "pd-ssd"),
     ("partitions[0].", "cpu_platform", "Intel Skylake"),
@@ -289,7 +291,7 @@ def test_who_does_what_the_message_says_gets_the_published_cluster(tmp_path: Pat
         if word not in keys(pasted) or word in ("partitions", "name"):
             continue
         section.pop(word)
-        line = re.search(r"write ([a-z:_]+: (?:\{.*?\}+|[\w.-]+))", mistake.advice)
+        line = re.search(r"write ([a-z:_]+: (?:\{.*?\}+|\[.*?\]|[\w.-]+))", mistake.advice)
         if line and "…" not in line[1]:
             more = yaml.safe_load(f"{{{line[1]}}}") if not line[1].startswith("gcp:") else None
             if more is None:
@@ -306,6 +308,7 @@ def test_who_does_what_the_message_says_gets_the_published_cluster(tmp_path: Pat
     assert (debug.name, debug.instance_type, debug.min, debug.max) == ("debug", "n1-standard-2", 0, 8)
     assert debug.accelerator is not None
     assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)
+    assert debug.zones == ("europe-west4-a",)
 
 
 MISPLACED: list[dict[str, Any]] = [

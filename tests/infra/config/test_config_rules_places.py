@@ -62,6 +62,10 @@ REFUSED: list[Refused] = [
         "access.no-key-pair",
     ),
     ("aws", {"access.ssh_cidrs": ["203.0.113.0/24"]}, "access.ssh_cidrs", "access.cidrs-need-ssh"),
+    ("aws", {"access.users": ["user:ada@example.com"]}, "access.users", "access.users-on-aws"),
+    ("local", {"access.users": ["user:ada@example.com"]}, "access.users", "access.local"),
+    ("gcp", {"access.users": ["ada@example.com"]}, "access.users[0]", "value.form"),
+    ("gcp", {"access.users": ["allUsers"]}, "access.users[0]", "value.form"),
     (
         "aws",
         {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "0.0.0.0/0"], "key": "mine"}},

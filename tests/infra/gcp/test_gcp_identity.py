@@ -24,6 +24,8 @@ BUCKET_GRANT = "gcp:storage/bucketIAMMember:BucketIAMMember"
 SECRET_GRANT = "gcp:secretmanager/secretIamMember:SecretIamMember"
 SUBNETWORK_GRANT = "gcp:compute/subnetworkIAMMember:SubnetworkIAMMember"
 LOGIN = gcp_ssh_design(login=True)
+BAKING = gcp_design(image=Image(source="ubuntu-24.04", bake=True))
+ADA, LAB = "user:ada@example.com", "group:lab@example.com"
 HOOKS = gcp_design(hooks=(Hook("compute", "gs://own/hooks/a.sh"), Hook("all", "hooks/b.sh")))
 
 
@@ -81,6 +83,24 @@ def test_an_identity_is_exactly_these_resources(
     assert (made.closed.count("a"), made.closed.count("i")) == (1, 1)
 
 
+def test_people_of_the_stack_file_act_as_its_machines_and_read_its_bucket() -> None:
+    """On the cluster's own things alone: what is the project's would end with one of its clusters."""
+    design = dataclasses.replace(BAKING, access=dataclasses.replace(BAKING.access, users=(ADA, LAB)))
+    made = identity(design)
+    for member in (ADA, LAB):
+        granted = {
+            name: made.inputs(name)["role"]
+            for name in made.types()
+            if name not in ("a", "i") and made.inputs(name).get("member") == member
+        }
+        assert {made.types()[name] for name in granted} == {BUCKET_GRANT, ACT_AS}
+        assert sorted(granted.values()) == [
+            *["roles/iam.serviceAccountUser"] * 2, "roles/storage.objectViewer",
+        ], "of the controller and of nodes, not of what becomes an image"  # fmt: skip
+    one = identity(dataclasses.replace(design, access=dataclasses.replace(design.access, users=(LAB,))))
+    assert one.types().keys() < made.types().keys(), "who stays keeps what they have"
+
+
 def test_what_machines_wait_for_is_every_grant() -> None:
     seen: list[GcpIdentity] = []
     made = identity(LOGIN, seen=seen)
@@ -119,7 +139,7 @@ def test_every_account_has_exactly_these_roles() -> None:
 
 
 def test_what_becomes_an_image_reads_no_secret_and_is_refused_the_rest() -> None:
-    made = identity(gcp_design(image=Image(source="ubuntu-24.04", bake=True)))
+    made = identity(BAKING)
     assert roles_of(made, "image") == {*policies.EVERYBODY, policies.READ_OBJECTS, policies.WRITE_OBJECTS}
     assert reports("image", "boot/image-compute.json")
     assert not reports("compute", "boot/image-compute.json")
