@@ -62,7 +62,8 @@ class Progress:
 
     def report(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
-        if self.chief:  # every worker has the same numbers
+        # Every worker has the same numbers. The published program shows it by a line of each.
+        if self.chief or self.options.profile == "published":
             print(
                 f"Epoch {epoch.epoch}/{self.options.epochs} - {epoch.seconds:.1f}s "
                 f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",

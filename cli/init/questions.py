@@ -28,6 +28,7 @@ from infra.instance_types.catalog import Catalog, InstanceType, catalog
 from node import plurals
 
 NONE = "none"
+NEW = "new"
 MOST_OFFERS = 8
 """The most instance types that are shown before a question."""
 MODE_WORDS = {"ssm": "Session Manager", "iap": "Identity-Aware Proxy", "ssh": "a public address, port 22"}
@@ -39,6 +40,18 @@ ENVIRONMENT = {
     "project": ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
 }
 """Field -> variables of the clouds' own tools that have its value."""
+NETWORKS = {
+    "aws": (
+        ("aws.vpc", "VPC (new, or the id of yours)"),
+        ("aws.public_subnet", "Its public subnet, for the controller"),
+        ("aws.private_subnets", "Its private subnet, for nodes"),
+    ),
+    "gcp": (
+        ("gcp.network", "VPC network (new, or the name of yours)"),
+        ("gcp.subnetwork", "Its subnetwork, with private Google access and Cloud NAT"),
+    ),
+}
+"""Provider -> the keys of an existing network, and the questions: the first is whether there is one."""
 
 
 def ask(choices: Choices, check_name: Callable[[str], object]) -> Choices:
@@ -65,6 +78,8 @@ def ask(choices: Choices, check_name: Callable[[str], object]) -> Choices:
     if "--partition" in interview.choices.missing():
         interview.partitions()
     if interview.choices.provider != "local":
+        interview.controller()
+        interview.network()
         interview.storage()
         interview.access()
     interview.benchmark()
@@ -111,6 +126,33 @@ class _Interview:
         self._partition(0)
         while typer.confirm("Another partition?", default=False, err=True):
             self._partition(len(self.choices.partitions))
+
+    def controller(self) -> None:
+        """Ask for the controller's instance type, which ParallelCluster 2 calls the master's."""
+        has_none = self.choices.sets("cluster.batch")  # AWS Batch
+        if self.choices.controller is None and not has_none and not self.choices.sets("cluster.controller"):
+            usual = DEFAULT_MACHINE[str(self.choices.provider)]
+            self._hint(f"The controller runs slurmctld and is always up.\n{self._in_words(usual)}")
+            self._ask("Machine of the controller", usual, "controller", f"{CLUSTER}.controller")
+
+    def network(self) -> None:
+        """Ask whether the cluster has a network of its own, or which existing one it uses."""
+        if self.choices.sets("cluster.network"):
+            return
+        before = self.choices
+        for key, question in NETWORKS[str(self.choices.provider)]:
+            first = self.choices is before
+
+            def change(text: str, key: str = key) -> Choices:
+                if text == NEW and self.choices is before:
+                    return before
+                value = f"[{text}]" if key.endswith("s") else text
+                setting = f"cluster.network.{key}={value}"
+                return replace(self.choices, settings=(*self.choices.settings, setting))
+
+            self._answer(question, NEW if first else None, change, f"{CLUSTER}.network.{key}")
+            if self.choices is before:
+                return
 
     def storage(self) -> None:
         """Ask for home directories and a shared scratch, unless an option describes any storage."""

@@ -27,10 +27,10 @@ from cli.init import choices, commented, questions
 from cli.init.choices import Choices
 from infra.config import ConfigError, load_file, parse
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE
-from tests.support import sentences
+from tests.support import sentences, shipped
 from tests.support.checkout import ROOT
 
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+SHIPPED = shipped.stacks()
 DATA = ROOT / "tests/cli/data/init_commands.sh"
 LOCAL = ("--provider", "local", "--partition", "debug=local.small,nodes=0-4")
 GPUS = ("--provider", "aws", "--region", "us-east-1", "--partition", "compute=g5.xlarge,nodes=0-2")
@@ -58,16 +58,34 @@ def commands() -> dict[str, list[str]]:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout that has what stack files name, and none of them."""
-    monkeypatch.setenv("SLURM_STACKS_PROJECT", str(tmp_path))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.setenv("SLURM_STACKS_PROJECT", str(folder))
     monkeypatch.setenv("COLUMNS", "200")
     for names in questions.ENVIRONMENT.values():
         for name in names:
             monkeypatch.delenv(name, raising=False)
-    shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
+    copy_project(folder)
+    return folder
+
+
+@pytest.fixture
+def as_shipped(tmp_path: Path) -> Path:
+    """A checkout with the stack files as they are shipped."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    copy_project(folder)
+    for name, text in shipped.stack_files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def copy_project(folder: Path) -> None:
+    """Copy what stack files name."""
+    shutil.copy(ROOT / "Pulumi.yaml", folder)
     for path in (ROOT / Path(source) for source in re.findall(r"source: (\S+\.sh)", DATA.read_text("utf-8"))):
-        (tmp_path / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, tmp_path / path.relative_to(ROOT))
-    return tmp_path
+        (folder / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / path.relative_to(ROOT))
 
 
 @pytest.fixture
@@ -100,11 +118,13 @@ def test_the_data_file_has_a_command_for_each_shipped_stack() -> None:
 
 
 @pytest.mark.parametrize("stack", SHIPPED)
-def test_options_reproduce_a_shipped_stack_file(init: Init, project: Path, stack: str) -> None:
+def test_options_reproduce_a_shipped_stack_file(
+    init: Init, project: Path, as_shipped: Path, stack: str
+) -> None:
     done = init(*commands()[stack])
     assert (done.code, done.out) == (0, ""), done.err
     written = project / f"Pulumi.{stack}.yaml"
-    assert load_file(written, scripts=True) == load_file(ROOT / written.name)
+    assert load_file(written, scripts=True) == load_file(as_shipped / written.name)
     assert hint("plan", stack) in done.err
     assert hint("up", stack) in done.err
     assert "USD an hour idle" in done.err
@@ -304,7 +324,7 @@ def test_enter_alone_makes_a_stack_that_can_be_planned(
     assert (config.provider, config.stack) == (provider, provider)
     assert [p.nodes.min for p in config.cluster.partitions] == [0], "nothing runs, and costs, without a job"
     assert config.benchmark is not None
-    assert len(terminal.asked) <= 14, "few questions"
+    assert len(terminal.asked) <= 16, "few questions"
     assert not found.missing()
 
 
@@ -340,6 +360,42 @@ def test_answers_for_gpus_on_aws(project: Path, monkeypatch: pytest.MonkeyPatch)
     assert config.benchmark.nodes == 3
 
 
+@pytest.mark.parametrize(
+    ("provider", "answers", "network"),
+    [
+        (
+            "aws",
+            {"VPC": "vpc-0123456789abcdef0", "public subnet": "subnet-01234567",
+             "private": "subnet-89abcdef"},
+            {"vpc": "vpc-0123456789abcdef0", "public_subnet": "subnet-01234567",
+             "private_subnets": ["subnet-89abcdef"]},
+        ),
+        ("gcp", {"VPC": "ours", "subnetwork": "nodes"}, {"network": "ours", "subnetwork": "nodes"}),
+    ],
+)  # fmt: skip
+def test_the_controllers_type_and_an_existing_network_are_asked_for(
+    init: Init,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str,
+    answers: dict[str, str],
+    network: dict[str, Any],
+) -> None:
+    """What `pcluster configure` asks beside the nodes: the master's type, and which network."""
+    machine = {"aws": "c5.2xlarge", "gcp": "n1-standard-4"}[provider]
+    found, terminal = asked(
+        monkeypatch, Choices(provider=provider), {"Machine of the controller": machine, **answers}
+    )
+    config = parse(found.config(), str(found.stack), project=project)
+    assert config.cluster.controller.instance_type == machine
+    chosen = getattr(config.cluster.network, provider)
+    assert chosen is not None
+    assert chosen.model_dump(exclude_defaults=True) == network
+    assert init(*shlex.split(found.command_line())[2:]).code == 0, "the options say the same"
+    _, terminal = asked(monkeypatch, Choices(provider=provider, controller=machine), {})
+    assert not any("controller" in question.lower() for question in terminal.asked[:4])
+
+
 def test_gpus_that_google_attaches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
         "Zone": "europe-west4-a",
@@ -370,6 +426,8 @@ def test_gpus_that_google_attaches(project: Path, monkeypatch: pytest.MonkeyPatc
         ("always up", "many", "0"),
         ("Most nodes", "0", "5"),
         ("Most nodes", "70000", "5"),
+        ("Machine of the controller", "m5.huge", "m5.large"),
+        ("VPC", "mine", "new"),
         ("Kind", "zfs", "efs"),
         ("Way to log in", "iap", "ssm"),
         ("training", "11", "10"),
@@ -403,7 +461,7 @@ def test_a_wrong_answer_is_explained_and_asked_again(
     ],
 )
 def test_a_needed_option_that_is_left_out_is_asked(
-    init: Init, project: Path, monkeypatch: pytest.MonkeyPatch, stack: str, field: str
+    init: Init, project: Path, as_shipped: Path, monkeypatch: pytest.MonkeyPatch, stack: str, field: str
 ) -> None:
     """The answer stands for the option, and the cluster is the same."""
     words = commands()[stack]
@@ -413,11 +471,11 @@ def test_a_needed_option_that_is_left_out_is_asked(
     done = init(*words[:place], *words[place + 2 :])
     assert done.code == 0, done.err
     assert any(question in text for text in terminal.asked)
-    config, shipped = (load_file(folder / f"Pulumi.{stack}.yaml") for folder in (project, ROOT))
-    assert (config.provider, config.region, config.zone) == (shipped.provider, shipped.region, shipped.zone)
-    assert config.cluster.partitions == shipped.cluster.partitions
-    assert config.cluster.batch == shipped.cluster.batch
-    assert config.benchmark == shipped.benchmark
+    config, whole = (load_file(folder / f"Pulumi.{stack}.yaml") for folder in (project, as_shipped))
+    assert (config.provider, config.region, config.zone) == (whole.provider, whole.region, whole.zone)
+    assert config.cluster.partitions == whole.cluster.partitions
+    assert config.cluster.batch == whole.cluster.batch
+    assert config.benchmark == whole.benchmark
 
 
 def test_a_wrong_option_is_refused_before_the_first_question(

@@ -13,6 +13,7 @@ from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.bootstrap import time_limits
 from node.model import ClusterDesign
+from tests.support import shipped
 from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
 FACTS = catalog()
@@ -50,6 +51,29 @@ def test_s2_gcp_cpu() -> None:
     assert [h.name for h in cluster.login_hosts()] == ["login-0"]
     assert cluster.access.mode == "iap"
     assert cluster.partition("debug").nodes()[-1] == "debug-9"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "nodes", "gpus"),
+    [
+        ("gcp-cpu", "debug", 4, 0),
+        ("aws-cpu", "compute", 4, 0),
+        ("gcp-gpu", "debug", 8, 1),
+        ("aws-gpu", "compute", 8, 1),
+        ("local", "debug", 4, 0),
+    ],
+)
+def test_the_published_job_scripts_fit_the_shipped_stacks(
+    name: str, partition: str, nodes: int, gpus: int
+) -> None:
+    """run_keras asks for `--partition=debug --nodes=4`, the one for GPUs for `--gres=gpu:1 --nodes=8`.
+
+    The latter's partition is "debug on GCP, and compute on aws".
+    """
+    text = shipped.stack_files()[f"Pulumi.{name}.yaml"]
+    its = design(parse(yaml.safe_load(text)["config"], name), FACTS).partition(partition)
+    assert its.max >= nodes
+    assert (its.accelerator.count if its.accelerator else 0) >= gpus
 
 
 def test_s3_gpus_on_both_clouds() -> None:

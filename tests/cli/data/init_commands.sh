@@ -17,11 +17,11 @@
 
 ./cluster init --stack aws-gpu --provider aws --region eu-west-1 --access ssm \
     --controller m5.xlarge,disk_gib=200 --login 0 \
-    --partition compute=p3dn.24xlarge,accelerator=v100:8,nodes=0-4,placement=cluster,time_limit=24:00:00,exclusive=true,aws.efa=true \
+    --partition compute=p3dn.24xlarge,accelerator=v100:8,nodes=0-8,placement=cluster,time_limit=24:00:00,exclusive=true,aws.efa=true \
     --partition t4=g4dn.xlarge,nodes=0-20 \
     --storage home=nfs,size_gib=200 --storage apps=nfs,size_gib=200 \
     --storage scratch=fsx_lustre,path=/fsx,size_gib=1200,deployment=SCRATCH_2 \
-    --benchmark 2,script=keras-mnist,partition=compute,gpus_per_node=1,epochs=8,profile=sync,data=auto
+    --benchmark 2,script=keras-mnist,partition=compute,gpus_per_node=1,epochs=8,profile=published,data=auto
 
 ./cluster init --stack aws-p4de --provider aws --region us-east-1 \
     --access ssh --ssh-cidr 203.0.113.0/24 --key PLACEHOLDER_SSH_KEY --controller m5.8xlarge,disk_gib=200 \
