@@ -3,8 +3,8 @@
     PYTHONPATH=. .venv/bin/python tools/instance_types.py
     PYTHONPATH=. .venv/bin/python tools/instance_types.py --google CLONE --prices FILE --us-east-1 FILE
 
-ec2: EC2's DescribeInstanceTypes and DescribeInstanceTypeOfferings of its regions, as the installed moto
-carries them (moto refreshes its copy from a real account; a newer moto gives a newer table).
+ec2, and ec2_speeds: EC2's DescribeInstanceTypes and DescribeInstanceTypeOfferings of its regions, as the
+installed moto carries them (moto refreshes its copy from a real account; a newer moto gives a newer table).
 
 google, with `--google`: a clone of Cyclenerd/google-cloud-pricing-cost-calculator, whose tools/*.csv are
 `gcloud compute machine-types list`'s answer, and whose build/gcp.yml has the GPUs and local SSDs that come
@@ -69,7 +69,34 @@ def ec2() -> dict[str, Any]:
         "source": f"moto {moto.__version__}: DescribeInstanceTypes, DescribeInstanceTypeOfferings",
         **_offers(machines, offered, surveyed),
         "unusable": {name: why.why for name, why in parsed.unusable.items()},
+        "speeds": {
+            machine_type["InstanceType"]: _speeds(machine_type)
+            for machine_type in mine
+            if machine_type["InstanceType"] in machines
+        },
     }
+
+
+def _speeds(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what nothing is decided by (`infra.instance_types.speeds`)."""
+    processor = described["ProcessorInfo"]
+    return {
+        "ebs_mbps": described["EbsInfo"].get("EbsOptimizedInfo", {}).get("BaselineBandwidthInMbps"),
+        "network": described["NetworkInfo"]["NetworkPerformance"],
+        "maker": processor.get("Manufacturer"),
+        "ghz": processor.get("SustainedClockSpeedInGhz"),
+    }
+
+
+def speed_rows(speeds: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the speeds as a CSV table."""
+    from infra.instance_types.speeds import COLUMNS
+
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["type", *COLUMNS])
+    writer.writerows([name, *(found[column] for column in COLUMNS)] for name, found in sorted(speeds.items()))
+    return buffer.getvalue()
 
 
 def google(repository: Path) -> dict[str, Any]:
@@ -240,6 +267,7 @@ def main() -> None:
     surveys = {"ec2": ec2()}
     if chosen.google:
         surveys["google"] = google(chosen.google)
+    (FOLDER / "ec2_speeds.csv").write_text(speed_rows(surveys["ec2"].pop("speeds")), encoding="utf-8")
     for name, table in surveys.items():
         _write(name, table, rows(table.pop("machines")))
     if chosen.prices:

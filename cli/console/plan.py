@@ -115,19 +115,21 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
         what = _nodes(partitions[name]) if name in partitions else part["what"]
         table.add_row(escape(name), escape(what), f"[dim]{_price(part)}[/dim]")
     additions = plan.get("additions", [])
-    for addition in additions:
-        table.add_row(addition["name"], escape(addition["what"]))
-    if cluster["login"] is None:
-        return Group(table)
-    # As a row, a long command would push the prices to the right. It is never broken, so it can be copied.
-    # The outputs' own command has an address that only `up` knows.
+    # As rows, these long texts would push the prices to the right.
     wide = max(map(len, [*parts, *(addition["name"] for addition in additions)]), default=0)
-    line = Text(f"{'log in':{wide}}  {hint('ssh', plan['stack'])}", no_wrap=True, overflow="ignore")
-    return Group(table, line)
+    lines = [Text(f"{addition['name']:{wide}}  {addition['what']}") for addition in additions]
+    if cluster["login"] is not None:
+        # It is never broken, so it can be copied. The outputs' own has an address that only `up` knows.
+        login = f"{'log in':{wide}}  {hint('ssh', plan['stack'])}"
+        lines.append(Text(login, no_wrap=True, overflow="ignore"))
+    return Group(table, *lines)
 
 
 def _nodes(partition: Mapping[str, Any]) -> str:
-    """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100, jobs of at most 24 h."""
+    """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100 for jobs up to 24 h.
+
+    The machine itself has more memory, as its cloud says: the system keeps a part of it.
+    """
     least, most = partition["min"], partition["max"]
     count = f"{most if least == most else f'{least}–{most}'} × {partition['machine']}"
     parts = [plurals.count(partition["cpus"], "CPU"), f"{partition['memory_mib'] / 1024:.0f} GiB"]
@@ -135,8 +137,8 @@ def _nodes(partition: Mapping[str, Any]) -> str:
         unit = f"NeuronCores of {accelerator['type']}" if accelerator["gres"] == "neuroncore" else None
         parts.append(f"{accelerator['count']} {unit or '× ' + accelerator['type']}")
     limit = time_limit_seconds(partition["time_limit"])
-    longest = "" if limit is None else f", jobs of at most {plurals.of_seconds(limit)}"
-    return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}{longest}"
+    longest = "" if limit is None else f" up to {plurals.of_seconds(limit)}"
+    return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)} for jobs{longest}"
 
 
 def _price(part: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from cli.report.programs import Program
 from cli.report.runs import LOCAL_SGD, PUBLISHED_EPOCHS, SYNC, SYNTHETIC, Run
 from cli.report.series import Point, Series, group, ranked
 from cli.report.table import COLUMNS
+from infra.instance_types import speeds
+from infra.instance_types.catalog import catalog
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 GROUPS = (("cpu", "CPU nodes", False), ("gpu", "GPU nodes", True))
@@ -81,6 +83,7 @@ def render(
         "figures": figures(ours, our_series),
         "sections": sections,
         "curves": _curves(sections),
+        "machines": machines([*our_series, *published_series]),
         "series": sorted(ranked(our_series), key=lambda item: stacks.index(item.key.stack)),
         "published_series": published_series,
         "runs": ours,
@@ -92,6 +95,40 @@ def render(
         "data_names": charts.DATA,
     }
     return str(environment().get_template(TEMPLATE.name).render(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An instance type of a cloud, as the articles' table has it. `None` means not known."""
+
+    name: str
+    vcpus: int | None
+    memory_mib: int | None
+    ebs_mbps: int | None
+    network: str
+    processor: str
+    usd_per_hour: float | None
+
+
+def machines(series: Sequence[Series]) -> list[Machine]:
+    """Return the clouds' instance types of these series, each once, in their order."""
+    found: dict[str, Machine] = {}
+    for item in series:
+        run, name = item.any_run, item.key.machine
+        if name is None or run.local or name in found:
+            continue
+        facts, more = catalog().instance_type(name), speeds.of(name)
+        price = next((p for point in item.points for one in point.runs if (p := one.usd_per_hour)), None)
+        found[name] = Machine(
+            name,
+            facts.vcpus if facts else None,
+            facts.memory_mib if facts else None,
+            more.ebs_mbps if more else None,
+            more.network if more else "",
+            more.processor if more else "",
+            None if run.gpu and name.startswith("n1-") else price,
+        )
+    return list(found.values())
 
 
 def _capital(text: str) -> str:
@@ -218,7 +255,7 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
         if sentences:
             texts.append(" ".join(sentences))
     if all(charts.compared_title(first_series) is None for first_series in ours):
-        texts.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
+        texts.append(_to_compare(stacks[0], ours))
     if any(first_series.any_run.local for first_series in ours):
         texts.append(
             _on_one_machine(
@@ -226,6 +263,17 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
             )
         )
     return texts
+
+
+def _to_compare(stack: str, ours: Sequence[Series]) -> str:
+    """Return the command that tells how much faster more nodes are, for a stack whose runs do not tell it."""
+    mine = [item for item in ours if item.key.stack == stack and item.uneven]
+    uneven = {point.nodes for item in mine for point in item.points}
+    if not uneven:
+        return f"`{hint('run', stack, '--nodes 1,2')}` tells how much faster more nodes are."
+    numbers = sorted({1, *uneven}) if uneven != {1} else [1, 2]
+    command = hint("run", stack, f"--nodes {','.join(map(str, numbers))}")
+    return f"Run it again on a quiet machine: there `{command}` tells how much faster more nodes are."
 
 
 def _on_one_machine(runs: Sequence[Run]) -> str:
@@ -282,7 +330,10 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     note = f"of {words.count(len(stacks), 'stack')}"
     note += f", from {words.count(len(labels), 'checkout')}" if labels else ""
     found = [Figure("Runs", f"{len(runs):,}", note)]
-    points = [(series, point) for series in ours for point in series.points]
+    points = [(series, point) for series in ours for point in series.points if not series.key.disturbed]
+    if not points:
+        again = "other programs disturbed every run: run it again on a quiet machine"
+        return [*found, Figure("Fastest epoch", "–", again), *_starts(runs), _cost(runs), _restarts(runs)]
     timed = [
         (t.median, series, point) for series, point in points if (t := point.seconds_per_epoch) is not None
     ]
@@ -296,18 +347,23 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     ]
     rate, series, point = max(rates, key=lambda item: item[0])
     found.append(Figure("Images a second", f"{rate:,.0f}", _median_of(series, point)))
+    return [*found, *_starts(runs), _cost(runs), _restarts(runs)]
+
+
+def _starts(runs: Sequence[Run]) -> list[Figure]:
     starts = [run.start_latency_seconds for run in runs if run.start_latency_seconds is not None]
-    if starts:
-        median, worst = statistics.median(starts), max(starts)
-        note = "from when Slurm could start it"
-        if len(starts) > 1:
-            note += f", median of {len(starts):,}; worst {words.seconds(worst)}"
-        found.append(Figure("Start of a job", words.seconds(median), note))
-    found.append(_cost(runs))
+    if not starts:
+        return []
+    note = "from when Slurm could start it"
+    if len(starts) > 1:
+        note += f", median of {len(starts):,}; worst {words.seconds(max(starts))}"
+    return [Figure("Start of a job", words.seconds(statistics.median(starts)), note)]
+
+
+def _restarts(runs: Sequence[Run]) -> Figure:
     restarts = sum(run.restarts or 0 for run in runs)
     hit = sum(1 for run in runs if run.restarts)
-    found.append(Figure("Restarts", f"{restarts:,}", f"in {words.count(hit, 'run')}" if hit else "in no run"))
-    return found
+    return Figure("Restarts", f"{restarts:,}", f"in {words.count(hit, 'run')}" if hit else "in no run")
 
 
 def _median_of(series: Series, point: Point) -> str:

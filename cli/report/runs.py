@@ -129,6 +129,14 @@ class Run:
         return self.local and (self.cores_others or 0.0) >= MUCH
 
     @property
+    def usd_per_hour(self) -> float | None:
+        """The price of a node, from the run's cost. `None` if it has none."""
+        seconds = self.seconds_total or self.seconds_train
+        if self.cost_usd is None or not seconds:
+            return None
+        return self.cost_usd * 3600 / (self.nodes * seconds)
+
+    @property
     def batch(self) -> float:
         """Examples for each worker and step."""
         return self.global_batch / self.workers

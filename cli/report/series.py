@@ -20,7 +20,8 @@ class Key(NamedTuple):
     Attributes:
         checkout_label: The checkout's name, if there are several.
         batch: Examples for each worker and step.
-        cores_each: CPU cores of each worker, if none is shared.
+        cores_each: CPU cores of each worker, if none is shared; not told of runs that were disturbed, nor
+            whether cores were shared.
         disturbed: Whether other programs took much of the cores' time.
     """
 
@@ -57,8 +58,9 @@ def key(run: Run) -> Key:
         run.batch,
         run.learning_rate,
         run.digest,
-        run.cores_each,
-        run.cores_shared,
+        # What other programs have disturbed is compared with nothing, so it is one series.
+        None if run.disturbed else run.cores_each,
+        None if run.disturbed else run.cores_shared,
         run.disturbed,
     )
 

@@ -50,6 +50,14 @@ def usd(value: float) -> str:
     return f"${value:.3f}" if value >= 0.00995 else f"${value:.2g}"
 
 
+def gib(mib: float) -> str:
+    return f"{mib / 1024:,.4g}{SPACE}GiB"
+
+
+def megabits(value: float) -> str:
+    return f"{value:,.0f}{SPACE}Mbit/s"
+
+
 def whole(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -118,8 +126,9 @@ def how_cores(series: Series) -> str:
     if not series.any_run.local:
         return ""
     if k.disturbed or k.cores_shared:
+        shared = any(run.cores_shared for point in series.points for run in point.runs)
         how = (
-            "nodes that shared cores" if k.cores_shared else "",
+            "nodes that shared cores" if shared else "",
             "other programs on the cores" if k.disturbed else "",
         )
         return ", ".join(filter(None, how))

@@ -54,7 +54,7 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
     assert [[cell.strip() for cell in line if cell] for line in lines] == [
         ["c[x]: slurm on aws r"],
         ["controller", "small", "0.50 USD an hour"],
-        ["partition gpu", "1–4 × big, spot, each 8 CPUs, 2 GiB, 2 × t4", "1.00 to 4.00 USD an hour"],
+        ["partition gpu", "1–4 × big, spot, each 8 CPUs, 2 GiB, 2 × t4 for jobs", "1.00 to 4.00 USD an hour"],
         ["/fsx", "fsx", "price unknown"],
         ["hooks", "a[b].sh on all"],
         ["log in", "./cluster ssh --stack s"],
@@ -64,7 +64,7 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
 def test_static_nodes_and_cores_that_jobs_ask_for() -> None:
     cores = {"count": 32, "type": "trainium", "gres": "neuroncore"}
     shown = text({**CLUSTER, "partitions": [{**PARTITION, "min": 4, "accelerator": cores}]})
-    assert "4 × big, spot, each 8 CPUs, 2 GiB, 32 NeuronCores of trainium" in shown
+    assert "4 × big, spot, each 8 CPUs, 2 GiB, 32 NeuronCores of trainium for jobs" in shown
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_static_nodes_and_cores_that_jobs_ask_for() -> None:
 def test_the_longest_run_of_a_job_is_there_in_words(limit: str, words: str) -> None:
     """24 minutes where 24 hours were meant must be seen before the first job ends."""
     shown = text({**CLUSTER, "partitions": [{**PARTITION, "time_limit": limit}]})
-    assert f"each 8 CPUs, 2 GiB, 2 × t4, jobs of at most {words}" in shown
+    assert f"each 8 CPUs, 2 GiB, 2 × t4 for jobs up to {words}" in shown
 
 
 def test_without_a_cluster_or_a_login_machine() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cli.report import page
+from cli.report import page, words
 from cli.report.runs import published_runs
 from cli.report.series import group
 from tests.support.report_reader import Page, draw_equal_charts_once
@@ -113,12 +113,24 @@ def test_the_page_says_which_stacks_it_shows(mixed: Page) -> None:
     assert "stacks gcp-gpu, local · 2026-11-21 14:11 UTC" in mixed.text
     assert mixed.of("h2") == [
         *("CPU nodes", "GPU nodes", "Epoch by epoch"),
-        *("Our series", "Our runs", "Published runs", "What to know"),
+        *("Our series", "Our runs", "Published runs", "Machines", "What to know"),
     ]
     for said in ("tensorflow 2.21.0", "/device:CPU:0", "fd54350", "393.793 s", "digits-synthetic"):
         assert said in mixed.text
     # Every published row.
     assert sum(text.endswith(" s") and len(text.split(".")[-1]) == 5 for text in mixed.of("td")) == 41
+
+
+def test_the_machines_are_described_as_in_the_articles() -> None:
+    """m4.large: 2 vCPUs, 8 GiB, 450 Mbps, Moderate, $0.12; local machines are groups of processes."""
+    cells = rendered(("local", [local(1)])).of("td")
+    start = cells.index("m4.large")
+    assert [cell.replace(words.SPACE, " ") for cell in cells[start : start + 7]] == [
+        "m4.large", "2", "8 GiB", "450 Mbit/s", "Moderate", "Intel, 2.4 GHz", "$0.120",
+    ]  # fmt: skip
+    start = cells.index("p3.2xlarge")
+    assert cells[start + 1 : start + 7] == ["–", "–", "–", "–", "–", "$3.82"], "EC2 has it no more"
+    assert "local.small" not in cells
 
 
 def test_only_kinds_of_nodes_with_runs_of_ours_are_drawn() -> None:

@@ -177,6 +177,26 @@ def test_two_runs_beside_other_programs_are_not_compared_either() -> None:
     assert (one.uneven, one.speed_up(one.points[1]), one.efficiency(one.points[1])) == (True, None, None)
 
 
+def test_runs_beside_other_programs_are_one_series_whatever_their_cores() -> None:
+    """One node alone and two that shared a core: what disturbed both is the same, and so is the answer."""
+    found = runs(
+        local(1, 60.0, cores=1, cores_shared=False, cores_others=0.3),
+        local(2, 50.0, cores=1, cores_shared=True, cores_others=0.6),
+    )
+    (one,) = group(found)
+    assert words.how_cores(one) == "nodes that shared cores, other programs on the cores"
+    (first, *_) = page.leads([one.key.stack], [one], [])
+    assert first.startswith("Run it again on a quiet machine: there `")
+    assert "--nodes 1,2` tells how much faster more nodes are" in first
+    shown = {figure.label: (figure.value, figure.note) for figure in page.figures(found, [one])}
+    assert shown["Fastest epoch"][0] == "–"
+    assert "quiet machine" in shown["Fastest epoch"][1]
+    assert "Images a second" not in shown
+    quiet = runs(local(1, 60.0), local(2, 50.0, cores_others=0.6))
+    (figure,) = [one for one in page.figures(quiet, group(quiet)) if one.label == "Fastest epoch"]
+    assert figure.note.endswith(words.count(1, "node")), "the faster one was disturbed, so it is no record"
+
+
 def test_a_machine_of_a_cloud_belongs_to_its_run() -> None:
     (one,) = group(runs(record(1, 60.0), record(2, 40.0, cores_others=0.3)))
     assert not one.uneven

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.instance_types import speeds
 from infra.instance_types.catalog import _text, catalog
+from infra.instance_types.speeds import Speeds
 from tools import instance_types as tool
 
 DATA = Path(__file__).parent / "data"
@@ -49,9 +51,20 @@ def test_the_tables_are_what_the_tool_makes_of_their_sources(
     monkeypatch.setattr(sys, "argv", ["instance_types.py", "--google", str(tmp_path), *files])
     tool.main()
     made = sorted(file.name for file in tmp_path.iterdir())
-    assert made == [f"{name}.{kind}" for name in ("ec2", "google", "prices") for kind in ("csv", "json")]
+    tables = [f"{name}.{kind}" for name in ("ec2", "google", "prices") for kind in ("csv", "json")]
+    assert made == sorted([*tables, "ec2_speeds.csv"])
     for name in made:
         assert (tmp_path / name).read_text() == _text(name), f"{name}: nobody edits it by hand"
+
+
+def test_the_speeds_are_those_of_the_published_table() -> None:
+    """EBS, network and the clock, as the article on AWS prints them; its 2.3 GHz are 2.4 by EC2."""
+    published = {
+        "m4.large": Speeds(450, "Moderate", "Intel, 2.4 GHz"),
+        "c4.2xlarge": Speeds(1000, "High", "Intel, 2.9 GHz"),
+    }
+    assert {name: speeds.of(name) for name in published} == published
+    assert speeds.of("n1-standard-2") is None
 
 
 def listed() -> Iterator[tuple[str, dict[str, Any]]]:

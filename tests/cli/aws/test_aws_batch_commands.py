@@ -40,6 +40,7 @@ from tests.support.batch_account import (
 )
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import ROOT
+from tests.support.report_reader import Page
 
 __all__ = ["account", "batch_account", "moto"]
 
@@ -245,19 +246,28 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
     assert [(row["gpus"], row["images_per_second"], row["speed_up"]) for row in stated] == [
         ("160", "100000.0", "20.00")
     ]
-    assert {row["gpus"] for row in rows if row["origin"] == "published"} == {
-        "8",
-        "16",
-        "32",
-        "64",
-        "128",
-        "160",
-    }
+    inferred = {row["gpus"]: row["note"] for row in rows if row["origin"] == "follows from “linear”"}
+    assert inferred == dict.fromkeys(("8", "16", "32", "64", "128"), "follows from linear scaling")
     mine = {row["job_id"]: row["speed_up"] for row in rows if row["origin"] == "ours"}
     assert mine == {"job-0": "1.00", "job-1": "18.17", "job-2": "18.17"}, "the median of repeats"
     page = made.page.read_text()
+    read = Page(page)
+    assert read.of("th") == [
+        "From", "Machines", "GPUs", "Machine", "Images/s", "Images/s a GPU", "Speed-up", "Time", "Cost",
+        "Job",
+    ]  # fmt: skip
+    assert read.of("td").count("published") == 1, "what nobody has stated is not called so"
+    assert read.of("td").count("follows from “linear”") == 5
+    assert {"6,000", "100,000", "5,000"} <= set(read.of("td"))
     assert "<svg" in page
     assert "on 160 GPUs, in images a second: 110,000." in page
     assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
+    for file in jobs.records_folder("aws-batch").iterdir():
+        file.unlink()
+    without = Page(reports.make(["aws-batch"], tmp_path, project=ROOT).page.read_text())
+    assert "Job" not in without.of("th"), "a column of which no row has anything"
+    assert without.of("h1") == [
+        "Published: about 100,000 images a second on 160 V100s, and “linear” scaling from 8 on"
+    ]
     with sentences.raises("report.batch"):
         reports.make(["aws-batch", "local"], tmp_path, project=ROOT)

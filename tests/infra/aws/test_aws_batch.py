@@ -429,7 +429,7 @@ def test_the_plan_reads_like_the_published_tables(capsys: pytest.CaptureFixture[
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for words in (
         "aws-batch: batch on aws us-east-1",
-        "tf-queue 0–42 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100",
+        "tf-queue 0–42 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100 for jobs",
         "/fsx fsx_lustre SCRATCH_1 3600 GiB",
         "tensorflow-gpu-fsx-ce, MANAGED, p3dn.24xlarge, 0–4096 vCPUs, 0 desired",
         "mnptensorflow-gpu-mnp1, multinode, 20 nodes, main node 0, each 62 vCPUs, 424000",

@@ -211,8 +211,8 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
     for line in (
         r"aws-cpu: slurm on aws eu-central-1",
         r"controller +m4\.large +0\.12 USD an hour",
-        r"partition compute +0–10 × m4\.large, each 2 CPUs, 7 GiB +0\.00 to 1\.20 USD an hour",
-        r"partition c4 +0–10 × c4\.2xlarge, each 8 CPUs, 14 GiB +0\.00 to 4\.54 USD an hour",
+        r"partition compute +0–10 × m4\.large, each 2 CPUs, 7 GiB for jobs +0\.00 to 1\.20 USD an hour",
+        r"partition c4 +0–10 × c4\.2xlarge, each 8 CPUs, 14 GiB for jobs +0\.00 to 4\.54 USD an hour",
         r"/home +nfs 50 GiB",
         r"log in +\S*cluster ssh --stack aws-cpu",
         r".*aws-cpu-head-controller aws:ec2/instance:Instance m4\.large",
@@ -223,7 +223,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
     show_plan(plans["aws-gpu"])
     text = capsys.readouterr().out
     assert "p3dn.24xlarge, EFA, placement group aws-gpu-compute" in text
-    assert "0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100" in text
+    assert "0–8 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100 for jobs" in text
     assert "LustreFileSystem SCRATCH_2, 1200 GiB" in text
 
 

@@ -214,7 +214,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
         r"slurm10: slurm on gcp europe-west4-a",
         r"controller +n1-standard-2 +0\.10 USD an hour",
         r"login-0 +n1-standard-2 +0\.10 USD an hour",
-        r"partition debug +0–10 × n1-standard-2, each 2 CPUs, 7 GiB +0\.00 to ",
+        r"partition debug +0–10 × n1-standard-2, each 2 CPUs, 7 GiB for jobs +0\.00 to ",
         r"/home +nfs 50 GiB",
         r"log in +\S*cluster ssh --stack gcp-cpu",
         r".*slurm10-head-controller gcp:compute/instance:Instance n1-standard-2",
@@ -225,7 +225,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
         assert re.search(f"^{line}", text, re.MULTILINE), line
     show_plan(plans["gcp-gpu"])
     text = capsys.readouterr().out
-    assert "0–8 × n1-standard-2, each 2 CPUs, 7 GiB, 1 × v100" in text
+    assert "0–8 × n1-standard-2, each 2 CPUs, 7 GiB, 1 × v100 for jobs" in text
     assert "InstanceTemplate n1-standard-2, 1 × nvidia-tesla-v100" in text
 
 
