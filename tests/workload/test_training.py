@@ -117,6 +117,16 @@ def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
     assert "['/device:CPU:0']" in other
     assert re.search(r"^Epoch 2/2 - [\d.]+s - loss: [\d.]+ - accuracy: 0\.\d+$", chief, re.MULTILINE)
     assert "Epoch" not in other  # every worker has the same numbers
+    lines = [
+        [
+            re.sub(r" - [\d.]+s", "", line)
+            for line in runs["published"].output(task).splitlines()
+            if "Epoch" in line
+        ]
+        for task in (0, 1)
+    ]
+    assert len(lines[0]) == EPOCHS
+    assert lines[0] == lines[1], "as published: one of each node, with equal loss and accuracy"
     progress = json.loads((runs["sync"].folder / "progress.json").read_text(encoding="utf-8"))
     assert progress | {"loss": 0, "accuracy": 0, "seconds": 0} == {
         "state": "done",
