@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +37,7 @@ def set_up(ports: str) -> int:
 
 def images(batch: int) -> tf.data.Dataset:
     """Return batches of grey images, each as bright as its number."""
-    labels = np.arange(EXAMPLES, dtype=np.int64) % 10
+    labels: Any = np.arange(EXAMPLES, dtype=np.int64) % 10
     noise = np.random.default_rng(0).random((EXAMPLES, 28, 28), dtype=np.float32)
     pixels = (noise * 20 + labels[:, None, None] * 23).astype(np.float32) / np.float32(255)
     return tf.data.Dataset.from_tensor_slices((pixels, labels)).shuffle(EXAMPLES).repeat().batch(batch)
