@@ -214,12 +214,19 @@ class Figure:
 
 
 def headline(stacks: Sequence[str], series: Sequence[Series]) -> str:
-    """Return the page's first sentence, about the first stack's best series (`ranked`)."""
+    """Return the page's first sentence, about the best series that nothing has disturbed (`ranked`)."""
     if not series:
         names = words.listed(list(stacks))
         what = "stack" if len(stacks) == 1 else "stacks"
         return f"No results of {what} {names} yet; these are the published ones"
-    return _sentence(ranked(series)[0], named=len(stacks) > 1)
+    if all(item.key.disturbed for item in series):
+        return "Other programs disturbed every run: run it again on a quiet machine"
+    return _sentence(_best(series)[0], named=len(stacks) > 1)
+
+
+def _best(series: Sequence[Series]) -> list[Series]:
+    """Return the series as `ranked`, without those that other programs have disturbed, unless all are."""
+    return ranked([item for item in series if not item.key.disturbed] or series)
 
 
 def _sentence(series: Series, named: bool) -> str:
@@ -246,7 +253,7 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
         stack = stacks[0]
         first, compared = hint("up", stack), hint("run", stack, "--nodes 1,2,4")
         return [f"`{first}` makes a first result, `{compared}` a comparison."]
-    best = ranked(ours)
+    best = _best(ours)
     firsts = [next((s for s in best if s.key.stack == stack), None) for stack in stacks]
     texts = []
     for first_series in (first for first in firsts if first is not None):
@@ -254,26 +261,29 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
         sentences += [text] if (text := _beside(first_series, published)) else []
         if sentences:
             texts.append(" ".join(sentences))
-    if all(charts.compared_title(first_series) is None for first_series in ours):
-        texts.append(_to_compare(stacks[0], ours))
+    uncompared = all(charts.compared_title(first_series) is None for first_series in ours)
+    if uncompared and not any(item.uneven for item in ours):
+        texts.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
     if any(first_series.any_run.local for first_series in ours):
         texts.append(
             _on_one_machine(
                 [run for first_series in ours for point in first_series.points for run in point.runs]
             )
         )
+    if uncompared and (uneven := next((item for item in ours if item.uneven), None)) is not None:
+        texts.append(_again(uneven.key.stack, ours))
     return texts
 
 
-def _to_compare(stack: str, ours: Sequence[Series]) -> str:
-    """Return the command that tells how much faster more nodes are, for a stack whose runs do not tell it."""
-    mine = [item for item in ours if item.key.stack == stack and item.uneven]
-    uneven = {point.nodes for item in mine for point in item.points}
-    if not uneven:
-        return f"`{hint('run', stack, '--nodes 1,2')}` tells how much faster more nodes are."
-    numbers = sorted({1, *uneven}) if uneven != {1} else [1, 2]
+def _again(stack: str, ours: Sequence[Series]) -> str:
+    """Return the command whose runs can be compared, for a stack whose runs cannot: its nodes were uneven."""
+    nodes = {point.nodes for item in ours if item.key.stack == stack for point in item.points}
+    numbers = sorted({1, *nodes}) if nodes != {1} else [1, 2]
     command = hint("run", stack, f"--nodes {','.join(map(str, numbers))}")
-    return f"Run it again on a quiet machine: there `{command}` tells how much faster more nodes are."
+    return (
+        f"Run it again on a quiet machine that has the cores: there `{command}` tells how much faster more "
+        "nodes are."
+    )
 
 
 def _on_one_machine(runs: Sequence[Run]) -> str:

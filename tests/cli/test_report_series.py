@@ -185,9 +185,11 @@ def test_runs_beside_other_programs_are_one_series_whatever_their_cores() -> Non
     )
     (one,) = group(found)
     assert words.how_cores(one) == "nodes that shared cores, other programs on the cores"
-    (first, *_) = page.leads([one.key.stack], [one], [])
-    assert first.startswith("Run it again on a quiet machine: there `")
-    assert "--nodes 1,2` tells how much faster more nodes are" in first
+    why, again = page.leads([one.key.stack], [one], [])
+    assert "took up to 60" in why
+    assert again.startswith("Run it again on a quiet machine")
+    assert "--nodes 1,2` tells how much faster more nodes are" in again
+    assert page.headline([one.key.stack], [one]).endswith("run it again on a quiet machine")
     shown = {figure.label: (figure.value, figure.note) for figure in page.figures(found, [one])}
     assert shown["Fastest epoch"][0] == "–"
     assert "quiet machine" in shown["Fastest epoch"][1]
@@ -195,6 +197,7 @@ def test_runs_beside_other_programs_are_one_series_whatever_their_cores() -> Non
     quiet = runs(local(1, 60.0), local(2, 50.0, cores_others=0.6))
     (figure,) = [one for one in page.figures(quiet, group(quiet)) if one.label == "Fastest epoch"]
     assert figure.note.endswith(words.count(1, "node")), "the faster one was disturbed, so it is no record"
+    assert page.headline(["local"], group(quiet)).startswith(words.count(1, "node"))
 
 
 def test_a_machine_of_a_cloud_belongs_to_its_run() -> None:

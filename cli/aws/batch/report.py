@@ -215,7 +215,7 @@ def _page(
         "leads": [
             f"Our fastest run, on {plurals.count(best.gpus, 'GPU')}, in images a second: {best.rate:,.0f}."
             if best is not None
-            else "No run of this stack is kept yet: these are the published figures alone."
+            else "No run of this stack is kept yet: this is what the article says, and what follows from it."
         ],
         "figures": [],
         "drawn": Drawn(drawn, draw.svg(drawn)),
