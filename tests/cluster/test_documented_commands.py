@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import shipped
 from tests.support.checkout import ROOT, Checkout
 from tests.support.documents import Block, blocks, pages
 
@@ -44,7 +45,7 @@ def is_wide(block: Block) -> bool:
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """The project with its own stack files and a training of a second."""
     checkout = Checkout(tmp_path_factory.mktemp("documents") / "slurm-stacks", stack="local")
-    for file in ROOT.glob("Pulumi.*.yaml"):
+    for file in shipped.files():
         shutil.copy2(file, checkout.folder)
     for folder in ("docs", "examples"):
         shutil.copytree(ROOT / folder, checkout.folder / folder)

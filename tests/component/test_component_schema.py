@@ -14,9 +14,10 @@ from component.construction import SCHEMA, TOKEN
 from infra.config.argument_names import camel_case, from_schema, in_schema, path_in_schema
 from infra.config.schema import schema as stack_schema
 from infra.outputs import contract
+from tests.support import shipped
 from tests.support.checkout import ROOT
 
-SHIPPED = sorted(ROOT.glob("Pulumi.*.yaml"))
+SHIPPED = shipped.files()
 MADE: dict[str, Any] = json.loads(SCHEMA.read_text())
 TYPES = MADE["types"]
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cli import main
+from tests.support import shipped
 from tests.support.checkout import ROOT
 
 COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -30,7 +31,7 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_every_stack_file_is_in_the_readmes_table() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    files = {path.name for path in ROOT.glob("Pulumi.*.yaml")}
+    files = {path.name for path in shipped.files()}
     table = readme.partition("## Which stack file to open first")[2].partition("\n## ")[0]
     assert set(re.findall(r"`(Pulumi\.[\w.-]+\.yaml)`", table)) == files
 

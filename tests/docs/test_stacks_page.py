@@ -11,6 +11,7 @@ from infra.config import load_file
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import tables
+from tests.support import shipped
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8")
@@ -20,7 +21,7 @@ ROW = re.compile(r"^\| .* \| `(Pulumi\.\S+\.yaml)` \| ([\d.]+) / ([\d.]+) \| (no
 def test_the_table_says_what_each_stack_costs_and_needs() -> None:
     rows = {file: (idle, most, needed) for file, idle, most, needed in ROW.findall(PAGE)}
     expected = {}
-    for path in ROOT.glob("Pulumi.*.yaml"):
+    for path in shipped.files():
         config = load_file(path)
         price = cost(design(config, tables()), tables())
         assert price["unknown"] == []

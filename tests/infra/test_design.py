@@ -19,13 +19,13 @@ from node.bootstrap import time_limits
 from node.codec import from_json, to_json
 from node.health.model import CHECKS, Health, JobScript
 from node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
-from tests.support import texts
+from tests.support import shipped, texts
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 
 ROOT = Path(__file__).parents[2]
 SHARED = "arn:aws:ec2:us-east-1:999999999999:capacity-reservation/"
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
-FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
+FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *shipped.files()]
 FACTS = catalog()
 
 

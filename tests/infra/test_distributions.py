@@ -16,9 +16,10 @@ from infra.config.load import StackConfig, parse
 from infra.config.stack_file import read
 from infra.design import design
 from infra.instance_types.catalog import catalog
+from tests.support import shipped
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml") if "local" not in path.name)
+SHIPPED = [name for name in shipped.stacks() if "local" not in name]
 NEEDS_UBUNTU = {"aws-gpu", "aws-p4de", "aws-p4de-containers", "aws-p4de-inference", "aws-trn1", "gcp-gpu"}
 """Shipped stacks whose hardware only Ubuntu 24.04 supports."""
 TODAY = slurm_releases.table().date.isoformat()

@@ -16,10 +16,11 @@ from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
 from infra.outputs import contract, publish
 from infra.outputs.fields import SCHEMA as SCHEMA_FILE
+from tests.support import shipped
 from tests.support.stack_values import STACKS, stack_file
 
 ROOT = Path(__file__).parents[2]
-FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
+FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *shipped.files()]
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 THERE = publish.Deployed(

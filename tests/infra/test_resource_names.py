@@ -16,14 +16,14 @@ import pytest
 from cli.operate import make_plan
 from infra.config import load_file
 from infra.program.stack import Stack
-from tests.support import aws_plans, gcp_plans
+from tests.support import aws_plans, gcp_plans, shipped
 from tests.support.checkout import ROOT
 
 FILE = Path(__file__).parent / "contract" / "resource_names.txt"
 PAGE = ROOT / "docs" / "platform.md"
 LISTED = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 """The page's list, for programs that transform resources."""
-SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+SHIPPED = shipped.stacks()
 EDITED = {
     aws_plans.command: (aws_plans.INSTALLING, aws_plans.BY_EVENTS),
     gcp_plans.command: (gcp_plans.SSH, gcp_plans.RICH),

@@ -16,7 +16,7 @@ from infra.instance_types.catalog import catalog
 from node.bootstrap import accounts, machine_steps
 from node.bootstrap.vm import disks, kept_state, mounts, users
 from node.model import Mount
-from tests.support.checkout import ROOT
+from tests.support import shipped
 from tests.support.recorded import machine
 from tests.support.stack_values import STACKS, filled_in, values
 
@@ -39,7 +39,7 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("local", {"local.isolation": "container", "controller.state": "kept"}),
     ("local", {"local.isolation": "container"}),
 ]
-FILES = sorted([*ROOT.glob("Pulumi.*.yaml"), *STACKS.glob("Pulumi.*.yaml")])
+FILES = sorted([*shipped.files(), *STACKS.glob("Pulumi.*.yaml")])
 
 
 def storages() -> dict[str, tuple[str, tuple[Mount, ...]]]:

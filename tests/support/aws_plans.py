@@ -9,13 +9,15 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from cli import main as cli
+from tests.support import shipped
 from tests.support.aws_rules import Plan
 from tests.support.checkout import ROOT
 from tests.support.stack_values import filled_in
 
 DRAFTS = ROOT / "tests" / "infra" / "stacks"
 FILES = {
-    path.name[7:-5]: path for folder in (DRAFTS, ROOT) for path in sorted(folder.glob("Pulumi.aws-*.yaml"))
+    path.name[7:-5]: path
+    for path in (*sorted(DRAFTS.glob("Pulumi.aws-*.yaml")), *shipped.files("Pulumi.aws-"))
 }
 """Stack -> its file. If both folders have one, it is the shipped one."""
 ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"

@@ -9,11 +9,12 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from cli import main as cli
+from tests.support import shipped
 from tests.support.checkout import ROOT
 from tests.support.gcp_rules import Plan
 
 DRAFTS = ROOT / "tests" / "infra" / "stacks"
-SHIPPED = {path.name[7:-5]: path for path in sorted(ROOT.glob("Pulumi.gcp-*.yaml"))}
+SHIPPED = {path.name[7:-5]: path for path in shipped.files("Pulumi.gcp-")}
 FILES = {
     **SHIPPED,
     **{f"{path.name[7:-5]}, the draft": path for path in sorted(DRAFTS.glob("Pulumi.gcp-*.yaml"))},

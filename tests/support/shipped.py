@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from functools import cache
+from pathlib import Path
 
 from tests.support.checkout import ROOT
 
@@ -19,6 +20,12 @@ def stack_files() -> dict[str, str]:
     if names is None:
         return {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("Pulumi.*.yaml")}
     return {name: _git("show", f":{name}") or "" for name in names.split()}
+
+
+def files(beginning: str = "Pulumi.") -> list[Path]:
+    """Return the paths here of the shipped stack files whose names begin so; not of the user's own."""
+    found = (ROOT / name for name in sorted(stack_files()) if name.startswith(beginning))
+    return [path for path in found if path.exists()]
 
 
 def stacks() -> list[str]:

@@ -18,14 +18,14 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack
-from tests.support import aws_plans, offline_plan
+from tests.support import aws_plans, offline_plan, shipped
 from tests.support.checkout import ROOT
 from tests.support.replacing_rules import undecided
 from tests.support.stack_values import installing
 
 SLURM = sorted(
     stack
-    for path in ROOT.glob("Pulumi.aws-*.yaml")
+    for path in shipped.files("Pulumi.aws-")
     if (stack := path.name.removeprefix("Pulumi.").removesuffix(".yaml")) != "aws-batch"
 )
 GROUPS = {"ingress": "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"}

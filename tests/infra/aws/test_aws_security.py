@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import shipped
 from tests.support.aws_plans import ANYWHERE, FILES, SUBJECTS, planned
 from tests.support.aws_rules import RULES, Plan
-from tests.support.checkout import ROOT
 
 Resources = list[dict[str, Any]]
 Change = Callable[[Resources], None]
@@ -209,7 +209,7 @@ def test_every_stack_file_is_looked_at() -> None:
         "aws-p4de-inference",
         "aws-trn1",
     }
-    assert all(FILES[path.name[7:-5]] == path for path in ROOT.glob("Pulumi.aws-*.yaml"))
+    assert all(FILES[path.name[7:-5]] == path for path in shipped.files("Pulumi.aws-"))
 
 
 def test_what_is_said_once_is_not_open(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import yaml
 from infra import outputs
 from infra.config import schema
 from infra.outputs import fields
+from tests.support import shipped
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 ROOT = Path(__file__).parents[3]
-FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
+FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *shipped.files()]
 
 
 LIMITS: list[dict[str, Any]] = [

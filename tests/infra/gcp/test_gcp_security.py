@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import ROOT
+from tests.support import shipped
 from tests.support.gcp_plans import ANYWHERE, BAKED, FILES, LONGEST, RICH, SSH, SUBJECTS, planned
 from tests.support.gcp_rules import RULES, Plan
 
@@ -33,7 +33,7 @@ def test_the_subjects_have_what_they_are_called_after(tmp_path: Path) -> None:
         return {resource["type"] for resource in planned(subject, tmp_path).resources}
 
     assert set(FILES) == {"gcp-cpu", "gcp-gpu", "gcp-cpu, the draft", "gcp-gpu, the draft"}
-    assert all(path in FILES.values() for path in ROOT.glob("Pulumi.gcp-*.yaml"))
+    assert all(path in FILES.values() for path in shipped.files("Pulumi.gcp-"))
     assert "gcp:compute/image:Image" in kinds(BAKED)
     assert {"gcp:filestore/instance:Instance", "gcp:compute/resourcePolicy:ResourcePolicy"} <= kinds(RICH)
     assert [name for name, one in planned(SSH, tmp_path).of("Address") if one["addressType"] == "EXTERNAL"]
