@@ -30,7 +30,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from node.slurm.environment import defaults
-from tests.support import sentences
+from tests.support import sentences, shipped
 from tests.support.checkout import ROOT, SMALL, until
 from tests.support.fake_host import seen
 
@@ -152,7 +152,7 @@ def test_a_sound_stack_file_is_said_in_short(project: Path) -> None:
     sentences.finding(found, "stack.file", Severity.FINE)
     assert design is not None
     assert (training, provider) == (None, "local")
-    (project / "Pulumi.local.yaml").write_text((ROOT / "Pulumi.local.yaml").read_text())
+    (project / "Pulumi.local.yaml").write_text(shipped.stack_files()["Pulumi.local.yaml"])
     found, _, training, _ = general.stack_file(Stack(project, "local"))
     assert training is not None
     sentences.finding(found, "stack.file", Severity.FINE)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,8 @@ def test_every_stack_has_a_design(file: Path) -> None:
 
 
 def test_the_local_stack_of_the_project() -> None:
-    config = load_file(ROOT / "Pulumi.local.yaml")
+    text = shipped.stack_files()["Pulumi.local.yaml"]
+    config = parse(yaml.safe_load(text)["config"], "local")
     cluster = design(config, FACTS)
     assert (cluster.provider, cluster.isolation, cluster.mounts) == ("local", "process", ())
     assert [(p.name, p.min, p.max, p.default) for p in cluster.partitions] == [
