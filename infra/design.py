@@ -22,7 +22,7 @@ from infra.config.cluster import (
 )
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
-from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
+from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
 from node import codec, model
 from node.bootstrap import time_limits
 from node.health.model import Health
@@ -30,6 +30,8 @@ from node.model import Batch, LocalCloud, Package
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
+SYSTEM_GIB = 8
+"""What the system, Slurm, drivers and logs may need of a node's root disk."""
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
 DEFAULT_NFS_GIB = 50
 DEFAULT_STATE_GIB = {"aws": 20, "gcp": 20, "local": 2}
@@ -171,6 +173,23 @@ def real_memory(machine: InstanceType) -> int:
     return machine.memory_mib - (400 + 30 * machine.memory_mib // 1024)
 
 
+def tmp_disk(cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType) -> int:
+    """Return the disk for temporary files that Slurm may promise, in MiB; 0 if it is not known.
+
+    A node whose file system is smaller than its TmpDisk is drained as invalid. A file system has less than
+    its disk (partition table, inodes, journal), and ext4 keeps a twentieth for root: a tenth is left out.
+    Nodes of the local stack have no disk of their own, and count with a cloud's, as they do with memory.
+    """
+    if cluster.provider != "local" and cluster.storage.local_scratch is not None:
+        size = machine.nvme_gib or machine.local_ssds * LOCAL_SSD_GIB
+        return size * 1024 * 9 // 10
+    if cluster.image.id is not None or partition.image is not None:
+        # Its /tmp may be a file system of its own, of any size.
+        return 0
+    size = partition.disk_gib or DEFAULT_DISK_GIB
+    return max(0, size * 1024 * 9 // 10 - SYSTEM_GIB * 1024)
+
+
 def slurm_time(limit: str) -> str:
     """Return a time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
     seconds = time_limit_seconds(limit)
@@ -271,7 +290,14 @@ def _partition(
         security_groups=tuple(aws.security_groups),
         network_tags=tuple(partition.gcp.network_tags) if partition.gcp else (),
         template_overrides=_template_overrides(partition),
+        sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
+        tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
     )
+
+
+def _sockets(sockets: int, cpus: int) -> int:
+    """Return the sockets of a node: one if its CPUs cannot be divided by the machine's."""
+    return 1 if cpus % sockets else sockets
 
 
 def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:

@@ -316,6 +316,9 @@ class Partition:
         time_limit: The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE.
         price_hour: USD for each node and hour; `None` if the snapshot knows no price.
         disk_gib: The node's root disk; 0 for processes, which have none.
+        sockets: Slurm's sockets, by which the node's CPUs are divided.
+        tmp_disk_mib: Slurm's TmpDisk, for `--tmp`: what jobs can use of the disk with temporary files, below
+            what the machine reports; 0 if that is not known.
         zones: Zones in which nodes may start, tried in this order; empty means the cluster's.
         secure_boot: Google Cloud: whether nodes load signed kernel modules only.
         placement_policy: Google Cloud: name of the placement policy that the reservation was made with.
@@ -364,6 +367,8 @@ class Partition:
     security_groups: tuple[str, ...] = ()
     network_tags: tuple[str, ...] = ()
     template_overrides: str = ""
+    sockets: int = 1
+    tmp_disk_mib: int = 0
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]

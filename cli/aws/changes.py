@@ -62,7 +62,7 @@ OWN: dict[str, Row] = {
     "controller.gp3": Row(Kind.LIVE, ("controller.gp3",)),
     "login.gp3": Row(Kind.LIVE, ("login.gp3",)),
     "partitions.aws.gp3": Row(Kind.RENEWED, ("partitions.gp3",)),
-    "storage.local_scratch": Row(Kind.NODES),
+    "storage.local_scratch": Row(Kind.RENEWED),
     "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),

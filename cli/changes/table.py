@@ -64,7 +64,9 @@ WHOLE = ("one", "none")
 """The old and the new value of a part that is removed."""
 SPELLING = {"cluster.trains": "enabled"}
 """Fields of the design that have another name in the stack file, where a key stands for several fields."""
-WITH_INSTANCE_TYPE = frozenset({"partitions.cpus", "partitions.memory_mib", "partitions.price_hour"})
+WITH_INSTANCE_TYPE = frozenset(
+    {"partitions.cpus", "partitions.memory_mib", "partitions.price_hour", "partitions.sockets"}
+)
 """Fields that change together with a partition's instance type."""
 
 
@@ -367,6 +369,9 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
             return Change("storage.buckets", part, Kind.NODES, *words)
         if which.kind == "disk":
             return Change("controller.state", part, Kind.LIVE if added else Kind.DATA, *words)
+        if which.kind == "nvme":
+            # Nodes with it have another TmpDisk in slurm.conf.
+            return Change("storage.local_scratch", part, Kind.RENEWED, *words)
         # What is there already stays.
         kind = Kind.NODES if added or which.existing is not None else Kind.DATA
         return Change("storage.*.path", part, kind, *words)
@@ -572,6 +577,7 @@ SHARED: dict[str, Row] = {
     "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
     "instance_types.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
     "instance_types.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
+    "instance_types.sockets": Row(Kind.RENEWED, ("partitions.sockets",)),
     "instance_types.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
     "instance_types.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
     "benchmark": Row(
@@ -588,7 +594,7 @@ UNSEEN = frozenset(
         "controller.name", "controller.role", "controller.tags", "controller.price_hour",
         "controller.open_metadata",
         "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
-        "partitions.name", "partitions.zones", "partitions.reservations",
+        "partitions.name", "partitions.zones", "partitions.reservations", "partitions.tmp_disk_mib",
         "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
         "network.zones",
     }

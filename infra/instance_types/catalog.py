@@ -78,6 +78,7 @@ class InstanceType(Facts):
             (gcp).
         efa: The most EFA interfaces; 0 means no EFA.
         local_ssds: Number of local SSDs that are attached for a local scratch (gcp).
+        sockets: Sockets, if a stack file gives them (`Catalog.sockets`).
         regions: The regions that offer it; `None` means every region that the snapshot knows.
         spot: Whether it is offered as a spot machine.
         asked: Whether its facts are a cloud's answer that is kept on this machine; it is about `regions`
@@ -94,6 +95,7 @@ class InstanceType(Facts):
     efa: int = 0
     nvme_gib: int = 0
     local_ssds: int = 0
+    sockets: int | None = None
     regions: tuple[str, ...] | None = None
     previous_generation: bool = False
     spot: bool = True
@@ -120,6 +122,9 @@ class Override(Facts):
     nvme_gib: int | None = Field(None, ge=0, description="Its own NVMe disks together, GiB.")
     local_ssds: int | None = Field(
         None, ge=0, le=32, description="Google Cloud: local SSDs of 375 GiB attached for local_scratch."
+    )
+    sockets: int | None = Field(
+        None, gt=0, le=64, description="Sockets, by which Slurm divides its vCPUs; 1 if none are known."
     )
     regions: tuple[str, ...] | None = Field(None, strict=False, description="Regions that offer it.")
     price_hour: float | None = Field(None, ge=0, description="USD an hour, accelerators included.")
@@ -162,11 +167,13 @@ class Series(Facts):
     Attributes:
         placement: Whether they can be under a compact placement policy.
         local_ssds: The most vCPUs of a machine -> the fewest local SSDs that it can have, if it has any.
+        sockets: The most vCPUs of a machine -> its sockets; one socket for more vCPUs than any of these.
         unusable: Why this program cannot use the series; `None` if it can.
     """
 
     placement: bool = False
     local_ssds: dict[int, int] = Field(default_factory=dict)
+    sockets: dict[int, int] = Field(default_factory=dict)
     unusable: str | None = None
 
 
@@ -195,6 +202,7 @@ class Catalog(Facts):
     Attributes:
         surveyed: Provider -> regions whose offers are in the tables.
         series: First word of an instance type's name -> Google's series.
+        sockets_of: Instance type -> its sockets, where they are neither one nor as its series says.
         storage_of: Provider -> the only region whose storage prices are known.
         network: Provider -> part (nat_gateway, nat_machine, public_address) -> region -> price.
     """
@@ -205,6 +213,7 @@ class Catalog(Facts):
     unusable: dict[str, Unusable] = Field(default_factory=dict)
     surveyed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     series: dict[str, Series] = Field(default_factory=dict)
+    sockets_of: dict[str, int] = Field(default_factory=dict)
     attachable: dict[str, Attachable]
     storage: dict[str, dict[str, float]]
     storage_of: dict[str, str] = Field(default_factory=dict)
@@ -215,6 +224,14 @@ class Catalog(Facts):
 
     def names(self, provider: str) -> list[str]:
         return [name for name, machine in self.machines.items() if machine.provider == provider]
+
+    def sockets(self, name: str) -> int:
+        """Return the sockets of an instance type; 1 if they are not known."""
+        machine = self.machines[name]
+        if machine.sockets is not None:
+            return machine.sockets
+        by_vcpus = sorted(self.series.get(name.partition("-")[0], Series()).sockets.items())
+        return self.sockets_of.get(name) or next((n for most, n in by_vcpus if machine.vcpus <= most), 1)
 
     def near(self, name: str, provider: str) -> list[str]:
         """Return instance types of a provider with names similar to `name`, the most similar first."""

@@ -144,6 +144,8 @@ def mounts(context: Context) -> str:
                 f"(there is: {', '.join(kinds)})"
             )
         kinds[mount.kind](context, mount)
+    if context.vm and not any(mount.kind == "nvme" for mount in mine):
+        mount_kinds.tmp_on_disk(context)
     site = context.settings.site
     for folder in (site.shared, site.apps):
         if not Path(folder).is_dir():

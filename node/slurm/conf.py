@@ -175,9 +175,7 @@ def _daemons(settings: Settings, version: Version) -> Options:
         *communication(site.cloud, "NoCtldInAddrAny", *_no_http(folders, version)),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
-        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes. Without namespaces they
-        # share /tmp.
-        *([("TmpFS", _spool(folders, "%n"))] if folders.process else []),
+        *_temporary_files(settings),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
         ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
         ("SlurmctldLogFile", folders.log / "slurmctld.log"),
@@ -196,6 +194,17 @@ def _daemons(settings: Settings, version: Version) -> Options:
         # `configure` has written them into this file (`node.slurm.runtime`).
         ("ReconfigFlags", "KeepPartInfo"),
     ]
+
+
+def _temporary_files(settings: Settings) -> Options:
+    """Return where nodes have their temporary files: what `--tmp` asks for, and TmpDisk counts."""
+    folders = Folders(settings)
+    if folders.process:
+        # Slurm's PMIx makes a folder here, of the same name on all of a step's nodes. Without namespaces they
+        # share /tmp.
+        return [("TmpFS", _spool(folders, "%n"))]
+    scratch = next((mount for mount in settings.design.mounts if mount.kind == "nvme"), None)
+    return [] if scratch is None else [("TmpFS", scratch.path)]
 
 
 def _daemons_of_every_release() -> Options:
@@ -240,8 +249,8 @@ def _scheduling(settings: Settings) -> Options:
         ("SchedulerType", "sched/backfill"),
         ("SchedulerParameters", ",".join(_scheduler_parameters(settings, own_machine))),
         ("SelectType", "select/cons_tres"),
-        # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
-        # "low socket*core count". On process machines memory counts, and nothing limits its use.
+        # CPU, not Core: a node line calls each hyperthread a core (`Hardware.topology`), and with CR_Core a
+        # machine that has fewer would be refused. On process machines memory counts, and nothing limits it.
         ("SelectTypeParameters", "CR_CPU_Memory"),
         # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
         # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
@@ -454,7 +463,9 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
                 *reached_at([addresses[node] for node in nodes if node in addresses]),
                 ("Port", span(first, last)),
             ]
-        options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
+        options += [("CPUs", hardware.cpus), *hardware.topology(), ("RealMemory", hardware.memory_mib)]
+        if hardware.tmp_disk_mib:
+            options.append(("TmpDisk", hardware.tmp_disk_mib))
         if hardware.accelerator is not None:
             options.append(("Gres", node_gres(hardware.accelerator)))
         if features := changes.get("Feature", ",".join(hardware.features)):

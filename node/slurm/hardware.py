@@ -37,17 +37,42 @@ class Hardware:
 
     Attributes:
         features: The features for `--constraint`.
+        sockets: 0: the line does not say it, as former releases of this program wrote lines.
     """
 
     cpus: int
     memory_mib: int
     accelerator: Accelerator | None
     features: tuple[str, ...]
+    sockets: int = 0
+    tmp_disk_mib: int = 0
 
     @classmethod
     def of(cls, partition: Partition) -> Hardware:
         """Return the hardware of a partition's nodes by the stack file."""
-        return cls(partition.cpus, partition.memory_mib, partition.accelerator, tuple(_features(partition)))
+        return cls(
+            partition.cpus,
+            partition.memory_mib,
+            partition.accelerator,
+            tuple(_features(partition)),
+            partition.sockets,
+            partition.tmp_disk_mib,
+        )
+
+    def topology(self) -> list[tuple[str, object]]:
+        """Return how the CPUs lie in sockets, as options of a node line.
+
+        Each CPU is a core, also where two of them are threads of one core. With ThreadsPerCore=2 Slurm gives
+        a core to one job only, and a node would run half as many jobs of one CPU (slurm.conf, CR_CPU). slurmd
+        numbers a machine's threads socket by socket and core by core, so a CPU is the same thread either way.
+        """
+        if not self.sockets:
+            return []
+        return [
+            ("Sockets", self.sockets),
+            ("CoresPerSocket", self.cpus // self.sockets),
+            ("ThreadsPerCore", 1),
+        ]
 
 
 def _features(partition: Partition) -> Iterator[str]:

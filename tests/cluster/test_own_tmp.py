@@ -19,6 +19,7 @@ STACK = """
         provider: local
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: 4}}, default: true}}
+          - {{name: wide, instance_type: local.medium, nodes: {{max: 1}}}}
         slurm: {{suspend_time: 20}}
       slurm-stacks:benchmark:
         enabled: false
@@ -110,6 +111,41 @@ def test_nodes_see_the_checkout_the_home_folder_and_the_data_in_tmp(cluster: Che
     job.write_text(f"#!/bin/sh\n#SBATCH --chdir={job.parent}\npwd; echo $HOME\n")
     cluster.execute("sbatch", "--wait", "--output=out", str(job))
     assert (host / "home" / "out").read_text() == f"{host}/home\n{host}/home\n"
+
+
+def test_a_job_may_ask_for_temporary_disk_as_far_as_there_is_some(cluster: Checkout) -> None:
+    assert cluster.execute("srun", "--tmp=30G", "echo", "there") == "there\n"
+    asked = cluster.cluster("exec", "--", "sbatch", "--tmp=38G", "--wrap", "true")
+    assert asked.returncode != 0
+    assert "Requested node configuration is not available" in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"),
+    [
+        ("--ntasks-per-socket=2 -n2", True),
+        ("--threads-per-core=1 --sockets-per-node=1 --cores-per-socket=2", True),
+        ("-B 1:2:1", True),
+        ("--hint=nomultithread", True),
+        ("--ntasks-per-core=1 -n2", True),
+        ("--ntasks-per-socket=1 -n2 -N1", False),
+        ("--sockets-per-node=2", False),
+        ("--cores-per-socket=3", False),
+        ("--threads-per-core=2", False),
+    ],
+)
+def test_options_of_sockets_and_cores_count_a_nodes(cluster: Checkout, options: str, accepted: bool) -> None:
+    words = ["--partition=wide", "--mem=10", "--test-only", *options.split(), "--wrap", "true"]
+    asked = cluster.cluster("exec", "--", "sbatch", *words)
+    assert (asked.returncode == 0) is accepted, asked.stderr
+
+
+def test_each_cpu_of_a_node_takes_a_job(cluster: Checkout) -> None:
+    """As without sockets in slurm.conf: a script of one CPU is placed as before."""
+    meet = "touch /tmp/at.$SLURM_JOB_ID; while [ $(ls /tmp | grep -c at.) -lt 2 ]; do sleep 0.1; done"
+    words = ["sbatch", "--wait", "--partition=wide", "--mem=10", "--output=/dev/null", "--wrap", meet]
+    # Each ends when the other one runs beside it.
+    cluster.execute("sh", "-c", '"$@" & "$@"; wait $!', "sh", *words)
 
 
 def test_a_file_of_the_login_machines_tmp_is_sent_to_the_nodes(cluster: Checkout, host: Path) -> None:

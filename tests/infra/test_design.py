@@ -391,6 +391,43 @@ def test_no_other_name_belongs_to_a_partition(name: str) -> None:
     assert (found is not None) == (name in known)
 
 
+def test_temporary_disk_is_what_jobs_can_use_of_it() -> None:
+    """A node whose file system is smaller than its TmpDisk is drained, so the figure is below all of them.
+
+    Of a disk of 50 GiB, Debian's and Ubuntu's images leave a file system of more than 47 GiB.
+    """
+
+    machine = {"aws": "c5d.2xlarge", "gcp": "n1-standard-2", "local": "local.small"}
+
+    def disk(name: str, changes: dict[str, Any] | None = None, **own: Any) -> int:
+        partitions = [{"name": "a", "instance_type": machine[name], **own}]
+        return made(name, {"partitions": partitions, **(changes or {})}).partitions[0].tmp_disk_mib
+
+    assert {name: disk(name) for name in machine} == dict.fromkeys(machine, 37 * 1024)
+    assert [disk("gcp", disk_gib=gib) for gib in (10, 100)] == [1024, 82 * 1024]
+    assert disk("local", disk_gib=200) == 172 * 1024
+    for name, image in {"aws": "ami-0123456789abcdef0", "gcp": "projects/p/global/images/mine"}.items():
+        assert disk(name, {"image": {"id": image}}) == 0, "its /tmp may be of any size"
+        assert disk(name, image={"id": image}) == 0
+    scratch: dict[str, Any] = {"storage.local_scratch": {}}
+    assert disk("aws", scratch) == 186 * 1024 * 9 // 10
+    assert disk("gcp", scratch) == 375 * 1024 * 9 // 10
+
+
+def test_cpus_lie_in_the_machines_sockets() -> None:
+    def sockets(machine: str, name: str = "aws", **facts: int) -> list[tuple[int, int]]:
+        given = {"instance_types": {machine: facts}} if facts else {}
+        (only,) = made(name, {"partitions": [{"name": "mpi", "instance_type": machine}], **given}).partitions
+        return [(only.sockets, only.cpus)]
+
+    assert sockets("c5.24xlarge") == [(1, 96)]
+    assert sockets("c5.24xlarge", sockets=2) == [(2, 96)]
+    assert sockets("c5.24xlarge", sockets=7) == [(1, 96)], "96 CPUs are not 7 sockets"
+    assert sockets("p5.48xlarge") == [(2, 192)]
+    assert sockets("n2-standard-2", "gcp") == [(1, 2)]
+    assert sockets("c3-standard-176", "gcp") == [(4, 176)]
+
+
 def test_a_local_scratch_on_google_cloud_attaches_local_ssds() -> None:
     asked: dict[str, Any] = {"storage.local_scratch": {}}
     overrides = {"instance_types": {"n1-standard-2": {"local_ssds": 2}}}

@@ -189,6 +189,32 @@ def test_googles_series(
     assert (machine.nvme_gib, machine.placement) == (nvme, placement)
 
 
+@pytest.mark.parametrize(
+    ("name", "sockets"),
+    [
+        ("p4d.24xlarge", 2),
+        ("g5.48xlarge", 2),
+        ("g5.24xlarge", 1),
+        ("m5.large", 1),
+        ("n2-standard-16", 1),
+        ("n2-standard-32", 2),
+        ("n2d-standard-64", 1),
+        ("n2d-highmem-64", 2),
+        ("n2d-highmem-16", 1),
+        ("c2-standard-60", 2),
+        ("c3-standard-44", 1),
+        ("c3-standard-88", 2),
+        ("c3d-standard-360", 2),
+        ("n1-standard-96", 2),
+        ("e2-standard-4", 1),
+        ("local.medium", 1),
+    ],
+)
+def test_sockets(name: str, sockets: int) -> None:
+    """Transcribed: aws-ofi-nccl's topology files, and slurm-gcp's function `sockets` (by_hand.yaml)."""
+    assert FACTS.sockets(name) == sockets
+
+
 def test_local_ssds_of_n2_by_its_vcpus() -> None:
     counts = {vcpus: FACTS.machines[f"n2-standard-{vcpus}"].local_ssds for vcpus in (2, 8, 16, 32, 80, 128)}
     assert counts == {2: 1, 8: 1, 16: 2, 32: 4, 80: 8, 128: 16}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import socket
@@ -17,7 +18,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.vm import disks, mounts, users
 from node.model import Mount, Network
-from tests.support.recorded import NFS, machine
+from tests.support.recorded import COMPUTE, NFS, machine
 
 SOURCES = {
     "mounts": {
@@ -46,6 +47,32 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     seen: list[tuple[str, int]] = []
     monkeypatch.setattr(mounts, "_reach", lambda server, port: seen.append((server, port)))
     return seen
+
+
+IN_MEMORY = "30 1 0:30 / {root}/tmp rw - tmpfs tmpfs rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mib", "role", "mounted", "bound"),
+    [
+        (37888, "compute", IN_MEMORY, True),
+        (37888, "compute", IN_MEMORY + "31 30 8:1 /t {root}/tmp rw - ext4 /dev/vda1 rw\n", False),
+        (37888, "compute", "", False),
+        (0, "compute", IN_MEMORY, False),
+        (37888, "login", IN_MEMORY, False),
+    ],
+)
+def test_a_nodes_tmp_in_memory_is_put_on_its_disk(
+    tmp_path: Path, asked: list[tuple[str, int]], mib: int, role: str, mounted: str, bound: bool
+) -> None:
+    nodes = (dataclasses.replace(COMPUTE, tmp_disk_mib=mib),)
+    context, run = machine(tmp_path, role, f"{role}-0", driver=SOURCES, partitions=nodes)
+    root = tmp_path / "root"
+    (tmp_path / "mountinfo").write_text(mounted.format(root=root))
+    machine_steps.mounts(context)
+    place = root / "var/lib/slurm-stacks/tmp"
+    assert (f"mount --bind {place} {root}/tmp" in run.calls) is bound
+    assert not bound or stat.S_IMODE(place.stat().st_mode) == 0o1777
 
 
 def test_the_controller_mounts_its_disks_and_exports_them(tmp_path: Path) -> None:

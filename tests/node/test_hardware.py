@@ -64,6 +64,22 @@ def test_a_first_start_says_what_the_design_says(controller: Controller) -> None
     assert {name: controller.text(name) for name in plain} == plain
 
 
+def test_a_line_of_a_former_release_stays_as_it_was_written(controller: Controller) -> None:
+    """It says neither sockets nor temporary disk. With others slurmctld would end the jobs of its nodes."""
+    controller.start(OLD)
+    file = controller.lib / hardware.RECORD
+    record = json.loads(file.read_text())
+    for line in record["lines"]:
+        del line["hardware"]["sockets"], line["hardware"]["tmp_disk_mib"]
+    file.write_text(json.dumps(record))
+    controller.start(OLD)
+    assert controller.cpus() == {"debug-[0-3]": "2", "gpu-0": "2", "gpu-[1-2]": "2", "other-[0-1]": "2"}
+    assert "Sockets=" not in controller.text("slurm.conf")
+    hardware.request_renewal(controller.lib, ["debug-0"], [])
+    controller.start(OLD)
+    assert re.findall(r"NodeName=(\S+) .*Sockets=1 ", controller.text("slurm.conf")) == ["debug-0"]
+
+
 def test_nodes_keep_their_lines_and_nothing_starts_until_somebody_has_looked(controller: Controller) -> None:
     controller.start(OLD)
     for _ in range(2):  # a second start changes nothing

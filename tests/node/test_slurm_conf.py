@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.model import Accelerator, ClusterDesign, Host, Mount, Partition, Settings, Site, SlurmSettings
 from node.sites import LocalSite
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
@@ -259,6 +259,30 @@ def test_node_lines_cover_the_design(isolation: str) -> None:
     assert by_name["v100-[0-1]"]["Feature"] == "p3dn_24_xlarge,ondemand,v100,efa"
     assert by_name["static-[0-1]"]["Feature"] == "m5.xlarge,spot"
     assert options(text)["GresTypes"] == "gpu,neuron"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_each_cpu_is_a_core_of_a_socket(isolation: str) -> None:
+    """With ThreadsPerCore=2 slurmctld gives a core to one job, and a node runs half as many."""
+    fleet = (part(), part("two", sockets=2))
+    found = list(lines(render(settings(isolation, fleet), (22, 5))["slurm.conf"], "NodeName"))
+    shapes = [(n["CPUs"], n["Sockets"], n["CoresPerSocket"], n["ThreadsPerCore"]) for n in found]
+    assert shapes == [("4", "1", "4", "1"), ("4", "2", "2", "1")]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_temporary_disk_is_said_where_it_is_known(isolation: str) -> None:
+    fleet = (part(tmp_disk_mib=37888), part("unknown"))
+    found = list(lines(render(settings(isolation, fleet), (22, 5))["slurm.conf"], "NodeName"))
+    assert [node.get("TmpDisk") for node in found] == ["37888", None]
+
+
+def test_a_local_scratch_has_the_temporary_files() -> None:
+    own = settings("vm")
+    scratch = Mount("/local_scratch", "nvme", ("compute",))
+    there = dataclasses.replace(own, design=dataclasses.replace(own.design, mounts=(scratch,)))
+    assert options(render(there, (22, 5))["slurm.conf"])["TmpFS"] == "/local_scratch"
+    assert "TmpFS" not in options(render(own, (22, 5))["slurm.conf"])  # /tmp is Slurm's default
 
 
 def test_static_nodes_are_taken_first_and_stay() -> None:

@@ -94,11 +94,12 @@ def test_nodes_and_partitions() -> None:
     text = files((22, 5))["slurm.conf"]
     nodes = [line for line in text.splitlines() if line.startswith("NodeName=")]
     assert nodes == [
-        "NodeName=debug-[0-3] CPUs=1 RealMemory=1024 Feature=local.small,ondemand Weight=10 State=CLOUD",
-        "NodeName=gpu-0 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=1 "
-        "State=CLOUD",
-        "NodeName=gpu-1 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=10 "
-        "State=CLOUD",
+        "NodeName=debug-[0-3] CPUs=1 Sockets=1 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=1024 "
+        "Feature=local.small,ondemand Weight=10 State=CLOUD",
+        "NodeName=gpu-0 CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4096 Gres=gpu:v100:4 "
+        "Feature=local.medium,ondemand,v100 Weight=1 State=CLOUD",
+        "NodeName=gpu-1 CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4096 Gres=gpu:v100:4 "
+        "Feature=local.medium,ondemand,v100 Weight=10 State=CLOUD",
     ], "by name: no address, no port"
     # A job that requests no memory gets the share of its CPUs.
     shares = [part for line in text.splitlines() for part in line.split() if part.startswith("DefMem")]

@@ -71,6 +71,20 @@ def nvme(context: Context, mount: Mount) -> None:
     files.folder(context.at(mount.path.lstrip("/")), 0o1777)
 
 
+def tmp_on_disk(context: Context) -> None:
+    """Put a node's /tmp on its root disk where it is in memory, as on Debian 13.
+
+    Slurm promises jobs the disk's space there (TmpDisk), and drains a node that has less. In memory, what a
+    job writes there would also count as the job's memory.
+    """
+    partition = context.settings.design.partition_of(context.host)
+    target = context.at("tmp")
+    if partition is None or not partition.tmp_disk_mib or (disks.mounted(str(target)) or ("",))[0] != "tmpfs":
+        return
+    place = files.folder(context.path(context.folders.lib) / "tmp", 0o1777)
+    context.run("mount", "--bind", str(place), str(target))
+
+
 def disk(context: Context, mount: Mount) -> None:
     """Check the disk with Slurm's state, which the step `disks` mounts: packages may need its folders."""
     if not disks.mounted(str(context.at(mount.path.lstrip("/")))):

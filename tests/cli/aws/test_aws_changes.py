@@ -136,7 +136,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
         "partitions.aws.gp3", "partitions.aws.neuron_cores",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",
-        "partitions.open_metadata",
+        "partitions.open_metadata", "instance_types.sockets", "storage.local_scratch",
         "tags", "aws.role_path", "partitions.aws.security_groups",
         "partitions.aws.launch_template_overrides",
     }  # fmt: skip

@@ -93,7 +93,7 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
         "partitions.open_metadata", "tags", "partitions.gcp.network_tags",
         "partitions.gcp.instance_template_overrides",
         "storage.local_scratch", "image.id", "image.bake", "image.revision",
-        "instance_types.vcpus", "instance_types.memory_mib",
+        "instance_types.vcpus", "instance_types.memory_mib", "instance_types.sockets",
     }  # fmt: skip
 
 
