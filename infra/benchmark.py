@@ -22,6 +22,7 @@ from infra import bundle, environments
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
 from infra.program import mode, project_files
 from infra.program.project_files import ProjectFile, ProjectFileError, Wrong
+from node import executables
 from node.model import BenchmarkDesign, ClusterDesign
 from workload.program import FILES, LAUNCHER
 
@@ -36,8 +37,6 @@ OF_BATCH = ("batch/", "resnet/")
 """The folders of `workload/` that are in the container image of AWS Batch, and on no Slurm cluster."""
 ENTRY = "__main__.py"
 """The file that Python runs if it is given a folder."""
-MAGIC = (b"#!", b"\x7fELF")
-"""The first bytes of files that Linux can execute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +203,9 @@ def _check_script(project: Path, script: str, found: dict[str, StagedFile]) -> N
             raise UnusableFileError(
                 0, "Python in UTF-8", f"byte {error.start + 1} is no UTF-8: save the file as UTF-8"
             ) from None
-    elif not content.startswith(MAGIC):
-        raise UnusableFileError(
-            0,
-            "a .py file, a folder, or a program that Linux can execute",
-            "begin it with a line like #!/bin/bash",
-        )
+    elif (fault := executables.fault(content, script)) is not None:
+        allowed = "a .py file, a folder, or a program that Linux can execute"
+        raise UnusableFileError(0, allowed, str(fault))
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,13 @@ def read_requirements(root: Path, requirements: str) -> bytes:
         raise UnusableFileError(
             0, "a requirements file", f"`uv export --no-hashes` or `pip freeze` makes one from {path.name}"
         )
+    if path.suffix in (".yml", ".yaml"):
+        raise UnusableFileError(
+            0,
+            "a requirements file",
+            f"{path.name} is conda's, and environments here are pip's: write its packages with their names "
+            "in PyPI, one a line",
+        )
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError:

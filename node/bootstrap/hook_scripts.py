@@ -7,7 +7,7 @@ import stat
 import time
 from pathlib import Path
 
-from node import foreign, subprocesses
+from node import executables, foreign, subprocesses
 from node.bootstrap import files
 from node.bootstrap.context import Context, StepFailedError
 from node.bootstrap.daemons import end_of
@@ -24,12 +24,18 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
         number: The hook's place in the stack file, from 0.
 
     Raises:
-        StepFailedError: It ended with another status than 0 or exceeded its time. The message has its last
-            lines.
+        StepFailedError: It cannot be started, ended with another status than 0 or exceeded its time. The
+            message has its last lines.
         OSError: The script cannot be fetched or started.
         ValueError: Machines of this cloud cannot fetch such a URL.
     """
     script = script_of(context, number, hook)
+    # The number is the one in the name of its log.
+    name = f"hook {number} ({hook.source})"
+    with script.open("rb") as file:
+        fault = executables.fault(file.read(executables.FIRST_BYTES), Path(hook.source).name)
+    if fault is not None:
+        raise StepFailedError(f"{name} cannot be started: {fault}")
     log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -37,8 +43,6 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
         env = {**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host}
         status = subprocesses.run([str(script), *hook.args], env, hook.timeout, output=output).status
     ended = f"was not done after {hook.timeout} s" if status is None else f"ended with status {status}"
-    # The number is the one in the name of its log.
-    name = f"hook {number} ({hook.source})"
     if status != 0:
         # A node's reason has the first line and the last one.
         printed = end_of(log)

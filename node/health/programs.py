@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from node import foreign, subprocesses
+from node import executables, foreign, subprocesses
 from node.folders import Folders
 from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_a_line, runner
 from node.health.model import EPILOG, PROLOG, JobScript
@@ -90,6 +90,15 @@ def _drain(settings: Settings, node: str, text: str) -> None:
         print(f"{node}: {text}; not drained: {error}", file=sys.stderr)
 
 
+def _why(file: Path) -> object:
+    """Return why a script cannot be started; `None` if its first bytes do not tell."""
+    try:
+        with file.open("rb") as script:
+            return executables.fault(script.read(executables.FIRST_BYTES), file.name)
+    except OSError:
+        return None
+
+
 def _run_script(settings: Settings, node: str, program: str, script: JobScript) -> int:
     """Run a user's script with Slurm's variables, and write what it prints to a log of the last run."""
     folders = Folders(settings)
@@ -105,7 +114,7 @@ def _run_script(settings: Settings, node: str, program: str, script: JobScript) 
                 f"was not done after {script.timeout} s" if status is None else f"ended with status {status}"
             )
         except OSError as error:
-            status, ended = 1, f"cannot be started: {error}"
+            status, ended = 1, f"cannot be started: {_why(file) or error}"
         took = time.monotonic() - began
         job = os.environ.get("SLURM_JOB_ID", "?")
         output.write(f"job {job}: {script.source} {ended}, {took:.1f} s\n".encode())

@@ -13,6 +13,7 @@ import pytest
 from infra import bundle
 from node import http_client
 from node.bootstrap import steps
+from node.bootstrap.context import StepFailedError
 from node.cloud_api import ServiceError
 from node.http_client import Answer
 from node.model import INLINE, Hook
@@ -61,6 +62,16 @@ def test_a_script_on_the_web_and_one_that_is_not_there(
     steps.hooks(context)
     assert out.read_text().startswith("compute-0 ")
     with pytest.raises(ServiceError, match=r"https://example\.com/a/post\.sh: HTTP status 404"):
+        steps.hooks(context)
+
+
+def test_a_fetched_script_that_cannot_be_started_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(200, b"#!/bin/sh\r\necho\r\n"))
+    context, _ = machine(tmp_path, hooks=(Hook("all", "https://example.com/a/post.sh"),))
+    words = r"hook 0 \(https://example\.com/a/post\.sh\) cannot be started: line 1 has a carriage return"
+    with pytest.raises(StepFailedError, match=words):
         steps.hooks(context)
 
 

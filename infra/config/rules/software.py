@@ -23,6 +23,7 @@ from infra.config.mistakes import Location, path_of
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.program import project_files
 from infra.program.project_files import ProjectFileError, Wrong
+from node import executables
 
 ORIGINS = ("source", "packages", "repository")
 """The keys of the stack file that name a Slurm other than the distribution's."""
@@ -198,15 +199,11 @@ def check_hooks(c: Context) -> None:
                 )
         elif hook.source is not None:
             check_source(c, hook.source, (*at, "source"))
-        elif hook.script is not None and not hook.script.startswith("#!"):
+            _startable(c, hook.source, (*at, "source"))
+        elif hook.script is not None and (fault := executables.fault(hook.script.encode())) is not None:
             first = hook.script.partition("\n")[0]
-            c.add(
-                "hook.interpreter",
-                (*at, "script"),
-                first,
-                "a first line that names the interpreter",
-                "begin with #!/bin/bash",
-            )
+            allowed = "a first line that names the interpreter"
+            c.add("hook.interpreter", (*at, "script"), first, allowed, str(fault))
 
     # Without slurm.resume_timeout in the file, the time to boot includes the hooks.
     longest = LONGEST_TIMEOUT - 5000
@@ -228,6 +225,19 @@ def check_source(c: Context, source: str, where: Location) -> None:
         c.add("source.scheme", where, source, " or ".join(["a path in this project", *allowed]), why)
     elif scheme[1] == "gs":
         _object(c, source, where)
+
+
+def _startable(c: Context, source: str, where: Location) -> None:
+    """Check that machines can start a script of the project. They look at one with an address themselves."""
+    if c.project is None or "://" in source:
+        return
+    try:
+        content = project_files.read(c.project, source).content
+    except ProjectFileError:  # named already
+        return
+    if (fault := executables.fault(content, source)) is not None:
+        allowed = "a program, or a script whose first line names its interpreter"
+        c.add("source.interpreter", where, source, allowed, str(fault))
 
 
 def script_in_project(c: Context, source: str, where: Location) -> None:
@@ -383,6 +393,7 @@ def check_health(c: Context) -> None:
             c.add("job-script.address", (*where, "source"), script.source, "a path in this project", advice)
         else:
             script_in_project(c, script.source, (*where, "source"))
+            _startable(c, script.source, (*where, "source"))
 
 
 def _has_devices(c: Context, partition: PartitionConfig) -> bool:

@@ -120,6 +120,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"script": "."}, "script", "benchmark.path-outside"),
     ({"script": "code"}, "script", "benchmark.file"),
     ({"script": "notes.txt"}, "script", "benchmark.file"),
+    ({"script": "crlf.sh"}, "script", "benchmark.file"),
+    ({"script": "late.sh"}, "script", "benchmark.file"),
     ({"script": "keras.py"}, "script", "benchmark.shadows-package"),
     ({"script": "train.py", "files": ["random.py"]}, "files[0]", "benchmark.shadows-package"),
     ({"script": "train.py", "files": ["code", "torch"]}, "files[1]", "benchmark.shadows-package"),
@@ -134,6 +136,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"script": "train.py", "requirements": "more.txt"}, "requirements", "benchmark.requirements"),
     ({"script": "train.py", "requirements": "local.txt"}, "requirements", "benchmark.requirements"),
     ({"script": "train.py", "requirements": "uv.lock"}, "requirements", "benchmark.requirements"),
+    ({"script": "train.py", "requirements": "environment.yml"}, "requirements", "benchmark.requirements"),
     ({"script": "train.py", "requirements": "latin.py"}, "requirements", "benchmark.requirements"),
     ({"script": "train.py", "tasks_per_node": 2}, "tasks_per_node", "benchmark.too-many-tasks"),
     ({"script": "train.py", "tasks_per_node": 0}, "tasks_per_node", "value.range"),
@@ -155,6 +158,9 @@ def odd_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the project with files that cannot be staged."""
     monkeypatch.setattr("infra.benchmark.MOST_BYTES", 1 << 20)
     write(project, "notes.txt", "no program\n")
+    write(project, "crlf.sh", "#!/bin/sh\r\necho hi\r\n")
+    write(project, "late.sh", "# Copyright Example\n#!/bin/sh\necho hi\n")
+    write(project, "environment.yml", "dependencies:\n  - python=3.11\n  - numpy\n")
     for name in ("keras.py", "random.py", "torch/__init__.py"):
         write(project, name, "x = 1\n")
     write(project, "latin.py", b"# \xe9\n")

@@ -287,9 +287,10 @@ def test_what_stands_at_the_wrong_place_or_is_read_otherwise(
 def test_the_sentences(file: Path, pytestconfig: pytest.Config) -> None:
     contents = [content for content, _ in [*MESSAGES.values(), *MISTAKES.values()]]
     errors = [refused(file, content) for content in contents]
-    hooks = "[{role: all, source: hooks/a.sh}, {role: all, source: hooks.d}]"
+    hooks = "[{role: all, source: hooks/a.sh}, {role: all, source: hooks.d}, {role: all, source: crlf.sh}]"
     file.write_text(f"{GOOD}    hooks: {hooks}\n")
     file.with_name("hooks.d").mkdir()
+    file.with_name("crlf.sh").write_bytes(b"#!/bin/sh\r\n")
     for scripts, name in ((True, file.name), (False, "Pulumi.none.yaml")):
         with pytest.raises(ConfigError) as caught:
             load_file(file.with_name(name), scripts=scripts)
@@ -418,11 +419,25 @@ def test_scripts_are_looked_for_to_deploy_and_not_to_end(file: Path) -> None:
     hooks = "[{role: all, source: hooks/a.sh}, {role: all, source: hooks}, {role: login, source: b.sh}]"
     file.write_text(f"{GOOD}    hooks: {hooks}\n")
     (file.parent / "hooks").mkdir()
-    (file.parent / "b.sh").write_text("true\n")
+    (file.parent / "b.sh").write_text("#!/bin/sh\n")
     assert len(load_file(file).cluster.hooks) == 3
     with pytest.raises(ConfigError) as caught:
         load_file(file, scripts=True)
     assert [(m.path, m.given, m.code) for m in caught.value.mistakes] == [
         (f"{CLUSTER}.hooks[0].source", '"hooks/a.sh"', "source.missing"),
         (f"{CLUSTER}.hooks[1].source", '"hooks"', "source.unusable"),
+    ]
+
+
+@pytest.mark.parametrize("content", [b"#!/bin/sh\r\ntrue\r\n", b"# Copyright\n#!/bin/sh\n", b"true\n"])
+def test_every_script_that_machines_start_names_its_interpreter_first(file: Path, content: bytes) -> None:
+    """Each key whose file is started by itself; a package is not, and a script's text is a key of its own."""
+    scripts = "slurm: {prolog: {source: a.sh}, epilog: {source: a.sh}, "
+    file.write_text(changed("slurm: {", scripts) + "    hooks: [{role: all, source: a.sh}]\n")
+    (file.parent / "a.sh").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_file(file, scripts=True)
+    assert [(m.path, m.code) for m in caught.value.mistakes] == [
+        (f"{CLUSTER}.{key}.source", "source.interpreter")
+        for key in ("hooks[0]", "slurm.prolog", "slurm.epilog")
     ]

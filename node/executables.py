@@ -1,0 +1,63 @@
+"""Why Linux could not start a script, by its first bytes, for the checks of a stack file and for machines."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+
+MAGIC = b"#!"
+PROGRAM = b"\x7fELF"
+FIRST_BYTES = 4096
+"""How much of a file is enough for an answer."""
+LONGEST = 255
+"""The most bytes of a first line that the kernel reads (BINPRM_BUF_SIZE, without the closing zero)."""
+BOMS = {codecs.BOM_UTF8: "UTF-8's mark", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unstartable:
+    """Why a script cannot be started, and the cure."""
+
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.cure}"
+
+
+def fault(content: bytes, name: str = "FILE") -> Unstartable | None:
+    """Return why Linux could not start a file; `None` if it can, as far as its first bytes tell.
+
+    Args:
+        content: The file's content, or its first bytes (`FIRST_BYTES`).
+        name: The file's name in the cure.
+    """
+    if content.startswith(PROGRAM):
+        return None
+    for mark, what in BOMS.items():
+        if content.startswith(mark):
+            return Unstartable(f"line 1 begins with {what}", "save it as UTF-8 without a byte order mark")
+    if not content.startswith(MAGIC):
+        return _without_interpreter(content)
+    first = content.partition(b"\n")[0]
+    if b"\r" in first:
+        # The kernel, and every shell, would take the carriage return for a part of the words.
+        why = "line 1 has a carriage return, as Windows saves files"
+        return Unstartable(why, f"run sed -i 's/\\r$//' {name}")
+    interpreter = first.removeprefix(MAGIC).strip(b" \t").partition(b" ")[0]
+    if not interpreter.startswith(b"/"):
+        shown = first[:60].decode(errors="replace")
+        return Unstartable(f"line 1 names no interpreter by its path: {shown!r}", "begin with #!/bin/bash")
+    if len(first) > LONGEST:
+        return Unstartable(f"line 1 has more than {LONGEST} bytes", "name an interpreter with a shorter path")
+    return None
+
+
+def _without_interpreter(content: bytes) -> Unstartable:
+    for number, line in enumerate(content[:FIRST_BYTES].splitlines(), 1):
+        if line.lstrip().startswith(b"#!/"):
+            return Unstartable(
+                f"line {number} names the interpreter, and only line 1 can",
+                f"move line {number} to the top",
+            )
+    return Unstartable("line 1 names no interpreter", "begin with #!/bin/bash")
