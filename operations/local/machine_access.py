@@ -22,6 +22,8 @@ MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 OWN_PATH = f"/opt/slurm-stacks/current/bin:/usr/local/bin:/usr/bin:/bin:{MACHINE_COMMAND_PATH}"
 PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
 """Variables of the caller that are passed on, as ssh does; the others belong to another machine."""
+ASIDE = "SLURM_STACKS_ASIDE_"
+"""How the names begin under which `./cluster` puts variables aside that would change our own Python."""
 
 
 def run_directory(up: StackUp) -> RunDirectory:
@@ -66,6 +68,8 @@ def command(run: RunDirectory, argv: Sequence[str], *, controller: bool = False)
         }
         # In the head's hosts namespace programs find nodes by name. The cluster's own command needs no names.
         named = has_hosts_namespace(run.path) and not is_tool
+        if not (is_tool or controller):
+            env |= _put_aside()
         prefix = namespace_command(run.path, HEAD, "--exec") if named else []
         return Command([*prefix, *(argv or [shell])], env)
     machine = _machine(run, HEAD) if is_tool or controller else login(run)
@@ -103,6 +107,11 @@ def _missing_of_a_login() -> dict[str, str]:
         "SHELL": entry.pw_shell or "/bin/sh",
     }
     return {name: value for name, value in usual.items() if not os.environ.get(name)}
+
+
+def _put_aside() -> dict[str, str]:
+    """Return the user's variables for Python and uv that `./cluster` has put aside, by their own names."""
+    return {name.removeprefix(ASIDE): text for name, text in os.environ.items() if name.startswith(ASIDE)}
 
 
 def login(run: RunDirectory) -> tuple[str, int] | None:

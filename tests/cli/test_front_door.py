@@ -196,6 +196,73 @@ def test_an_environment_that_is_activated_or_configured_is_not_changed(door: Doo
     assert not other.exists()
 
 
+CHOICES = {
+    "VIRTUAL_ENV": "/nowhere",
+    "PYTHONPATH": "/nowhere",
+    "PYTHONHOME": "/nowhere",
+    "PYTHONEXECUTABLE": "/nowhere",
+    "PYTHONPLATLIBDIR": "lib64",
+    "__PYVENV_LAUNCHER__": "/nowhere",
+    "UV_PROJECT_ENVIRONMENT": "/nowhere",
+    "UV_SYSTEM_PYTHON": "1",
+    "UV_PYTHON": "3.14",
+    "UV_PYTHON_PREFERENCE": "only-managed",
+    "UV_MANAGED_PYTHON": "1",
+    "UV_NO_MANAGED_PYTHON": "1",
+    "UV_PYTHON_SEARCH_PATH": "/nowhere",
+    "UV_PROJECT": "/nowhere",
+    "UV_WORKING_DIR": "/nowhere",
+    "UV_WORKING_DIRECTORY": "/nowhere",
+}
+"""The variables of CPython and uv that choose an interpreter, or an environment that is changed."""
+
+
+@pytest.fixture
+def others(door: Door) -> Path:
+    """Return a Python of the user's, the first on PATH, whose packages must stay as they are."""
+    other = door.tools / "other"
+    subprocess.run([UV, "venv", "--quiet", "--offline", other], check=True)
+    (door.tools / "python3").symlink_to(other / "bin" / "python3")
+    return other
+
+
+def test_no_choice_of_a_python_stops_a_complete_environment_or_changes_another(
+    door: Door, others: Path
+) -> None:
+    before = sorted(others.rglob("*"))
+    door.works("up")
+    door.env |= CHOICES
+    assert door.works("status") == ""
+    door.release("1.1")
+    assert door.works("status") == SETTING_UP
+    assert door.installed() == {"uv-1.1"}
+    assert sorted(others.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["file", "home"])
+def test_no_configuration_of_uv_stops_a_complete_environment(door: Door, where: str) -> None:
+    door.works("up")
+    file = door.tools / ".config" / "uv" / "uv.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('python-preference = "only-managed"\nrequired-version = "==0.0.1"\n')
+    if where == "file":
+        door.env["UV_CONFIG_FILE"] = "/nowhere/uv.toml"
+    assert door.works("status") == ""
+
+
+def test_what_is_put_aside_is_told_and_nothing_else(door: Door) -> None:
+    """By a name of its own, for the commands that the user starts (operations/local/machine_access.py)."""
+    (door.checkout / "cli" / "main.py").write_text(
+        "import os\ndef main():\n"
+        "    print(sorted((k, v) for k, v in os.environ.items() if k.startswith('SLURM_STACKS_ASIDE_')))\n"
+    )
+    value = "a b'\"$(id)`id`*\\ \n"
+    door.env |= {"PYTHONPATH": value, "VIRTUAL_ENV": "", "SLURM_STACKS_ASIDE_PYTHONHOME": "/stale"}
+    _, out, err = door.run()
+    wanted = [("SLURM_STACKS_ASIDE_PYTHONPATH", value), ("SLURM_STACKS_ASIDE_VIRTUAL_ENV", "")]
+    assert out == f"{wanted}\n", err
+
+
 def test_an_environment_that_is_complete_needs_no_home(door: Door) -> None:
     door.works("up")
     file = door.tools / "file"

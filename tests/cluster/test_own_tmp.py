@@ -113,6 +113,20 @@ def test_nodes_see_the_checkout_the_home_folder_and_the_data_in_tmp(cluster: Che
     assert (host / "home" / "out").read_text() == f"{host}/home\n{host}/home\n"
 
 
+def test_variables_for_python_reach_jobs_and_no_program_of_ours(cluster: Checkout, host: Path) -> None:
+    """`./cluster` has put them aside. A user's module of that name would end our own programs."""
+    (host / "home" / "json.py").write_text("raise SystemExit('another json')")
+    aside = {"PYTHONPATH": f"{host}/home", "PYTHONHOME": "/usr", "VIRTUAL_ENV": ""}
+    cluster.env |= {f"SLURM_STACKS_ASIDE_{name}": value for name, value in aside.items()}
+    try:
+        show = "echo $PYTHONPATH $PYTHONHOME ${VIRTUAL_ENV+set} ${SLURM_STACKS_ASIDE_PYTHONPATH-none}"
+        assert cluster.execute("srun", "sh", "-c", show) == f"{host}/home /usr set none\n"
+        cluster.cluster("status", check=True)
+    finally:
+        for name in aside:
+            del cluster.env[f"SLURM_STACKS_ASIDE_{name}"]
+
+
 def test_a_job_may_ask_for_temporary_disk_as_far_as_there_is_some(cluster: Checkout) -> None:
     assert cluster.execute("srun", "--tmp=30G", "echo", "there") == "there\n"
     asked = cluster.cluster("exec", "--", "sbatch", "--tmp=38G", "--wrap", "true")
