@@ -19,6 +19,7 @@ from localcloud.cores import move, running_on
 from localcloud.hosts_namespace import SLURM, TMP_OPTION
 from node import foreign, subprocesses
 from node.bootstrap import files
+from node.bootstrap.job_leftovers import STEPDS
 from node.processes import (
     ProcessId,
     ancestors,
@@ -47,9 +48,6 @@ CONTROLLER, COMPUTE, LOCALHOST = "controller", "compute", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
-STEPDS = ("slurmstepd", "slurmstepd-wlm")
-"""Names of the program that runs a job's step on its node: Slurm's own name, and the name in Debian's and
-Ubuntu's packages, which is behind a link of /etc/alternatives."""
 SLURMS_OWN = (*STEPDS, "srun", "salloc", "sattach", "sbatch")
 """Slurm's programs that run as long as their job; without a cluster they would run for ever."""
 

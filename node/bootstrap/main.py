@@ -11,7 +11,6 @@ from node.bootstrap.services import InitServices, Services
 from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
-from node.model import Settings
 from node.published import read_settings
 
 
@@ -46,7 +45,7 @@ def bootstrap(
         machine.update_programs(settings, settings_file, role)
         host, sink, services = machine.begin(settings, host, bucket)
     else:
-        host, sink, services = _on_this_host(settings, host, bucket)
+        host, sink, services = _on_this_host(role, host, bucket)
     report_file = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
     sinks = [file_sink(report_file), sink]
     if role == "compute" and not folders.process:
@@ -67,10 +66,12 @@ def bootstrap(
     services.keep()
 
 
-def _on_this_host(
-    settings: Settings, host: str | None, bucket: str
-) -> tuple[str, Callable[[str], None], Services]:
+def _on_this_host(role: str, host: str | None, bucket: str) -> tuple[str, Callable[[str], None], Services]:
     """Return what `vm.machine.begin` returns, for a process machine."""
     if host is None:
         raise SystemExit("a process machine needs its name (--host)")
-    return host, file_sink(Path(bucket) / "boot" / f"{host}.json"), InitServices()
+    return (
+        host,
+        file_sink(Path(bucket) / "boot" / f"{host}.json"),
+        InitServices(host if role == "compute" else None),
+    )

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Protocol
 
 from node import subprocesses, waiting
-from node.bootstrap import files
+from node.bootstrap import files, job_leftovers
 from node.bootstrap.accounts import start_as
 from node.bootstrap.command import CommandError, Runner
 from node.processes import descendants
@@ -78,9 +78,13 @@ class InitServices:
     """Services as children of the machine's init. They restart when they end, and stop in reverse order.
 
     The process must be the subreaper of all its descendants (`localcloud.init`).
+
+    Args:
+        node: The node's name, if the machine runs jobs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: str | None = None) -> None:
+        self._node = node
         self._running: dict[int, Service] = {}
         # The names are in the order of first starts, which is the order of dependencies.
         self._names: list[str] = []
@@ -126,6 +130,8 @@ class InitServices:
     def keep(self) -> None:
         while not self._stopping:
             self.tend()
+            if self._node is not None:
+                job_leftovers.end(self._node, self._running)
             # SIGCHLD is blocked only for the wait, so that no child inherits that. A child that ended just
             # before is found when the time is up.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node.processes import ProcessId
 from operations.local import names
 from tests.support.checkout import Checkout, until
 
@@ -115,16 +116,40 @@ def test_nodes_see_the_checkout_the_home_folder_and_the_data_in_tmp(cluster: Che
 
 def test_variables_for_python_reach_jobs_and_no_program_of_ours(cluster: Checkout, host: Path) -> None:
     """`./cluster` has put them aside. A user's module of that name would end our own programs."""
-    (host / "home" / "json.py").write_text("raise SystemExit('another json')")
-    aside = {"PYTHONPATH": f"{host}/home", "PYTHONHOME": "/usr", "VIRTUAL_ENV": ""}
-    cluster.env |= {f"SLURM_STACKS_ASIDE_{name}": value for name, value in aside.items()}
-    try:
-        show = "echo $PYTHONPATH $PYTHONHOME ${VIRTUAL_ENV+set} ${SLURM_STACKS_ASIDE_PYTHONPATH-none}"
-        assert cluster.execute("srun", "sh", "-c", show) == f"{host}/home /usr set none\n"
-        cluster.cluster("status", check=True)
-    finally:
-        for name in aside:
-            del cluster.env[f"SLURM_STACKS_ASIDE_{name}"]
+    modules = host / "home" / "modules"
+    modules.mkdir()
+    (modules / "json.py").write_text("raise SystemExit('another json')")
+    given = {"PYTHONPATH": str(modules), "PYTHONHOME": "/usr", "VIRTUAL_ENV": ""}
+    show = "echo $PYTHONPATH $PYTHONHOME ${VIRTUAL_ENV+set} ${SLURM_STACKS_ASIDE_PYTHONPATH-none}"
+    shown = cluster.cluster("exec", "--", "srun", "sh", "-c", show, check=True, env=given)
+    assert shown.stdout == f"{modules} /usr set none\n"
+    assert cluster.cluster("status", "--json", check=True, env=given).stdout.startswith("{")
+
+
+def test_a_jobs_daemons_end_with_it_and_its_neighbours_do_not(cluster: Checkout, host: Path) -> None:
+    """As cgroups have it on whole machines, whichever way the daemon has left its job."""
+    marks = host / "home" / "daemons"
+    marks.mkdir()
+    daemons = (
+        f"setsid nohup sh -c 'echo $$ >{marks}/setsid; exec sleep 600' >/dev/null 2>&1 & "
+        f"( ( sh -c 'echo $$ >{marks}/forked; exec sleep 600' >/dev/null 2>&1 & ) & ) ; "
+        f"while [ $(ls {marks} | grep -c -e setsid -e forked) -lt 2 ]; do sleep 0.1; done"
+    )
+    neighbour = f"(sh -c 'echo $$ >{marks}/neighbour; exec sleep 600' & ) ; sleep 600"
+    words = ["sbatch", "--parsable", "--partition=wide", "--mem=10", "--output=/dev/null"]
+    job = cluster.execute(*words, "--wrap", neighbour).strip()
+    until((marks / "neighbour").exists, 60, "the neighbour")
+    cluster.execute(*words, "--wait", "--wrap", daemons)
+    pids = {file.name: int(file.read_text()) for file in marks.iterdir()}
+    until(lambda: not any(map(alive, (pids["setsid"], pids["forked"]))), 30, "the end of the daemons")
+    assert alive(pids["neighbour"])
+    cluster.execute("scancel", job)
+    until(lambda: not alive(pids["neighbour"]), 60, "the end of the neighbour's daemon")
+
+
+def alive(pid: int) -> bool:
+    process = ProcessId.of(pid)
+    return process is not None and process.alive()
 
 
 def test_a_job_may_ask_for_temporary_disk_as_far_as_there_is_some(cluster: Checkout) -> None:

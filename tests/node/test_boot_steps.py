@@ -217,7 +217,7 @@ def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(
     services = FakeServices()
     stayed: list[bool] = []
     monkeypatch.setattr(services, "keep", lambda: stayed.append(True), raising=False)
-    monkeypatch.setattr(boot, "InitServices", lambda: services)
+    monkeypatch.setattr(boot, "InitServices", lambda _node: services)
     monkeypatch.setattr(boot, "STEPS", [step(skip), Step("other", 1, frozenset({"login"}), fail)])
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(dataclasses.asdict(settings(tmp_path))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -93,6 +94,48 @@ def test_a_dead_service_is_started_again_and_its_end_is_logged(boot: Callable[[s
     assert len(machine.lines("one")) == 1, "a service that lives is left alone"
     log = machine.lines("log/two.out")
     assert log == ["two ended with status 256; it is started again"] * 2
+    machine.term()
+
+
+def test_what_an_ended_job_has_left_is_ended_and_nothing_else(boot: Callable[[str], Machine]) -> None:
+    """The init's children are the services, slurmstepds, and orphans: what each is, its variables say."""
+    machine = boot(
+        """
+        import shutil, subprocess
+        shutil.copy("/bin/sleep", out / "slurmstepd")
+
+        def child(name, *words, program="/bin/sleep", **variables):
+            argv = [*(words or ("sleep",)), "300"]
+            subprocess.Popen(argv, executable=program, env={"NAME": name, **variables})
+
+        services = InitServices("debug-0")
+        services.start(service("slurmd", "exec sleep 300", NAME="service", SLURM_JOB_ID="8"))
+        stepd = str(out / "slurmstepd")
+        here = {"SLURMD_NODENAME": "debug-0"}
+        child("stepd", "slurmstepd: [7.batch]", program=stepd)
+        child("running", SLURM_JOB_ID="7", **here)
+        child("left", SLURM_JOB_ID="8", **here)
+        child("longer", SLURM_JOB_ID="77", **here)
+        child("of another node", SLURM_JOB_ID="8", SLURMD_NODENAME="debug-1")
+        child("of the prolog", SLURM_JOB_ID="8", SLURM_SCRIPT_CONTEXT="prolog_slurmd", **here)
+        child("a part", SLURM_JOB_ID="8", SLURM_HET_SIZE="2", **here)
+        child("anybody's")
+        services.keep()
+        """
+    )
+
+    def names() -> dict[str, int]:
+        found = {}
+        for pid in machine.below():
+            with contextlib.suppress(OSError):
+                entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                found.update({e.removeprefix("NAME="): pid for e in entries if e.startswith("NAME=")})
+        return found
+
+    stay = {"service", "stepd", "of another node", "of the prolog", "anybody's"}
+    until(lambda: names().keys() == stay | {"running", "a part"}, 60, "the ends of two jobs' processes")
+    os.kill(names()["stepd"], signal.SIGKILL)
+    until(lambda: names().keys() == stay - {"stepd"}, 60, "the ends of the other jobs' processes")
     machine.term()
 
 
