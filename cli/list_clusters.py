@@ -59,7 +59,7 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
         clouds: Whether to ask clouds. The records alone say that a cluster was made there.
     """
     records = clusters.recorded()
-    local = [each for each in records if each.provider == "local" and not owner.is_over(each)]
+    local = [each for each in records if each.provider == "local" and not owner.is_void(each)]
     with ThreadPoolExecutor(WORKERS) as pool:
         found = [
             UserCluster(listed, record)

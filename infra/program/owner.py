@@ -76,7 +76,7 @@ def holds_a_cluster(run: Path) -> bool:
     )
 
 
-def is_over(cluster: Cluster) -> bool:
+def is_void(cluster: Cluster) -> bool:
     """Return whether there is but a claim of a cluster, whose process made nothing and has ended."""
     try:
         run = folders.check_run_dir_of(cluster.id)
