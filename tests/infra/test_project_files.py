@@ -209,17 +209,19 @@ def test_no_key_follows_a_link_out_of_the_project(key: str, target: str, project
     """The check refuses it, and so does what publishes, for a link that was put there after the check."""
     (project / "train.py").write_text("print(1)\n")
     suffix = ".deb" if "packages" in key else ".txt" if key == "requirements" else ".py"
+    # What Linux starts names its interpreter.
+    content = b"numpy\n" if suffix == ".txt" else b"#!/bin/sh\n"
     outside = project.parent / "outside"
-    (outside / f"x{suffix}").write_bytes(b"numpy\n")
+    (outside / f"x{suffix}").write_bytes(content)
     name = f"x{suffix}" if target == "file" else f"in/x{suffix}"
     place = project / ("in" if target == "folder" else name)
     (project / name).parent.mkdir(exist_ok=True)
-    (project / name).write_bytes(b"numpy\n")
+    (project / name).write_bytes(content)
 
     stack = given(key, name)
     if "packages" in key:
         section = stack[CLUSTER]["slurm" if key.startswith("slurm") else "containers"]
-        section["packages"][0]["sha256"] = hashlib.sha256(b"numpy\n").hexdigest()
+        section["packages"][0]["sha256"] = hashlib.sha256(content).hexdigest()
     config = parse(stack, "aws", project=project)
     made = design(config, catalog())
     publish(key, made, project, name)
@@ -241,7 +243,7 @@ def publish(key: str, made: Any, project: Path, name: str) -> None:
         Workload.of(project, ["train.py", name] if key == "files[0]" else [name])
     else:
         archive = zipfile.ZipFile(io.BytesIO(bundle.node_archive(made, project)))
-        assert any(archive.read(entry) == b"numpy\n" for entry in archive.namelist())
+        assert any(archive.read(entry) == (project / name).read_bytes() for entry in archive.namelist())
 
 
 def models(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:

@@ -96,7 +96,9 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
     environment = sbatch.seen["env"]
     assert environment["SLURM_CONF"] == str(tmp_path / "etc" / "slurm.conf")
     # sbatch takes options from SBATCH_*, and passes everything on to the job.
-    assert set(environment) == {"PATH", "HOME", "USER", "LANG", "SLURM_CONF", "SLURM_STACKS_SUBMITTED"}
+    assert set(environment) == {
+        "PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF", "SLURM_STACKS_SUBMITTED"
+    }  # fmt: skip
     assert before - 0.01 <= float(environment["SLURM_STACKS_SUBMITTED"]) <= time.time()
     assert (run.folder / "jobid").read_text() == "41\n"
 

@@ -17,6 +17,7 @@ NEEDS = {
     "account": "an account with a cloud",
     "pulumi": "the Pulumi CLI",
     "tests": "it is how these tests are run",
+    "slurmrestd": "a package that no cluster needs",
     "root": "it changes this machine",
 }
 _FENCE = re.compile(
