@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass
 
 MAGIC = b"#!"
@@ -11,6 +12,10 @@ FIRST_BYTES = 4096
 """How much of a file is enough for an answer."""
 LONGEST = 255
 """The most bytes of a first line that the kernel reads (BINPRM_BUF_SIZE, without the closing zero)."""
+SHELLS = (b"sh", b"bash", b"dash")
+"""Shells that take a word with a blank for a wrong option. Other interpreters may split it, as perl does."""
+_SPLITS = re.compile(rb"-[A-Za-z0]*S|--split-string")
+"""env's option to split the rest of the word."""
 BOMS = {codecs.BOM_UTF8: "UTF-8's mark", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
@@ -44,12 +49,25 @@ def fault(content: bytes, name: str = "FILE") -> Unstartable | None:
         # The kernel, and every shell, would take the carriage return for a part of the words.
         why = "line 1 has a carriage return, as Windows saves files"
         return Unstartable(why, f"run sed -i 's/\\r$//' {name}")
-    interpreter = first.removeprefix(MAGIC).strip(b" \t").partition(b" ")[0]
+    interpreter, *words = first.removeprefix(MAGIC).split() or [b""]
     if not interpreter.startswith(b"/"):
         shown = first[:60].decode(errors="replace")
         return Unstartable(f"line 1 names no interpreter by its path: {shown!r}", "begin with #!/bin/bash")
     if len(first) > LONGEST:
         return Unstartable(f"line 1 has more than {LONGEST} bytes", "name an interpreter with a shorter path")
+    if len(words) > 1:
+        return _several_words(interpreter.rpartition(b"/")[2], words)
+    return None
+
+
+def _several_words(program: bytes, words: list[bytes]) -> Unstartable | None:
+    """Return what is wrong with several words after an interpreter, which gets them as one from Linux."""
+    shown = b" ".join(words)[:60].decode(errors="replace")
+    why = f"line 1 gives {program.decode(errors='replace')} one word, {shown!r}, as Linux does"
+    if program == b"env" and not _SPLITS.match(words[0]):
+        return Unstartable(why, f"write #!/usr/bin/env -S {shown}")
+    if program in SHELLS:
+        return Unstartable(why, "write the options as one word, such as -eu, or in a line `set -eu`")
     return None
 
 

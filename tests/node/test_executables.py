@@ -28,6 +28,14 @@ SCRIPTS = {
     "nothing after the mark": (b"#!\n", "names no interpreter by its path"),
     "a mark of UTF-8": (b"\xef\xbb\xbf#!/bin/sh\n", "line 1 begins with UTF-8's mark"),
     "UTF-16": ("\ufeff#!/bin/sh\n".encode("utf-16-le"), "line 1 begins with UTF-16"),
+    "one word": (b"#!/bin/sh -eu\n", None),
+    "env": (b"#!/usr/bin/env sh\n", None),
+    "env that splits": (b"#!/usr/bin/env -S sh -e -u\n", None),
+    "env that says how it splits": (b"#!/usr/bin/env -vS sh -e\n", None),
+    "two words for env": (b"#!/usr/bin/env sh -e\n", "'sh -e', as Linux does: write #!/usr/bin/env -S sh -e"),
+    "options of env": (b"#!/usr/bin/env -i sh\n", "write #!/usr/bin/env -S -i sh"),
+    "two options": (b"#!/bin/bash -e -u\n", "one word, '-e -u'"),
+    "a remark": (b"#!/bin/sh -e # stop at errors\n", "one word, such as -eu"),
     "too long": (b"#!/bin/" + b"x" * 300 + b"\n", "line 1 has more than 255 bytes"),
 }
 
