@@ -448,13 +448,15 @@ class _Inspection:
         ours, theirs = Loader.value(node), engine_yaml.value(node.value)
         if repr(ours) == repr(theirs) or self._same(location, ours, theirs):
             return
-        plain = {"True": "true", "False": "false"}.get(str(ours))
-        if isinstance(theirs, int | float):
-            plain = json.dumps(theirs)
-        quoted = json.dumps(node.value, ensure_ascii=False)
-        advice = (
-            f"write {plain}, or {quoted} in quotes if it is text" if plain else f"write {quoted} in quotes"
-        )
+        meant = theirs if isinstance(theirs, int | float) else ours
+        plain = json.dumps(meant) if isinstance(meant, int | float) else ""
+        quoted = f"{json.dumps(node.value, ensure_ascii=False)} in quotes"
+        if plain and not self._takes(location, node.value):
+            advice = f"write {plain}"
+        elif plain and self._takes(location, meant):
+            advice = f"write {plain}, or {quoted} if it is text"
+        else:
+            advice = f"write {quoted}"
         self._add(
             "value.two-readings",
             location,
@@ -462,6 +464,10 @@ class _Inspection:
             "what all readers of YAML read alike",
             f"here this is {_with_kind(ours)}, and for Pulumi {_with_kind(theirs)}: {advice}",
         )
+
+    def _takes(self, location: Location, value: object) -> bool:
+        """Return whether a key takes a value; yes where nobody knows. No key takes an object of Python's."""
+        return not self._same(location, value, object())
 
     def _add(self, code: str, location: Location, given: str, allowed: str, advice: str) -> None:
         # In all messages paths begin below `config:`.
