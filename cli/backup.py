@@ -15,10 +15,10 @@ from cli.console.progress import Console
 from cli.runner import state
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.files import named
-from node import foreign, plurals
 from node.backup import archive
 from node.backup.archive import BackupError
 from node.logs.text import printable
+from node.system import foreign, plurals
 from operations import programs
 from operations.access import TOOL
 

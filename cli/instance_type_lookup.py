@@ -21,7 +21,7 @@ from infra.errors import UserError
 from infra.instance_types import cache
 from infra.instance_types.catalog import Catalog, Described, InstanceType, catalog
 from infra.program.stack import Stack
-from node import plurals
+from node.system import plurals
 
 LABELS = {"aws": "AWS", "gcp": "Google Cloud"}
 

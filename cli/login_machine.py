@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cli import hints, provider
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
-from node import foreign
 from node.logs.text import printable
 from node.slurm.environment import without_job
+from node.system import foreign
 from operations import programs
 from operations.access import TOOL
 

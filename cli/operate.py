@@ -27,8 +27,8 @@ from infra.design import benchmark_design, design
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node import plurals
 from node.slurm.phases import Phase, phase
+from node.system import plurals
 from operations.access import StackUp
 from operations.waiting import attempts
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cli.runner import Runner
     from cli.runner.plan import Plan
     from infra.config import StackConfig
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
     from operations.access import Outputs
 
 POLL_SECONDS = 2.0

@@ -19,8 +19,8 @@ from typing import Any
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.outputs.contract import ClusterOutput, Login, LoginAccess, OutputError, load
 from infra.program.locations import ID_LENGTH
-from node import foreign
 from node.logs.text import printable
+from node.system import foreign
 from operations import openssh, pages, programs
 from operations.access import Published
 

@@ -12,7 +12,7 @@ from infra.program.stack import Stack
 
 if TYPE_CHECKING:
     from cli.runner import Runner
-    from node.model import ClusterDesign
+    from node.design.model import ClusterDesign
 
 _VERBS: dict[Operation, str] = {
     "created": "create",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from infra.errors import UserError
 from infra.program.stack import Stack
 from infra.providers import check_provider
-from node.model import BenchmarkDesign, ClusterDesign, Settings
+from node.design.model import BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
 
 if TYPE_CHECKING:

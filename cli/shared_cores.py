@@ -16,7 +16,7 @@ from infra.config.advice import too_few_cores
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 
 def of_benchmark(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> list[str]:

@@ -10,7 +10,7 @@ from infra import slurm_releases
 from infra.config import StackConfig, accounting, distributions
 from infra.instance_types.catalog import catalog
 from node.bootstrap.vm.slurm_packages import elsewhere
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from node.slurm import packaged
 from operations.access import StackUp
 from operations.local import system_packages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TypedDict
 
-from node import plurals
-from node.model import ClusterDesign, Containers
+from node.design.model import ClusterDesign, Containers
+from node.system import plurals
 
 BAKE_TIME = "a quarter to half an hour"
 BUILD_TIME = "about 10 minutes"

@@ -22,8 +22,8 @@ from infra import bundle, environments
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
 from infra.program import mode, project_files
 from infra.program.project_files import ProjectFile, ProjectFileError, Wrong
-from node import executables
-from node.model import BenchmarkDesign, ClusterDesign
+from node.design.model import BenchmarkDesign, ClusterDesign
+from node.system import executables
 from workload.program import FILES, LAUNCHER
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from infra.program.locations import cache_root
 from infra.program.project_files import ProjectFileError
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
-from node.codec import to_json
-from node.health.model import EPILOG, PROLOG
-from node.model import ClusterDesign, Package, Settings
+from node.design.health import EPILOG, PROLOG
+from node.design.model import ClusterDesign, Package, Settings
+from node.system.codec import to_json
 
 ROOT = Path(__file__).resolve().parent.parent
 CLOUDS = ("aws", "gcp")

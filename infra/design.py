@@ -23,10 +23,10 @@ from infra.config.cluster import (
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
-from node import codec, model
-from node.bootstrap import time_limits
-from node.health.model import Health
-from node.model import Batch, LocalCloud, Package
+from node.design import model, time_limits
+from node.design.health import Health
+from node.design.model import Batch, LocalCloud, Package
+from node.system import codec
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50

@@ -18,8 +18,8 @@ from infra.inventory import Inventory
 from infra.program import folders, mode, owner
 from infra.program.launcher import INTERPRETER
 from infra.program.stack import Stack
-from node.codec import to_json
-from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
+from node.design.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
+from node.system.codec import to_json
 
 MODULE = "operations.local"
 

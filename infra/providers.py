@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.inventory import ClusterComponent
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 if TYPE_CHECKING:
     # Only for types: commands ask for the provider without Pulumi.

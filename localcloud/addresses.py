@@ -16,8 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from node import foreign
-from node.bootstrap import files
+from node.system import files, foreign
 
 BLOCK = 1 << 14
 """Addresses in a block: more than there are ports for nodes."""

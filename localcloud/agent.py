@@ -1,4 +1,4 @@
-"""The local cloud's agent: one process that serves the cloud's API on a Unix socket (`node.rpc`).
+"""The local cloud's agent: one process that serves the cloud's API on a Unix socket (`node.system.rpc`).
 
 The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits and the injected API errors;
 `fault`, `inspect`, `limits` (read and set) and `shutdown` always work. See `localcloud.cloud.Cloud`.
@@ -26,13 +26,12 @@ from localcloud.init import become_subreaper
 from localcloud.limits import Limits, changed, refusal
 from localcloud.machines import COMPUTE, CloudError
 from localcloud.network import read_hosts
-from node import foreign, rpc
-from node.bootstrap import files
-from node.bootstrap.accounts import IDS
-from node.codec import to_json
-from node.locks import acquire
-from node.model import CONTAINER
-from node.waiting import wait_at_most
+from node.design.model import CONTAINER
+from node.system import files, foreign, rpc
+from node.system.accounts import IDS
+from node.system.codec import to_json
+from node.system.locks import acquire
+from node.system.waiting import wait_at_most
 
 WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1

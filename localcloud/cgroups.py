@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from localcloud.cores import in_words
-from node.waiting import wait_at_most
+from node.system.waiting import wait_at_most
 
 PREFIX = "slurm-stacks-"
 UNIFIED, SYSTEMD = "unified", "systemd"

@@ -17,9 +17,8 @@ from localcloud import cores
 from localcloud import limits as rules
 from localcloud.limits import LaunchAllowance, Limits, RunningMachine
 from localcloud.machines import COMPUTE, Boot, CloudError, MachineRuntime
-from node import foreign
-from node.bootstrap import files
-from node.processes import ProcessId
+from node.system import files, foreign
+from node.system.processes import ProcessId
 
 # The local cloud's records of its machines, kept on the disk for the next agent.
 

@@ -25,13 +25,12 @@ from localcloud.machines import (
 )
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from localcloud.nspawn import Bind, Machine, NetworkInterface, remove_folder
-from node import foreign, subprocesses
-from node.bootstrap import files
-from node.bootstrap.accounts import IDS
 from node.bootstrap.vm.clouds import local
 from node.bootstrap.vm.training import python_version, pyvenv_values
-from node.model import APPS, CONTAINER, PROCESS, SHARED
-from node.processes import ProcessId, end_all, with_descendants, with_environment
+from node.design.model import APPS, CONTAINER, PROCESS, SHARED
+from node.system import files, foreign, subprocesses
+from node.system.accounts import IDS
+from node.system.processes import ProcessId, end_all, with_descendants, with_environment
 
 # Finds the Python interpreters of this host that a cluster's machines need.
 #

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.addresses import claim_name, claimed_names
-from node.processes import ProcessId
-from node.waiting import wait_at_most
+from node.system.processes import ProcessId
+from node.system.waiting import wait_at_most
 
 TAG = "cpus"
 """The tag of a machine with the number of its type's cores. A machine without it runs on any core."""

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
 
-from node import subprocesses
-from node.locks import locked
-from node.subprocesses import SEARCH
+from node.system import subprocesses
+from node.system.locks import locked
+from node.system.subprocesses import SEARCH
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 from localcloud.machines import CloudError
-from node import plurals
-from node.codec import from_json, to_json
-from node.model import LocalCloud
+from node.design.model import LocalCloud
+from node.system import plurals
+from node.system.codec import from_json, to_json
 
 Limits = LocalCloud
 """The limits that hold now have the same keys as `local` in the stack file."""

@@ -17,10 +17,9 @@ from typing import Protocol
 
 from localcloud.cores import move, running_on
 from localcloud.hosts_namespace import SLURM, TMP_OPTION
-from node import foreign, subprocesses
-from node.bootstrap import files
 from node.bootstrap.job_leftovers import STEPDS
-from node.processes import (
+from node.system import files, foreign, subprocesses
+from node.system.processes import (
     ProcessId,
     ancestors,
     children,

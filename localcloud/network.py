@@ -15,10 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from localcloud.machines import CloudError
-from node import foreign, subprocesses
-from node.bootstrap import files
-from node.model import ClusterDesign
-from node.processes import ProcessId
+from node.design.model import ClusterDesign
+from node.system import files, foreign, subprocesses
+from node.system.processes import ProcessId
 
 PREFIX = ipaddress.IPv4Network("10.99.0.0/16")
 GATEWAY, CONTROLLER = "10.99.0.1", "10.99.0.2"

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localcloud import cgroups, cores
-from node import foreign, subprocesses
-from node.processes import ProcessId, descendants, with_descendants
-from node.subprocesses import SEARCH
-from node.waiting import wait_at_most
+from node.system import foreign, subprocesses
+from node.system.processes import ProcessId, descendants, with_descendants
+from node.system.subprocesses import SEARCH
+from node.system.waiting import wait_at_most
 
 # What a container machine is made of, as plain data: disk, network interface, files and mounts.
 

@@ -9,9 +9,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from node import subprocesses
-from node.subprocesses import SEARCH
-from node.waiting import wait_at_most
+from node.system import subprocesses
+from node.system.subprocesses import SEARCH
+from node.system.waiting import wait_at_most
 
 SYS_BLOCK = Path("/sys/block")
 DETACH_SECONDS = 30.0

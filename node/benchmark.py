@@ -17,14 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from node import foreign, locks, subprocesses
-from node.bootstrap import files
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.slurm import environment
 from node.slurm.control import Slurm, SlurmDown, is_unanswered
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState
+from node.system import files, foreign, locks, subprocesses
 
 Jobs = Mapping[int, JobState]
 

@@ -13,19 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from node import foreign, rpc
 from node.backup import record
 from node.benchmark import Run, Sweep
 from node.bootstrap.report import failure
 from node.bootstrap.vm import training
+from node.design.folders import Folders
+from node.design.published import read_settings
 from node.elastic.disks import Disks
-from node.folders import Folders
 from node.logs import show
 from node.logs.find import Cluster
 from node.logs.remarks import remarks
-from node.published import read_settings
 from node.slurm import packaged
 from node.slurm.control import Control, SlurmError
+from node.system import foreign, rpc
 
 # The cluster's status from its elastic daemon, or which part of the cluster does not answer.
 

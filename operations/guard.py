@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
-from node import foreign, plurals
 from node.logs.text import printable
+from node.system import foreign, plurals
 
 VARIABLE = "SLURM_STACKS_END_JOBS"
 """The environment variable that lets a change end jobs. A value in the program would count from the next

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 from operations import waiting
 
 QUIET_SECONDS = 0.2

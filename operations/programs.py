@@ -1,7 +1,7 @@
 """Runs programs to their end, and captures or shows what they print: the one way of the commands.
 
 `operations.processes` runs what Ctrl-C must end in order, with a line of output at a time.
-`node.subprocesses.start` starts what outlives a command.
+`node.system.subprocesses.start` starts what outlives a command.
 """
 
 from __future__ import annotations

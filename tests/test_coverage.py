@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from node import plurals
+from node.system import plurals
 
 
 def test_no_code_is_changed_while_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:

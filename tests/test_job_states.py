@@ -22,7 +22,7 @@ from cli.console.status import show_status
 from cli.operate import _keeps_nodes
 from cli.sweep.plan import PlannedRun
 from cli.sweep.watch import _live_row
-from node import benchmark, foreign
+from node import benchmark
 from node.backup import restore, take
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import StateFlush, job_changes, job_fits, runs
@@ -37,6 +37,7 @@ from node.logs.find import facts
 from node.slurm import reasons, reservations
 from node.slurm.phases import Phase, holding_line, phase
 from node.slurm.states import JobState
+from node.system import foreign
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 from tests.support.job_lines import listing, record, told

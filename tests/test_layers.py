@@ -132,8 +132,8 @@ def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
         for file in sorted((ROOT / "infra").rglob("*.py"))
         for line in taken(file.read_text(), str(file.relative_to(ROOT)))
     ] == []
-    assert [*taken("from node.rpc import call, Address")] == ["x.py: node.rpc.call"]
-    assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.rpc.call"]
+    assert [*taken("from node.system.rpc import call, Address")] == ["x.py: node.system.rpc.call"]
+    assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.system.rpc.call"]
 
 
 def named_modules(text: str) -> set[str]:
@@ -279,7 +279,12 @@ def test_what_clouds_share_knows_none_of_them() -> None:
 
 def test_the_design_is_pure() -> None:
     """The design's modules import neither Pulumi, a network, processes, nor a provider."""
-    for file in ("infra/design.py", "infra/cost.py", "infra/instance_types/catalog.py", "node/model.py"):
+    for file in (
+        "infra/design.py",
+        "infra/cost.py",
+        "infra/instance_types/catalog.py",
+        "node/design/model.py",
+    ):
         names = {name.partition(".")[0] for name, _ in imports(ROOT / file)}
         assert not names & {"pulumi", "pulumi_command", "socket", "subprocess", "urllib", "http", *CLOUD_SDKS}
     assert found("infra/config", "pulumi_command", "subprocess", "socket") == []

@@ -29,10 +29,14 @@ CALLS = {
 """Function -> what it is a way to do."""
 COMMANDS = {
     START: {"operations/programs.py", "operations/processes.py"},
-    LOCK: {"node/locks.py"},
+    LOCK: {"node/system/locks.py"},
     WAIT: {"operations/waiting.py"},
 }
-MACHINES = {START: {"node/subprocesses.py"}, LOCK: {"node/locks.py"}, WAIT: {"node/waiting.py"}}
+MACHINES = {
+    START: {"node/system/subprocesses.py"},
+    LOCK: {"node/system/locks.py"},
+    WAIT: {"node/system/waiting.py"},
+}
 JOBS = {START: {"workload/batch/mpi.py"}, LOCK: {"workload/data.py"}, WAIT: {"workload/waiting.py"}}
 # The program may not import what acts. It runs one program, a command of `operations/`.
 PROGRAM: dict[str, set[str]] = {START: {"infra/local.py"}, LOCK: set(), WAIT: set()}
@@ -53,7 +57,7 @@ SIGNALS = {
 }
 """Files that start a program of their own -> the signal that it needs, and that nothing else needs."""
 
-LIMITS = {"node/processes.py": "what each look sees decides the limit of the next"}
+LIMITS = {"node/system/processes.py": "what each look sees decides the limit of the next"}
 """Files that have a wait of their own -> why."""
 
 

@@ -13,7 +13,7 @@ import pytest
 from cli.console import plan, status, tables
 from cli.report import page, runs
 from cli.results import Kept
-from node.plurals import count
+from node.system.plurals import count
 from tests.cli.test_console import RESULT, STATUS
 from tests.support.checkout import ROOT, sources
 from tests.support.report_records import local

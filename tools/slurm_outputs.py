@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from node.model import SlurmSettings
+from node.design.model import SlurmSettings
 from node.slurm.control import ALL_JOBS, TASKS
 from node.slurm.fields import JOB, JOB_DETAILS, JOB_TEXTS, OUTPUT, Fields
 from node.slurm.version import short

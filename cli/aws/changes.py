@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cli.changes import table
 from cli.changes.table import Change, Kind, Row, Rules, text
 from infra import addresses
-from node.model import ClusterDesign, Mount, Partition
+from node.design.model import ClusterDesign, Mount, Partition
 
 _SHRINK = "EBS volumes only grow; a root file system grows at its machine's next boot"
 _ZONE = "a disk cannot leave its zone; unless the head stays in it"

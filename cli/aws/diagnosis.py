@@ -19,7 +19,7 @@ from cli.doctor.finding import Check, Finding, fine, warns
 from infra.clouds.commands import ClusterRef
 from infra.config import placeholders, provider_settings
 from infra.errors import UserError
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 from operations import pages, programs
 from operations.aws import account
 from operations.clouds import ssh_access

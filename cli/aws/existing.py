@@ -12,8 +12,8 @@ from typing import Any
 from cli.doctor.finding import Finding, fine, stops, warns
 from infra.aws.tags import CLUSTER
 from infra.config import placeholders
+from node.design.model import ClusterDesign, Mount
 from node.elastic.drivers.ec2.errors import code_of
-from node.model import ClusterDesign, Mount
 from operations.aws.account import explained
 
 Client = Callable[[str], Any]

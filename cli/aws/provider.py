@@ -10,7 +10,7 @@ from cli.clouds.base import CloudProvider, file_design
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.program.stack import Stack
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.access import Outputs
 from operations.clouds.cloud import Cloud
 

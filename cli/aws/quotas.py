@@ -13,7 +13,7 @@ from cli.doctor.finding import Finding
 from infra.aws.tags import CLUSTER
 from infra.config.provider_settings import shell_options
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 STANDARD = "Standard"
 FAMILIES = {

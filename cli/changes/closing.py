@@ -28,10 +28,10 @@ from cli.runner.state import boot_id
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node import plurals
 from node.logs.text import printable
-from node.processes import ProcessId
 from node.slurm.closing import MOST_BYTES, Mark, parse
+from node.system import plurals
+from node.system.processes import ProcessId
 
 WORKING_SECONDS = 600.0
 """For how long another machine's command is taken to work after it has closed partitions."""

@@ -16,7 +16,7 @@ from operations.access import StackUp
 
 if TYPE_CHECKING:
     from infra.program.stack import Stack
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
     from operations.access import Outputs
 
 

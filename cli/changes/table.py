@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli.changes.jobs import Job, listed
-from node.model import BUCKETS, ClusterDesign, LocalCloud, Mount
+from node.design.model import BUCKETS, ClusterDesign, LocalCloud, Mount
 
 
 class Kind(StrEnum):

@@ -16,7 +16,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.program import launcher
 from infra.program.stack import Stack
-from node.model import BenchmarkDesign, ClusterDesign, Settings
+from node.design.model import BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Outputs, StackUp
 from operations.clouds.cloud import Cloud
 

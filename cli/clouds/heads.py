@@ -22,8 +22,8 @@ from infra import slurm_releases
 from infra.clouds.commands import WaitRequest
 from infra.config.advice import own_image, unknown_release
 from infra.errors import EXIT_REFUSED, UserError
-from node import plurals
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
+from node.system import plurals
 from operations.clouds import commands, ssh_access
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
 from operations.waiting import Sleep, attempts

@@ -19,8 +19,8 @@ from infra.config import ConfigError, provider_settings
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, folders
 from infra.program.stack import Stack
-from node import plurals
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
+from node.system import plurals
 from operations.access import Outputs
 from operations.clouds import environment
 from operations.clouds.cloud import Cloud

@@ -12,9 +12,9 @@ from cli.doctor.condition import backups, budget, disks, health, service
 from cli.doctor.finding import Finding, Severity, fine, from_message, warns
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from node import foreign, plurals
-from node.model import ClusterDesign
-from node.published import parse_settings
+from node.design.model import ClusterDesign
+from node.design.published import parse_settings
+from node.system import foreign, plurals
 from operations import openssh
 from operations.access import TOOL
 from operations.clouds import ssh_access

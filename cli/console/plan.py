@@ -17,8 +17,9 @@ from cli.console.tables import output, put
 from cli.hints import hint
 from infra import cost
 from infra.config.fields import time_limit_seconds
-from node import names, plurals
 from node.bootstrap import key_server, report_server
+from node.design import names
+from node.system import plurals
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:

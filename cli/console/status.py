@@ -11,7 +11,6 @@ from typing import Any
 from cli.console.tables import cell, new_table, put
 from cli.disks import troubles
 from cli.hints import hint
-from node import plurals
 from node.backup import archive
 from node.elastic.rules import NodePhase
 from node.elastic.view import REASON_PREFIX, REBOOT_ISSUED, REBOOT_REASONS, is_admin_disabled
@@ -22,6 +21,7 @@ from node.slurm.phases import Phase, phase
 from node.slurm.reasons import in_words
 from node.slurm.reservations import Reservation, now_kept
 from node.slurm.states import NodeState
+from node.system import plurals
 
 MOST_JOBS = 50
 MOST_REMARKS = 3

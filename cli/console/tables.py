@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.hints import FromHere
-from node import plurals
 from node.logs.text import printable
+from node.system import plurals
 
 PLAIN_WIDTH = 160
 

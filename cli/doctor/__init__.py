@@ -21,7 +21,7 @@ from cli.doctor.finding import Check, Finding, Severity, examine, failed_check, 
 from cli.doctor.general import windows
 from infra.errors import EXIT_FAILED, UserError
 from infra.program.stack import Stack
-from node import plurals
+from node.system import plurals
 
 _STYLES = {Severity.STOPS: "bold red", Severity.WARNS: "yellow", Severity.FINE: "green"}
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from cli.disks import troubles
 from cli.doctor.finding import Finding, warns
-from node import plurals
 from node.backup import record
 from node.elastic.view import is_admin_disabled
 from node.health.programs import REASON
 from node.logs.text import printable
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
+from node.system import plurals
 
 NEARLY = 0.8
 """The share of a budget from which on the doctor warns."""

@@ -24,13 +24,13 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
-from node import locks, plurals
 from node.slurm.environment import defaults
+from node.system import locks, plurals
 from operations import pages
 
 if TYPE_CHECKING:
     from cli.provider import Provider
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 
 PYTHONS = ((3, 11), (3, 13))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cli.changes import table
 from cli.changes.table import Change, Kind, Row, Rules, text
-from node.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign, Mount
 
 _SHRINK = "disks of Google Cloud only grow"
 _GROWS = f"the file system follows at the machine's next start; {_SHRINK}"

@@ -16,8 +16,8 @@ from infra.config import provider_settings
 from infra.errors import UserError
 from infra.gcp.storage import REGIONAL
 from infra.instance_types.catalog import catalog
+from node.design.model import Access, ClusterDesign, Host, Mount, Partition
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
-from node.model import Access, ClusterDesign, Host, Mount, Partition
 from operations import pages
 from operations.gcp import account, identity, machines
 from operations.gcp.account import Account, GoogleError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.clouds.cloud import Cloud
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from infra.config.rules.storage import KINDS
 from infra.design import ACCESS_MODE, DEFAULT_MACHINE
 from infra.errors import UserError
 from infra.instance_types.catalog import Catalog, InstanceType, catalog
-from node import plurals
+from node.system import plurals
 
 NONE = "none"
 NEW = "new"

@@ -18,10 +18,10 @@ from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from localcloud.limits import CAPACITY
-from node import rpc
-from node.codec import to_json
-from node.model import LocalCloud
+from node.design.model import LocalCloud
 from node.slurm.hostlist import fold
+from node.system import rpc
+from node.system.codec import to_json
 from operations.access import StackUp
 from operations.local.run_directory import RunDirectory
 

@@ -16,7 +16,7 @@ from infra.program import clusters, locations, owner
 from infra.program.clusters import Cluster
 from infra.program.stack import Stack
 from localcloud import containers
-from node import foreign, locks, rpc
+from node.system import foreign, locks, rpc
 from operations.local import agent, machine_access
 from operations.local.agent import end_cluster
 from operations.local.run_directory import RunDirectory

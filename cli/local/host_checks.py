@@ -19,13 +19,13 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.cores import RUN_CHARACTERS, Use, in_words, uses
-from node import plurals
 from node.bootstrap.steps import MIN_FREE_MIB
+from node.system import plurals
 from operations.local import run_directory
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 # Who shares this host's CPU cores with a local cluster, in words.
 #

@@ -14,7 +14,7 @@ from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from localcloud import addresses
-from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
+from node.design.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
 from operations.local import agent, machine_access, names, run_directory, system_packages
 from operations.local.run_directory import RunDirectory

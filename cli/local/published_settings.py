@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program import owner
-from node.model import PROCESS, Settings, Site
-from node.published import read_settings
-from node.sites import LocalSite
+from node.design.model import PROCESS, Settings, Site
+from node.design.published import read_settings
+from node.design.sites import LocalSite
 from operations.access import StackUp
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
-    from node.model import ClusterDesign
+    from node.design.model import ClusterDesign
 
 
 def settings(up: StackUp) -> Settings | None:

@@ -15,8 +15,8 @@ from cli.changes.table import Kind, Row, Rules
 from infra import bundle
 from infra.errors import NotUpError, UserError
 from infra.program.stack import Stack
-from node.model import ClusterDesign, LocalCloud
-from node.published import parse_settings
+from node.design.model import ClusterDesign, LocalCloud
+from node.design.published import parse_settings
 from node.slurm.environment import without_slurm
 from operations import programs
 from operations.local import agent, machine_access

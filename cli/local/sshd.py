@@ -16,7 +16,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.ssh import Target
 from localcloud.nspawn import enter
 from node.bootstrap.vm.users import PORT
-from node.subprocesses import SEARCH
+from node.system.subprocesses import SEARCH
 from operations import pages, programs
 from operations.access import StackUp
 from operations.local import machine_access

@@ -36,8 +36,8 @@ from cli.runner.project import REDACTED
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
-from node import foreign
-from node.processes import children
+from node.system import foreign
+from node.system.processes import children
 from operations import programs
 from operations.signals import handled
 

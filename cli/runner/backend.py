@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import owner, project_file
 from infra.program.stack import Stack
-from node import foreign
+from node.system import foreign
 
 LOCKS = Path(".pulumi", "locks")
 """The folder of a file backend's locks: organization/<project>/<stack>/<id>.json, or before Pulumi 3.61

@@ -32,7 +32,7 @@ from cli.runner.project import Project
 from cli.runner.state import Record, State, Status
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
-from node.processes import CALLER_VARIABLE, ProcessId, caller
+from node.system.processes import CALLER_VARIABLE, ProcessId, caller
 from operations import processes
 
 WORKERS = 16

@@ -22,8 +22,8 @@ from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
-from node import locks
-from node.processes import ProcessId
+from node.system import locks
+from node.system.processes import ProcessId
 
 STATE_FILE = "state.json"
 VERSION = 1

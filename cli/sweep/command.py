@@ -25,12 +25,12 @@ from infra.design import benchmark_design, design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node import plurals
+from node.system import plurals
 from operations.access import StackUp
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
-    from node.model import BenchmarkDesign, ClusterDesign, Partition
+    from node.design.model import BenchmarkDesign, ClusterDesign, Partition
 
 
 BATCH = 10

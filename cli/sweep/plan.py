@@ -17,8 +17,8 @@ from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders, locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
-from node import foreign, plurals
-from node.codec import from_json, to_json
+from node.system import foreign, plurals
+from node.system.codec import from_json, to_json
 
 DEFAULT_NODES = (1, 2, 4)
 MAX_RUNS = 200

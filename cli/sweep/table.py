@@ -19,7 +19,7 @@ from cli.console.progress import Console, clock
 from cli.report import programs, runs, series, words
 from cli.results import Kept
 from cli.sweep.plan import SweepRequest
-from node import plurals
+from node.system import plurals
 
 Phase = Literal["queued", "waits", "starts", "runs", "done", "failed"]
 

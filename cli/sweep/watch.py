@@ -20,8 +20,8 @@ from cli.sweep.plan import Plan, PlannedRun, Store
 from cli.sweep.table import Board, Row
 from infra import os_errors
 from infra.errors import NotUpError, UserError
-from node import foreign, plurals
 from node.slurm.phases import Phase, phase
+from node.system import foreign, plurals
 
 if TYPE_CHECKING:
     from operations.access import StackUp

@@ -25,7 +25,7 @@ from infra.clouds.recipes import Recipe
 from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
-from node.model import CACHING_GIB, ClusterDesign
+from node.design.model import CACHING_GIB, ClusterDesign
 
 DISK_GIB = 16
 """The size of an image. The largest image holds a second kernel, NVIDIA's driver and EFA. No node's disk may

@@ -45,8 +45,8 @@ from infra.clouds.shell import Endpoint
 from infra.program import stand_ins
 from infra.program.launcher import Run, anywhere, pasted
 from infra.program.stand_ins import StandIns
-from node.model import STATE, ClusterDesign, Host
-from node.sites import AwsSite
+from node.design.model import STATE, ClusterDesign, Host
+from node.design.sites import AwsSite
 
 if TYPE_CHECKING:
     from infra.aws.bake import AwsImages

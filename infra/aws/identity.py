@@ -18,7 +18,7 @@ from infra.aws import policies
 from infra.aws.tags import tags
 from infra.clouds.firewall import identities
 from infra.errors import EXIT_USAGE, UserError
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document]] = {
     "controller": policies.controller,

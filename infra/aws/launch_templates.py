@@ -20,7 +20,7 @@ from infra.aws.tags import reservation_group, tags
 from infra.clouds.cluster import RoleResources
 from infra.clouds.userdata import BootScript
 from infra.config import distributions
-from node.model import ClusterDesign, Host, Image, Partition
+from node.design.model import ClusterDesign, Host, Image, Partition
 
 METADATA: dict[str, Any] = {
     "http_endpoint": "enabled",

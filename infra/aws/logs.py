@@ -6,8 +6,8 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws.tags import log_group, tags
+from node.design.model import ClusterDesign
 from node.elastic.drivers.ec2.names import CLUSTER
-from node.model import ClusterDesign
 
 RETENTION_DAYS = 30
 

@@ -23,8 +23,8 @@ from infra.errors import UserError
 from infra.program import stand_ins
 from infra.program.mode import UNKNOWN
 from infra.program.stand_ins import StandIns, is_stand_in
-from node import plurals
-from node.model import ClusterDesign, Host, Partition
+from node.design.model import ClusterDesign, Host, Partition
+from node.system import plurals
 
 LUSTRE = ((988, 988), (1018, 1023))
 """The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""

@@ -5,8 +5,8 @@ The termination of nodes, the search for leftovers, the driver and the bill use 
 
 from __future__ import annotations
 
+from node.design.model import ClusterDesign
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, PARTITION, ROLE, STACK
-from node.model import ClusterDesign
 
 __all__ = ["BUCKET", "CLUSTER", "COMPUTE", "HOST", "PARTITION", "RECIPE", "ROLE", "STACK", "tags"]
 

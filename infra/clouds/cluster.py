@@ -29,8 +29,8 @@ from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.clouds.firewall import SLURMCTLD
 from infra.inventory import Inventory
 from infra.program.launcher import INTERPRETER
-from node.model import ClusterDesign, Site
-from node.sites import AwsSite, GcpSite, MountSource
+from node.design.model import ClusterDesign, Site
+from node.design.sites import AwsSite, GcpSite, MountSource
 
 BakedImages = Mapping[str, Mapping[str, pulumi.Output[str]]]
 """role -> host or partition -> the image that was baked for it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 
 
 def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from node import names
 from node.bootstrap import key_server, report_server
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.model import ClusterDesign
+from node.design import names
+from node.design.model import ClusterDesign
 
 Ports = tuple[int, int]
 """The first and the last port."""

@@ -16,8 +16,8 @@ from infra import bundle
 from infra.clouds import recipes
 from infra.program import mode, stand_ins
 from infra.program.stand_ins import StandIns
+from node.design.model import ClusterDesign, Settings, Site
 from node.loader import CURRENT, IMAGE
-from node.model import ClusterDesign, Settings, Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from infra.config import distributions
 from infra.program.mode import UNKNOWN
 from node.bootstrap.vm import images
 from node.bootstrap.vm.images import ImageKind
-from node.model import ClusterDesign, Site
-from node.sites import AwsSite, GcpSite
+from node.design.model import ClusterDesign, Site
+from node.design.sites import AwsSite, GcpSite
 
 STEPS = (
     "apt",

@@ -19,7 +19,7 @@ from infra import bundle, ssh
 from infra.benchmark import BenchmarkRun
 from infra.inventory import ClusterComponent
 from infra.program.launcher import INTERPRETER
-from node.model import APPS, SHARED, ClusterDesign
+from node.design.model import APPS, SHARED, ClusterDesign
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 CODE = "/opt/slurm-stacks"
 UNIT = "slurm-stacks-boot.service"

@@ -8,9 +8,9 @@ from infra.config import placeholders, provider_settings
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
 from infra.instance_types.catalog import Catalog, InstanceType
-from node import plurals
-from node.bootstrap import time_limits
-from node.model import BenchmarkDesign, ClusterDesign, Partition
+from node.design import time_limits
+from node.design.model import BenchmarkDesign, ClusterDesign, Partition
+from node.system import plurals
 
 SOON_HOURS = 24.0
 

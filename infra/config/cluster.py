@@ -44,7 +44,7 @@ from infra.config.jobs import BatchConfig
 from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOverrides
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.instance_types.catalog import Override
-from node.model import IMAGES
+from node.design.model import IMAGES
 
 Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_CIDR = "10.0.0.0/16"

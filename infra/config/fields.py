@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from node import plurals
+from node.system import plurals
 
 # A name that is valid in DNS, EC2 tags, Google's resource names and slurm.conf.
 NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"

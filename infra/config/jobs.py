@@ -19,7 +19,7 @@ from infra.config.fields import (
     SecurityGroups,
     Text,
 )
-from node.model import KERAS_MNIST
+from node.design.model import KERAS_MNIST
 
 # Names in AWS Batch: up to 128 letters, digits, hyphens and underscores.
 BatchName = Annotated[str, Field(pattern=BATCH_NAME)]

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from infra.config import foreign_keys
 from infra.config.fields import CLUSTER_NAME_LENGTH, IN_WORDS, NAME, Overrides
 from infra.errors import EXIT_USAGE, UserError
-from node import plurals
+from node.system import plurals
 
 Location = tuple[str | int, ...]
 """Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""

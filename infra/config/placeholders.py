@@ -26,7 +26,7 @@ from infra.config.fields import (
 )
 from infra.config.mistakes import Location, Mistake, path_of, shown
 from infra.errors import EXIT_USAGE, UserError
-from node import plurals
+from node.system import plurals
 
 _OWN_NETWORK = "or remove network.aws: the stack then makes a network of its own"
 _OWN_IMAGE = "or remove this key: machines then start from Ubuntu's own image"

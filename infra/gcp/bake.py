@@ -21,8 +21,8 @@ from infra.gcp.instance_templates import ROOT_DISK_TYPE, SCOPES, GcpRoleResource
 from infra.gcp.names import labels, shortened
 from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE
+from node.design.model import ClusterDesign
 from node.elastic.drivers.gce.names import NAME_LENGTH, SLURM, value
-from node.model import ClusterDesign
 
 DISK_GIB = 16
 """The size of an image. The largest image holds a second kernel and NVIDIA's driver. No machine's disk may be

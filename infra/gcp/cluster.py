@@ -49,9 +49,9 @@ from infra.program import stand_ins
 from infra.program.launcher import anywhere
 from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE as IMAGE
+from node.design.model import STATE, ClusterDesign, Host, Site
+from node.design.sites import GcpSite
 from node.elastic.drivers.gce.names import instance_of
-from node.model import STATE, ClusterDesign, Host, Site
-from node.sites import GcpSite
 
 if TYPE_CHECKING:
     from infra.gcp.bake import GcpImages

@@ -18,7 +18,7 @@ from infra.clouds.firewall import identities
 from infra.gcp import policies
 from infra.gcp.names import account_id, labels
 from node.bootstrap.vm.images import ROLE as IMAGE
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 
 @dataclass(frozen=True, slots=True)

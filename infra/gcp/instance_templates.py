@@ -22,8 +22,8 @@ from infra.config import distributions
 from infra.gcp.names import labels, shortened
 from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
 from node.bootstrap.vm.images import ROLE as IMAGE
+from node.design.model import ClusterDesign, Image, Partition
 from node.elastic.drivers.gce.names import BUCKET
-from node.model import ClusterDesign, Image, Partition
 
 ROOT_DISK_TYPE = "pd-balanced"
 """The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""

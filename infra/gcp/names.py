@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
+from node.design.model import ClusterDesign
 from node.elastic.drivers.gce.names import CLUSTER, COMPUTE, HOST, PARTITION, ROLE, STACK, value
-from node.model import ClusterDesign
 
 __all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels", "value"]
 DIGEST_DIGITS = 6

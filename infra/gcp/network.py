@@ -20,7 +20,7 @@ from infra.gcp.names import account_email
 from infra.program import stand_ins
 from infra.program.mode import UNKNOWN
 from infra.program.stand_ins import StandIns
-from node.model import ClusterDesign, Host, Partition
+from node.design.model import ClusterDesign, Host, Partition
 
 RESERVED_ADDRESSES = 4
 """How many addresses of a subnetwork Google keeps for itself."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from node.design.model import ClusterDesign
 from node.elastic.drivers.gce.names import instance_of
-from node.model import ClusterDesign
 
 INSTANCE, DISK = "compute.googleapis.com/Instance", "compute.googleapis.com/Disk"
 

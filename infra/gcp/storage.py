@@ -12,9 +12,9 @@ from infra.clouds.firewall import roles
 from infra.clouds.publishing import BucketObject
 from infra.gcp.names import account_email, labels
 from infra.gcp.network import GcpNetwork
+from node.design.model import ClusterDesign, Mount
+from node.design.sites import MountSource
 from node.elastic.drivers.gce.names import resource_of
-from node.model import ClusterDesign, Mount
-from node.sites import MountSource
 
 DISK_TYPE = "pd-balanced"
 DISK_TAKES = pulumi.CustomTimeouts(create="6h", delete="6h")

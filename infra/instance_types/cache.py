@@ -15,7 +15,7 @@ from typing import Any
 
 from infra.program import locations
 from infra.program.files import write_atomically
-from node import foreign
+from node.system import foreign
 
 FORMAT = 1
 PARTS = ("machines", "unusable")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from infra.cost import Cost, cost
 from infra.outputs import contract
-from node.model import BenchmarkDesign, ClusterDesign, Mount, Partition
+from node.design.model import BenchmarkDesign, ClusterDesign, Mount, Partition
 
 if TYPE_CHECKING:
     # Only for types: a plain value needs no Pulumi.

@@ -21,7 +21,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
-from node import foreign
+from node.system import foreign
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from infra.program import clusters, folders, locations, mode, project_file
 from infra.program.clusters import Cluster
 from infra.program.files import write_atomically
 from infra.program.stack import Stack
-from node import foreign
-from node.processes import ProcessId
+from node.system import foreign
+from node.system.processes import ProcessId
 
 OWNER = "owner"
 """The file in a run directory that holds the owner."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from node import plurals
+from node.system import plurals
 
 FILE = Path(__file__).with_name("releases.yaml")
 FEATURES = {"accounting": "slurm.accounting", "oci": "containers: oci", "pyxis": "containers: pyxis"}

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from node.aws.services import Credentials
-from node.cloud_api import MissingError, Notice, ServiceError
-from node.http_client import Answer, call
-from node.waiting import wait_at_most
+from node.system.cloud_api import MissingError, Notice, ServiceError
+from node.system.http_client import Answer, call
+from node.system.waiting import wait_at_most
 
 ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"

@@ -21,8 +21,8 @@ from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from node import http_client as http
-from node.cloud_api import MissingError, ServiceError, checked
+from node.system import http_client as http
+from node.system.cloud_api import MissingError, ServiceError, checked
 
 # AWS Signature Version 4:
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from node import foreign
-from node.codec import from_json, shown
+from node.system import foreign
+from node.system.codec import from_json, shown
 
 API_VERSION = "slurm-stacks/backup/v1"
 MANIFEST, CONTENT = "manifest.json", "content.tar.gz"

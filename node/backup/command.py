@@ -20,8 +20,8 @@ from pathlib import Path
 from node.backup import archive, record, restore, schedule, take
 from node.backup.archive import BackupError
 from node.bootstrap.command import CommandError, run
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.slurm.control import Slurm, SlurmError
 
 INCOMING = ".incoming"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from node import subprocesses
 from node.backup.archive import BackupError
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import Runner
-from node.waiting import wait_at_most
+from node.system import subprocesses
+from node.system.waiting import wait_at_most
 
 LOADED, FORMER = f"{DATABASE}_restored", f"{DATABASE}_former"
 """The databases with a loaded dump, and with the tables whose place it took."""

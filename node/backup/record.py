@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node import foreign
-from node.bootstrap import files
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
+from node.system import files, foreign
 
 if TYPE_CHECKING:
     from node.backup.archive import Manifest

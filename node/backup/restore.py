@@ -25,20 +25,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node import foreign, plurals
 from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
 from node.backup.take import HOST_KEYS, SPARE_MIB
-from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError, Runner
-from node.codec import from_json, shown
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic.view import REASON_PREFIX
-from node.folders import Folders
-from node.model import Settings
 from node.slurm import version
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
-from node.waiting import wait_at_most
+from node.system import accounts, files, foreign, plurals
+from node.system.codec import from_json, shown
+from node.system.waiting import wait_at_most
 
 if TYPE_CHECKING:
     from node.bootstrap.context import Context

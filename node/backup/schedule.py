@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node import plurals
 from node.backup import archive, record, restore, take
 from node.backup.archive import BackupError
-from node.bootstrap import files
 from node.bootstrap.command import CommandError, Runner
 from node.bootstrap.services import PREFIX, UNITS
-from node.cloud_api import ServiceError
-from node.model import Backup, Settings
+from node.design.model import Backup, Settings
 from node.slurm.control import Slurm, SlurmError
+from node.system import files, plurals
+from node.system.cloud_api import ServiceError
 
 if TYPE_CHECKING:
     from node.bootstrap.context import Context

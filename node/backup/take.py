@@ -18,16 +18,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from node import locks, rpc, subprocesses
 from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import Runner
 from node.bootstrap.services import PREFIX
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.slurm.control import Slurm, SlurmError
-from node.waiting import wait_at_most
+from node.system import locks, rpc, subprocesses
+from node.system.waiting import wait_at_most
 
 SLURMCTLD = f"{PREFIX}slurmctld.service"
 WORK = ".backup"

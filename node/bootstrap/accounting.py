@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from node import ports
-from node.bootstrap import daemons, files
+from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.folders import Folders
+from node.design.folders import Folders
 from node.slurm import users
 from node.slurm.addressing import communication
+from node.system import files, ports
 
 # The database of a controller without systemd: the cluster's own MariaDB, kept by the machine's init.
 

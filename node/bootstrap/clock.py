@@ -11,7 +11,7 @@ import time
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.waiting import wait_at_most
+from node.system.waiting import wait_at_most
 
 MUNGE_SECONDS = 300.0
 """The lifetime of munge's credentials, which is also the largest difference of clocks that it tolerates."""

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from node import subprocesses, waiting
 from node.slurm.environment import without_slurm
+from node.system import subprocesses, waiting
 
 TAIL_LINES = 15
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from node.bootstrap.command import Runner, run
 from node.bootstrap.report import BootReport
 from node.bootstrap.services import Services
-from node.folders import Folders
-from node.model import Mount, Settings
-from node.sites import MountSource
+from node.design.folders import Folders
+from node.design.model import Mount, Settings
+from node.design.sites import MountSource
 from node.slurm import environment
 
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from node import ports, rpc
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service, Services
-from node.folders import Folders
-from node.processes import ProcessId
+from node.design.folders import Folders
 from node.slurm.version import Version, traits
-from node.waiting import wait_at_most
+from node.system import ports, rpc
+from node.system.processes import ProcessId
+from node.system.waiting import wait_at_most
 
 LOG_LINES = 10
 PORT_SECONDS = 3.0

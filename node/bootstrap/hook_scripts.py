@@ -7,11 +7,10 @@ import stat
 import time
 from pathlib import Path
 
-from node import executables, foreign, subprocesses
-from node.bootstrap import files
 from node.bootstrap.context import Context, StepFailedError
 from node.bootstrap.daemons import end_of
-from node.model import Hook
+from node.design.model import Hook
+from node.system import executables, files, foreign, subprocesses
 
 SHOWN_LINES = 5
 """The last lines of a script that ended well, as the boot report has them. `./cluster logs` shows all."""
@@ -85,8 +84,8 @@ def fetch(context: Context, source: str) -> bytes:
             bucket, _, key = source.removeprefix(cloud.scheme).partition("/")
             return cloud.bucket(f"{cloud.scheme}{bucket}").get(key)
     if source.startswith("https://"):
-        from node import http_client
-        from node.cloud_api import ServiceError
+        from node.system import http_client
+        from node.system.cloud_api import ServiceError
 
         answer = http_client.call("GET", source, dict)
         if answer.status != 200:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from node.processes import children, kill_together, with_descendants
+from node.system.processes import children, kill_together, with_descendants
 
 STEPDS = ("slurmstepd", "slurmstepd-wlm")
 """Names of the program that runs a job's step on its node: Slurm's own name, and the name in Debian's and

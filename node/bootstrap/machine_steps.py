@@ -10,8 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from node import ports, waiting
-from node.bootstrap import accounts, clock, daemons, files, key_server, report_server
+from node.bootstrap import clock, daemons, key_server, report_server
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.daemons import start_slurmd
@@ -19,9 +18,10 @@ from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds, firewall, machine_names, motd, pyxis
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
+from node.design.model import Mount
 from node.health import programs as node_programs
-from node.model import Mount
 from node.slurm import container_conf, version
+from node.system import accounts, files, ports, waiting
 
 KEY_SECONDS = {"login": 750.0, "compute": 110.0}
 """Role -> how long a machine waits for the key. This is less than the step's limit, so that the error can

@@ -10,8 +10,8 @@ from node.bootstrap.report import BootReport, file_sink, was_ready
 from node.bootstrap.services import InitServices, Services
 from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
-from node.folders import Folders
-from node.published import read_settings
+from node.design.folders import Folders
+from node.design.published import read_settings
 
 
 def bootstrap(

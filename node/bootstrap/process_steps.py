@@ -12,8 +12,8 @@ from node.bootstrap import daemons
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service
+from node.design.sites import LocalSite
 from node.elastic import programs
-from node.sites import LocalSite
 from node.slurm import version
 
 VERSION_FILE = "version"
@@ -43,7 +43,7 @@ def secrets(context: Context) -> str:
     if context.role != "controller":
         raise FileNotFoundError(f"{key}: the controller makes it before any other machine starts")
     # Imported late, because only the controller's first boot makes a key.
-    from node.bootstrap import files
+    from node.system import files
 
     files.write(key, os.urandom(1024), 0o400)
     return "made the munge key"
@@ -64,9 +64,9 @@ def slurm(context: Context) -> str:
     folders = context.folders
     if context.role == "controller":
         # Imported late: a compute node renders nothing, and without these imports it boots in half the time.
-        from node.bootstrap import files
         from node.health import programs as node_programs
         from node.slurm.configure import configure
+        from node.system import files
 
         text = context.run("slurmctld", "-V").strip()
         context.report.content["facts"]["slurm"] = text

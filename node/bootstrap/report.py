@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node import foreign
-from node.bootstrap import files
+from node.system import files, foreign
 
 REPORT_VERSION = "slurm-stacks/boot/v1"
 TAIL_LINES = 20

@@ -29,9 +29,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from node.bootstrap import files, report, root_port
+from node.bootstrap import report, root_port
 from node.bootstrap.services import Service
-from node.folders import Folders
+from node.design.folders import Folders
+from node.system import files
 
 NAME = "reports"
 PORT = 817

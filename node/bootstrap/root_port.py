@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 
-from node import plurals
+from node.system import plurals
 
 RESERVED = range(512, 1024)
 """Source ports that only root can bind (the range of rresvport(3))."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from node import subprocesses, waiting
-from node.bootstrap import files, job_leftovers
-from node.bootstrap.accounts import start_as
+from node.bootstrap import job_leftovers
 from node.bootstrap.command import CommandError, Runner
-from node.processes import descendants
 from node.slurm.environment import without_slurm
+from node.system import files, subprocesses, waiting
+from node.system.accounts import start_as
+from node.system.processes import descendants
 
 RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 6.0

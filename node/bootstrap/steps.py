@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from node.bootstrap import process_steps, time_limits
+from node.bootstrap import process_steps
 from node.bootstrap.context import ALL, Context, SkipStep, Step
+from node.design import time_limits
 from node.slurm import hardware
 from node.slurm.hostlist import expand
 

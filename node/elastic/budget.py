@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from node.design.model import ClusterDesign
 from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup
 from node.elastic.ledger import MINIMUM_BILLED_SECONDS, Account, Ledger
 from node.elastic.view import REASON_PREFIX, log
-from node.model import ClusterDesign
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState

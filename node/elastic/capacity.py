@@ -16,17 +16,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node import rpc
+from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
 from node.elastic.driver import COUNTED, NODE, POLICIES, AvailableCapacity, Driver, ErrorClass, Failure
 from node.elastic.launcher import Launcher
 from node.elastic.pools import OF_MACHINES, Limit, Pool, Pools
 from node.elastic.rules import TAKEN
 from node.elastic.view import DRAIN_PREFIXES, REASON_PREFIX, has_capacity_drain, log
-from node.model import ClusterDesign
 from node.slurm.control import Slurm, SlurmDown, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState, NodeState
+from node.system import rpc
 
 # Which nodes are drained for want of capacity, and which are undrained. Pure functions.
 #

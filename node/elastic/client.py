@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from node import rpc
+from node.system import rpc
 
 RESUME_SECONDS = 10.0
 RECORD_SECONDS = 10.0

@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from node import foreign, plurals, rpc
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Settings
+from node.design.published import read_settings
 from node.elastic import drivers
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
@@ -39,14 +41,12 @@ from node.elastic.shared import Shared
 from node.elastic.status import cost, status
 from node.elastic.topology import Topology
 from node.elastic.view import log
-from node.folders import Folders
-from node.locks import locked
-from node.model import ClusterDesign, Settings
-from node.published import read_settings
 from node.slurm import closing
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold
 from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
+from node.system import foreign, plurals, rpc
+from node.system.locks import locked
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from node import foreign
-from node.folders import Folders
+from node.design.folders import Folders
+from node.system import foreign
 
 ANSWER_SECONDS = 1.0
 """How long the disks may take together."""

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from node import names
-from node.bootstrap import files
+from node.design import names
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic.view import log
-from node.folders import Folders
-from node.model import Settings
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.states import NodeState
-from node.waiting import wait_at_most
+from node.system import files
+from node.system.waiting import wait_at_most
 
 FILE = "nodes-"
 """The prefix of the files' names.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
 from node.elastic.driver import (
     API_FAILURES,
@@ -29,7 +30,6 @@ from node.elastic.driver import (
 from node.elastic.ledger import Ledger
 from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
 from node.elastic.view import REASON_PREFIX, log
-from node.model import ClusterDesign
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState

@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node import foreign
-from node.bootstrap import files
-from node.codec import shown
+from node.design.model import ClusterDesign
 from node.elastic.driver import Machine
 from node.elastic.view import log
-from node.model import ClusterDesign
+from node.system import files, foreign
+from node.system.codec import shown
 
 JUMP_SECONDS = 1.0
 """Smaller differences between the clocks come from gradual corrections (NTP) and are no jump."""

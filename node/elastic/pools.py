@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from node.design.model import ClusterDesign
 from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
-from node.model import ClusterDesign
 
 PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
 """Classes against which another zone does not help. Each is a pool of its own, beside the zones."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from node.bootstrap import files
 from node.bootstrap.services import Service
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.slurm import environment
+from node.system import files
 
 CLIENT = "usr/local/lib/slurm-stacks/client"
 """Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
+from node.design.model import ClusterDesign, SlurmSettings
 from node.elastic.driver import Driver, Machine
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
@@ -22,7 +23,6 @@ from node.elastic.view import (
     log,
     phase,
 )
-from node.model import ClusterDesign, SlurmSettings
 from node.slurm.control import Slurm, SlurmDown
 from node.slurm.states import NodeState
 from node.slurm.version import ResumeJob, ResumeRequest

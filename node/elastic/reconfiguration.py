@@ -15,11 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from node import foreign
-from node.bootstrap import files
 from node.elastic.view import log
 from node.slurm import closing, hardware, version
 from node.slurm.control import Slurm, SlurmError
+from node.system import files, foreign
 
 REQUEST, CLOSED = "reconfigure", "closed-partitions.json"
 """Files in the daemon's folder: that Slurm is to read its configuration; the partitions that are closed for a

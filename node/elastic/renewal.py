@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from node.bootstrap import files
+from node.design.model import ClusterDesign
 from node.elastic.rules import OUTDATED
 from node.elastic.view import REASON_PREFIX, is_admin_disabled, log
-from node.model import ClusterDesign
 from node.slurm import hardware, runtime
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
 from node.slurm.version import ResumeRequest
-from node.waiting import wait_at_most
+from node.system import files
+from node.system.waiting import wait_at_most
 
 PAUSE_SECONDS = 15.0
 """Seconds between two restarts of slurmctld.

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from node.design.model import ClusterDesign
 from node.elastic.programs import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
-from node.model import ClusterDesign
 from node.slurm import hardware, version
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold

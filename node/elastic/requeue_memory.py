@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from node import foreign
-from node.bootstrap import files
-from node.codec import shown
 from node.elastic.view import log
 from node.slurm.phases import CANCELLED, FAILED, NODE_FAIL
 from node.slurm.states import JobState
+from node.system import files, foreign
+from node.system.codec import shown
 
 KEPT_SECONDS = 300.0
 """slurmctld knows a job for this long after its end (MinJobAge), and requeues none after that."""

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic import reconfiguration
 from node.elastic.view import log
-from node.folders import Folders
-from node.model import Settings
 from node.slurm import closing, conf, configure, hardware, runtime
 from node.slurm.control import LAST_WEIGHT, Slurm, SlurmError
-from node.waiting import wait_at_most
+from node.system.waiting import wait_at_most
 
 WATCH_SECONDS = 0.5
 """The pause between two looks at slurmctld's saved partitions. It saves them within five seconds of a change,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from node.design.model import ClusterDesign
 from node.elastic.budget import summary
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.ledger import Ledger
 from node.elastic.view import state_text
-from node.model import ClusterDesign
 from node.slurm import reservations
 from node.slurm.control import Slurm
 from node.slurm.hostlist import fold

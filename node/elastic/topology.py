@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from node import plurals
-from node.bootstrap import files
+from node.design.model import ClusterDesign
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
-from node.model import ClusterDesign
 from node.slurm import topology
 from node.slurm.control import Slurm
 from node.slurm.states import NodeState
+from node.system import files, plurals
 
 PAUSE_SECONDS = 300.0
 """Seconds between two questions to the cloud, and between two times that Slurm reads its configuration again.

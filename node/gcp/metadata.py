@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from node.cloud_api import MissingError, Notice, ServiceError
-from node.http_client import ATTEMPTS, Answer, call
+from node.system.cloud_api import MissingError, Notice, ServiceError
+from node.system.http_client import ATTEMPTS, Answer, call
 
 HOST = "169.254.169.254"
 """The server's address. Unlike `metadata.google.internal` it needs no DNS. It is equal on all machines."""

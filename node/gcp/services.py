@@ -10,9 +10,9 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from node import http_client as http
-from node.cloud_api import MissingError, ServiceError, checked
-from node.waiting import pauses_for, retry
+from node.system import http_client as http
+from node.system.cloud_api import MissingError, ServiceError, checked
+from node.system.waiting import pauses_for, retry
 
 # Calls to Google's APIs with the machine's access token, and their errors as sentences.
 

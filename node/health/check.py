@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from node import plurals
-from node.model import Accelerator, ClusterDesign
-from node.subprocesses import Ran, run
+from node.design.model import Accelerator, ClusterDesign
+from node.system import plurals
+from node.system.subprocesses import Ran, run
 
 # Runs the tools that know a device's health. A tool that hangs is a finding, not an error of the check.
 

@@ -13,14 +13,14 @@ import sys
 import time
 from pathlib import Path
 
-from node import executables, foreign, subprocesses
-from node.folders import Folders
+from node.design.folders import Folders
+from node.design.health import EPILOG, PROLOG, JobScript
+from node.design.model import Settings
+from node.design.published import read_settings
 from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_a_line, runner
-from node.health.model import EPILOG, PROLOG, JobScript
-from node.model import Settings
-from node.published import read_settings
 from node.slurm.control import Control, SlurmError
 from node.slurm.environment import PATH
+from node.system import executables, foreign, subprocesses
 
 HEALTH_CHECK = "node-health"
 NAMES = (HEALTH_CHECK, PROLOG, EPILOG)

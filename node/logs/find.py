@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from node import foreign
 from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm.clouds import local
-from node.folders import Folders
-from node.health.model import SCRIPTS
+from node.design.folders import Folders
+from node.design.health import SCRIPTS
+from node.design.model import ClusterDesign, Settings
+from node.design.sites import LocalSite
 from node.logs.sources import BootReport, Explained, LogFile, Note, Source, is_earlier, started_wrongly
 from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
-from node.model import ClusterDesign, Settings
-from node.sites import LocalSite
 from node.slurm import reservations
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
@@ -42,6 +41,7 @@ from node.slurm.phases import (
 from node.slurm.reasons import cure, in_words
 from node.slurm.states import JobState
 from node.slurm.version import knows_last_digit
+from node.system import foreign
 
 # Finds the files that a batch job writes, from what Slurm knows of it.
 #

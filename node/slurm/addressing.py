@@ -6,9 +6,9 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from node.folders import Folders
-from node.model import ClusterDesign, Partition, Settings
-from node.sites import LocalSite
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Partition, Settings
+from node.design.sites import LocalSite
 
 # Assigns the consecutive ports of a process cluster to its nodes, stable over changes. The code is pure.
 #

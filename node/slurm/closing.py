@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from node import foreign
+from node.system import foreign
 
 MARK = ".closed-partitions"
 """The file in slurmctld's folder."""

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from node.bootstrap import time_limits
-from node.folders import Folders
+from node.design import time_limits
+from node.design.folders import Folders
+from node.design.health import EPILOG, PROLOG
+from node.design.model import Accelerator, ClusterDesign, Partition, Settings
 from node.health.check import expected
-from node.health.model import EPILOG, PROLOG
 from node.health.programs import HEALTH_CHECK
-from node.model import Accelerator, ClusterDesign, Partition, Settings
 from node.slurm import addressing, container_conf, runtime, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines, device_files

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import foreign
-from node.bootstrap import files
-from node.codec import from_json, to_json
-from node.folders import Folders
-from node.model import Settings
-from node.published import read_settings
+from node.design.folders import Folders
+from node.design.model import Settings
+from node.design.published import read_settings
 from node.slurm import closing, conf, hardware, runtime, topology, version
+from node.system import files, foreign
+from node.system.codec import from_json, to_json
 
 WriteFile = Callable[[Path, bytes], object]
 """Writes a file atomically."""

@@ -265,7 +265,7 @@ def driver(libraries: str) -> list[dict[str, Any]]:
 
 def _libraries() -> str:
     # Imported late, because only tasks with GPUs need it.
-    from node import subprocesses
+    from node.system import subprocesses
 
     return subprocesses.run(["/sbin/ldconfig", "-p"], os.environ).output
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import PurePath
 from typing import Protocol, TypeVar
 
-from node import subprocesses
 from node.slurm import environment
 from node.slurm.answers import (
     new_mark,
@@ -33,6 +32,7 @@ from node.slurm.fields import DEPENDENCY, JOB, JOB_DETAILS, JOB_TEXTS, OUTPUT, R
 from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+from node.system import subprocesses
 
 Answer = TypeVar("Answer")
 

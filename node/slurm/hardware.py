@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node import foreign
-from node.bootstrap import files
-from node.codec import from_json, to_json
-from node.model import Accelerator, ClusterDesign, Partition
+from node.design.model import Accelerator, ClusterDesign, Partition
 from node.slurm.hostlist import expand, fold
+from node.system import files, foreign
+from node.system.codec import from_json, to_json
 
 RECORD, RENEWAL, CLOSED = "hardware.json", "renewal.json", "renewed-partitions.json"
 """Files in the elastic daemon's folder: the line of each node; the daemon's request for the next start; the

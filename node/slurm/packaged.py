@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import suppress
 
-from node import subprocesses
+from node.system import subprocesses
 
 PACKAGES = ("slurmctld", "slurm-client", "slurm-smd-slurmctld", "slurm-smd-client")
 QUERY_SECONDS = 10.0

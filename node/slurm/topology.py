@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from node import foreign
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from node.slurm.hostlist import fold
+from node.system import foreign
 
 FILE = "topology.conf"
 """slurmctld ends at its start if it is to read this file and finds none."""

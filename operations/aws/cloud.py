@@ -11,7 +11,7 @@ from infra.clouds.commands import ClusterRef
 from infra.config.provider_settings import shell_options
 from infra.program.launcher import Run
 from node.bootstrap.vm.images import kinds
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 from operations.aws import account, images, leftovers, machines
 from operations.aws.account import explained
 from operations.clouds import commands, ssh_access

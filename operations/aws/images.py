@@ -14,8 +14,8 @@ from typing import Any
 
 from infra.aws.tags import CLUSTER, RECIPE, SLURM
 from infra.errors import UserError
-from node import plurals
 from node.bootstrap.vm.images import ROLE
+from node.system import plurals
 from operations.aws import machines
 from operations.aws.account import explained
 from operations.aws.leftovers import is_kept

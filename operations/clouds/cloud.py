@@ -9,7 +9,7 @@ from typing import Protocol
 from infra.clouds.commands import ClusterRef
 from infra.cost import HOURS_A_MONTH
 from infra.program.launcher import Run
-from node.model import Access
+from node.design.model import Access
 
 # What a destroyed cluster leaves on purpose: what it costs, and how a later cluster takes it back.
 

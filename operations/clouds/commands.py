@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from infra.clouds import userdata
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
-from node import plurals
+from node.system import plurals
 from operations import openssh
 from operations.clouds import ssh_access
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine

@@ -15,7 +15,7 @@ from infra.program.stack import Stack
 from infra.ssh import Target
 from node.bootstrap import report
 from node.bootstrap.vm.users import KEY
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 from operations import openssh, programs
 from operations.clouds.cloud import ALIVE, Cloud, Machine
 

@@ -16,8 +16,8 @@ from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.gcp.access import proxy
 from infra.program import locations
 from infra.program.launcher import Run
+from node.design.model import Access
 from node.elastic.drivers.gce.names import value
-from node.model import Access
 from operations.clouds.cloud import KeptStorage, Machine
 from operations.clouds.ssh_access import own_key
 from operations.gcp import account, leftovers, machines

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from infra.errors import UserError
-from node import plurals
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.elastic.drivers.gce.names import BUCKET, CLUSTER, COMPUTE, HOST, ROLE, SLURM, STACK, node_of, short
+from node.system import plurals
 from operations.clouds.cloud import Machine, TaggedMachine
 from operations.gcp.account import Account, GoogleError
 from operations.gcp.leftovers import matching

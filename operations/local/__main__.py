@@ -20,8 +20,8 @@ from infra import os_errors
 from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
-from node import rpc
-from node.processes import CALLER_VARIABLE, end_with_parent
+from node.system import rpc
+from node.system.processes import CALLER_VARIABLE, end_with_parent
 from operations.local.benchmark import cancel, environment, stage, tool
 from operations.local.cluster import (
     cloud_down,

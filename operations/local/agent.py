@@ -18,10 +18,9 @@ from infra.errors import UserError
 from infra.program import locations
 from localcloud import addresses, containers
 from localcloud.machines import CLUSTER_VARIABLE, COMPUTE
-from node import foreign, rpc, subprocesses
-from node.bootstrap import files
-from node.model import Settings
-from node.processes import ProcessId, end_all
+from node.design.model import Settings
+from node.system import files, foreign, rpc, subprocesses
+from node.system.processes import ProcessId, end_all
 from operations.local.run_directory import RunDirectory
 from operations.waiting import attempts, wait_until
 

@@ -19,11 +19,10 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
 from localcloud.machines import base_python
-from node import foreign
-from node.bootstrap import files
 from node.bootstrap.vm.training import COMPLETE, choose_legacy_keras, requirements_digest
-from node.locks import locked
 from node.slurm.environment import without_slurm
+from node.system import files, foreign
+from node.system.locks import locked
 from operations import programs
 from operations.access import TOOL
 from operations.local import environment_paths, machine_access

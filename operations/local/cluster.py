@@ -22,12 +22,12 @@ from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.containers import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
-from node import foreign
 from node.bootstrap.vm import state_guard
-from node.codec import from_json
-from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
-from node.published import read_settings
+from node.design.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
+from node.design.published import read_settings
 from node.slurm.environment import without_slurm
+from node.system import foreign
+from node.system.codec import from_json
 from operations import guard as guards
 from operations import programs
 from operations.access import TOOL

@@ -19,13 +19,13 @@ from localcloud import cgroups, images, nspawn, volumes
 from localcloud.containers import BootPlan
 from localcloud.images import Say
 from localcloud.nspawn import Bind, Machine
-from node import foreign
-from node.bootstrap import time_limits
 from node.bootstrap.vm import images as kinds
 from node.bootstrap.vm.clouds.local import BUCKET
+from node.design import time_limits
+from node.design.model import CONTAINER, ClusterDesign, Settings, Site
 from node.loader import IMAGE
-from node.model import CONTAINER, ClusterDesign, Settings, Site
-from node.processes import ProcessId
+from node.system import foreign
+from node.system.processes import ProcessId
 from operations import programs
 from operations.local import system_packages
 

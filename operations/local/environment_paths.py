@@ -11,8 +11,8 @@ import re
 import shlex
 from pathlib import Path
 
-from node.bootstrap import files
-from node.model import APPS
+from node.design.model import APPS
+from node.system import files
 
 _OWN_PATH = re.compile(rb"^VIRTUAL_ENV=.*$", re.M)
 _CHOICE = 'for VIRTUAL_ENV in {paths}; do [ ! -e "$VIRTUAL_ENV/pyvenv.cfg" ] || break; done'

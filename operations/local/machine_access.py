@@ -10,10 +10,10 @@ from infra.errors import UserError
 from infra.program import folders
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader
-from node import foreign
 from node.bootstrap.report import was_ready
-from node.model import SHARED
-from node.processes import ProcessId
+from node.design.model import SHARED
+from node.system import foreign
+from node.system.processes import ProcessId
 from operations.access import TOOL, Command, Files, Inside, StackUp
 from operations.local.run_directory import RunDirectory, user
 

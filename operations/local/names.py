@@ -19,7 +19,7 @@ from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import base_python, has_hosts_namespace, set_hosts_namespace
-from node.bootstrap import files
+from node.system import files
 from operations import programs
 from operations.local.run_directory import RunDirectory
 

@@ -18,16 +18,15 @@ from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
-from node import foreign, plurals, ports, rpc
-from node.bootstrap import files
 from node.bootstrap.report import displayable
 from node.bootstrap.vm.clouds import local
-from node.locks import locked_folder
-from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
-from node.sites import LocalSite
+from node.design.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
+from node.design.sites import LocalSite
 from node.slurm import addressing, users
 from node.slurm.addressing import slurmd_addresses
-from node.waiting import wait_at_most
+from node.system import files, foreign, plurals, ports, rpc
+from node.system.locks import locked_folder
+from node.system.waiting import wait_at_most
 
 # Whether this host's loopback is enough for Slurm: all of a local cluster talks over it.
 
@@ -70,7 +69,7 @@ def is_unresolved(*, ipv6: bool) -> tuple[str, str] | None:
     127.0.0.1, where the host has no IPv4 address but that one. Any other one will do, also on the loopback.
 
     Args:
-        ipv6: Whether the cluster's slurm.conf allows IPv6 besides (`node.sites.LocalSite.ipv6`).
+        ipv6: Whether the cluster's slurm.conf allows IPv6 besides (`node.design.sites.LocalSite.ipv6`).
     """
     family = socket.AF_UNSPEC if ipv6 else socket.AF_INET
     flags = socket.AI_ADDRCONFIG | socket.AI_NUMERICSERV | socket.AI_PASSIVE | socket.AI_CANONNAME

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from node.design.model import Partition, Settings, Site
 from node.elastic.driver import LaunchGroup
 from node.elastic.drivers.gce import deletes as gce_deletes
-from node.model import Partition, Settings, Site
 from tests.bench.figures import Targets, parser
 from tests.support import doubles
 from tests.support.fake_ec2 import fake_ec2

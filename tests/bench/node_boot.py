@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from localcloud import nspawn
-from node.model import CONTAINER, PROCESS
-from node.processes import ProcessId, descendants
+from node.design.model import CONTAINER, PROCESS
+from node.system.processes import ProcessId, descendants
 from operations.local.run_directory import RunDirectory
 from tests.bench.figures import ROOT, in_turns, parser, ratios, spread
 from tests.support.checkout import Checkout, until

@@ -30,8 +30,9 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from node import rpc
-from node.codec import to_json
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Partition, Settings, SlurmSettings
+from node.design.sites import LocalSite
 from node.elastic import programs
 from node.elastic.daemon import Elastic
 from node.elastic.driver import (
@@ -43,13 +44,12 @@ from node.elastic.driver import (
     MachineState,
 )
 from node.elastic.launcher import launch_groups
-from node.folders import Folders
-from node.model import ClusterDesign, Partition, Settings, SlurmSettings
-from node.sites import LocalSite
 from node.slurm.answers import parse_nodes
 from node.slurm.hostlist import fold
 from node.slurm.topology import Place
 from node.slurm.version import parse_resume
+from node.system import rpc
+from node.system.codec import to_json
 from operations.local.run_directory import FIRST_PORT
 from tests.bench.figures import ROOT, Targets, median_ms, parser
 from tests.node.slurm_cluster import SlurmCluster, design

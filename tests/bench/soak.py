@@ -28,7 +28,7 @@ import random
 import sys
 from pathlib import Path
 
-from node.model import CONTAINER, PROCESS
+from node.design.model import CONTAINER, PROCESS
 from tests.bench.figures import parser
 from tests.support.soak.commands import COMMANDS
 from tests.support.soak.faults import ALL_KINDS, KINDS

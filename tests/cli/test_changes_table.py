@@ -12,7 +12,7 @@ from cli.changes import table
 from cli.changes.table import Kind
 from cli.gcp import changes as gcp_changes
 from cli.local import running
-from node.model import Mount, SlurmSettings
+from node.design.model import Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
 PERSISTENT = dataclasses.replace(LUSTRE, deployment="PERSISTENT_1")

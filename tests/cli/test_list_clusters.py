@@ -28,7 +28,7 @@ from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
-from node import rpc
+from node.system import rpc
 from operations.gcp import account as google
 from operations.local import agent
 from operations.local.agent import end_cluster

@@ -23,7 +23,7 @@ from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program import locations
 from infra.program.stack import Stack
-from node.codec import to_json
+from node.system.codec import to_json
 from operations.access import StackUp
 from operations.local import agent
 from operations.local.run_directory import RunDirectory

@@ -22,7 +22,7 @@ import pytest
 from cli.runner import embedded, interrupt
 from cli.runner.events import Message
 from infra.errors import UserError
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 from operations import processes
 from operations.signals import handled
 from tests.support.checkout import Checkout, until

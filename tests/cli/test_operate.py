@@ -26,7 +26,7 @@ from infra.design import benchmark_design, design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.model import BenchmarkDesign
+from node.design.model import BenchmarkDesign
 from operations.access import StackUp
 from operations.local import system_packages
 from tests.support import sentences

@@ -25,7 +25,7 @@ from infra.config import load_file
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program import locations
 from infra.program.stack import Stack
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_pulumi import called, install

@@ -44,9 +44,9 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
-from node import locks
-from node.codec import to_json
-from node.model import LocalCloud
+from node.design.model import LocalCloud
+from node.system import locks
+from node.system.codec import to_json
 from operations import packages
 from operations.local.run_directory import RunDirectory
 from tests.support import fake_pulumi, sentences

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from node import rpc
-from node.codec import to_json
+from node.design.model import Partition, Settings, SlurmSettings
 from node.elastic import programs
-from node.model import Partition, Settings, SlurmSettings
+from node.system import rpc
+from node.system.codec import to_json
 from tests.node.slurm_cluster import SlurmCluster, design
 from tests.support.checkout import ROOT, until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from localcloud import nspawn
 from localcloud.containers import leftovers
-from node import rpc
-from node.processes import ProcessId
+from node.system import rpc
+from node.system.processes import ProcessId
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from node.processes import ProcessId
-from node.published import read_settings
-from node.sites import LocalSite
+from node.design.published import read_settings
+from node.design.sites import LocalSite
+from node.system.processes import ProcessId
 from operations.local import system_packages
 from tests.cluster.test_nodes_by_name import listens
 from tests.support.checkout import Checkout, running, until

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from node import rpc
 from node.slurm.control import Control
 from node.slurm.states import JobState
+from node.system import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import pids
 

@@ -21,8 +21,8 @@ import pytest
 
 from localcloud import volumes
 from localcloud.containers import BootPlan, disk_folder, leftovers
-from node import rpc
 from node.backup import archive
+from node.system import rpc
 from operations.access import TOOL
 from operations.local import containers, machine_access
 from operations.local.run_directory import RunDirectory

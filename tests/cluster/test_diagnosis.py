@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from node.published import read_settings
+from node.design.published import read_settings
 from node.slurm.hostlist import fold_numbers
 from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import end, pids, until_saved

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from node.design.model import Partition
 from node.elastic import programs
 from node.elastic.drivers.ec2.names import NODES, node_of
-from node.model import Partition
 from tests.cluster.cloud_cluster import CloudCluster
 from tests.support.checkout import until
 

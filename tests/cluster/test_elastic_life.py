@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from localcloud.machines import MACHINE_VARIABLE
-from node.processes import with_environment
+from node.system.processes import with_environment
 from tests.support import published_script
 from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import pids

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.errors import EXIT_REFUSED
-from node import locks
+from node.system import locks
 from tests.support import killed_command
 from tests.support.checkout import Checkout, until
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from node import rpc
 from node.slurm import version
+from node.system import rpc
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import end, pids, until_saved
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from node.processes import ProcessId, having
+from node.system.processes import ProcessId, having
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import end, kill_all, pids, until_saved
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node import rpc
 from node.slurm.hostlist import expand
+from node.system import rpc
 from tests.support.checkout import Checkout, until
 
 

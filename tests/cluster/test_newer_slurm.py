@@ -15,7 +15,7 @@ import pytest
 
 from localcloud import cgroups, nspawn
 from localcloud.containers import leftovers
-from node.names import SUFFIX
+from node.design.names import SUFFIX
 from tests.support import newer_slurm
 from tests.support.checkout import ROOT, SMALL, Checkout, until
 from tests.support.newer_slurm import NewerSlurm, Unavailable

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import addresses, hosts_namespace
-from node.published import read_settings
+from node.design.published import read_settings
 from operations.local import names, system_packages
 from tests.support.checkout import ROOT, SMALL, Checkout, running, until
 from tests.support.net_machines import need_net_machines

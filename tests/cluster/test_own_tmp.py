@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 from operations.local import names
 from tests.support.checkout import Checkout, until
 

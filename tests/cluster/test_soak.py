@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.model import CONTAINER
+from node.design.model import CONTAINER
 from tests.support.containers import cluster_image
 from tests.support.soak.cluster import stack
 from tests.support.soak.commands import COMMANDS

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from node import rpc
 from node.slurm.answers import parse_nodes
 from node.slurm.version import cleans_up_requeued_jobs
+from node.system import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.soak.audit import leaked
 

@@ -9,7 +9,7 @@ import pytest
 
 from cli.aws.changes import RULES
 from cli.changes.table import Kind, compare
-from node.model import ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition
 from tests.support.changes_table import PAGE, PROVIDERS, SHORT, TABLE, document
 
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from infra.config import load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import Settings, Site
+from node.design.model import Settings, Site
 from node.slurm import conf
 from tests.support.checkout import ROOT
 

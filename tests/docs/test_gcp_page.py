@@ -13,7 +13,7 @@ from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "gcp.md").read_text(encoding="utf-8")

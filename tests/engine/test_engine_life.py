@@ -20,7 +20,7 @@ from test_engine_semantics import write
 from cli import runner
 from cli.runner.events import Event, Message
 from infra.errors import UserError
-from node.processes import ProcessId, descendants
+from node.system.processes import ProcessId, descendants
 from operations.local import system_packages
 from tests.support.checkout import SMALL, Checkout, until
 from tests.support.tiny_project import ROOT, Tiny, make

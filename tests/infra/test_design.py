@@ -16,10 +16,10 @@ from infra.config import load_file, parse
 from infra.config.cluster import Check
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.instance_types.catalog import catalog
-from node.bootstrap import time_limits
-from node.codec import from_json, to_json
-from node.health.model import CHECKS, Health, JobScript
-from node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
+from node.design import time_limits
+from node.design.health import CHECKS, Health, JobScript
+from node.design.model import BenchmarkDesign, Budget, ClusterDesign, Partition
+from node.system.codec import from_json, to_json
 from tests.support import shipped, texts
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 

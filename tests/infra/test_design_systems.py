@@ -11,8 +11,8 @@ from infra.additions import additions
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.bootstrap import time_limits
-from node.model import ClusterDesign
+from node.design import time_limits
+from node.design.model import ClusterDesign
 from tests.support import shipped
 from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 

@@ -11,7 +11,7 @@ import pytest
 
 from infra import os_errors
 from infra.program.files import named, write_atomically
-from node.bootstrap import files
+from node.system import files
 
 
 def on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

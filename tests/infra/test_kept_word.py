@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 from infra.config import schema
-from node.model import SETTINGS_VERSION, Settings
+from node.design.model import SETTINGS_VERSION, Settings
 
 FROZEN = Path(__file__).with_name("contract")
 MISSING = "missing"

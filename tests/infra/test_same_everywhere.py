@@ -27,8 +27,8 @@ from infra.outputs.fields import SCHEMA
 from infra.program import stand_ins
 from infra.program.stack import Stack
 from infra.providers import create_cluster
-from node.model import ClusterDesign, Partition, Settings
-from node.published import parse_settings
+from node.design.model import ClusterDesign, Partition, Settings
+from node.design.published import parse_settings
 from node.slurm import conf
 from node.slurm.version import Version, spell
 from operations.local.run_directory import RunDirectory

@@ -15,8 +15,8 @@ import pytest
 
 from localcloud import addresses
 from localcloud.machines import CLUSTER_VARIABLE, MACHINE_VARIABLE
-from node import rpc
-from node.processes import ProcessId, descendants
+from node.system import rpc
+from node.system.processes import ProcessId, descendants
 from tests.support.checkout import until
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines

@@ -13,8 +13,8 @@ import pytest
 
 from localcloud import containers
 from localcloud.limits import ERRORS, OF_EVERY_CALL
-from node.codec import to_json
-from node.model import LocalCloud
+from node.design.model import LocalCloud
+from node.system.codec import to_json
 from tests.support.sleepers import TAGS, ServedCloud, Sleepers, names, until
 
 HEAD = {"cluster": "t", "role": "controller"}

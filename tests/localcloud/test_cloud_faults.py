@@ -14,7 +14,7 @@ import pytest
 from localcloud.cloud import Cloud
 from localcloud.limits import Limits
 from localcloud.machines import CloudError
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 from tests.support.sleepers import Sleepers, names, over, state_of, stopped_timers, until
 
 TAGS = {"cluster": "t", "role": "compute", "partition": "debug"}

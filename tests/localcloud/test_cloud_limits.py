@@ -21,7 +21,7 @@ from localcloud.limits import (
     registers,
 )
 from localcloud.machines import CloudError
-from node.codec import to_json
+from node.system.codec import to_json
 from tests.support import texts
 
 PARTITIONS, ZONES = ("debug", "gpu"), (None, "a", "b")

@@ -10,7 +10,7 @@ import pytest
 
 from localcloud import cgroups, nspawn
 from localcloud.nspawn import Bind, Machine
-from node.processes import descendants
+from node.system.processes import descendants
 from tests.support.checkout import until
 from tests.support.containers import Lab, base_image, need_containers
 

@@ -16,8 +16,8 @@ from infra.program.stack import Stack
 from localcloud import containers
 from localcloud.network import PREFIX, addresses, hosts_text, read_hosts
 from localcloud.nspawn import link_of
-from node.model import CONTAINER, ClusterDesign, Host, Partition
-from node.sites import LocalSite
+from node.design.model import CONTAINER, ClusterDesign, Host, Partition
+from node.design.sites import LocalSite
 from operations.local.run_directory import RunDirectory
 
 

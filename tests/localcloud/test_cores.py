@@ -17,7 +17,7 @@ from localcloud.cloud import Cloud, FaultInjector
 from localcloud.cores import Cores, Use, uses
 from localcloud.limits import Limits
 from localcloud.machines import Boot, ProcessRuntime
-from node.processes import ProcessId, with_descendants
+from node.system.processes import ProcessId, with_descendants
 from tests.support.checkout import until
 from tests.support.sleepers import Sleepers, names
 

@@ -18,7 +18,7 @@ import pytest
 from infra.program.stack import Stack
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import has_hosts_namespace, set_hosts_namespace
-from node.folders import Folders
+from node.design.folders import Folders
 from operations.local import names
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until

@@ -16,7 +16,7 @@ import pytest
 from localcloud import hosts_namespace, machines
 from localcloud.machines import Boot, ProcessRuntime, pids_of_cluster
 from node.bootstrap.job_leftovers import STEPDS
-from node.processes import descendants, with_environment
+from node.system.processes import descendants, with_environment
 from operations.local import names
 from tests.support.checkout import ROOT, until
 

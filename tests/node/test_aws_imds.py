@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import http_client
 from node.aws import imds
 from node.aws.imds import Metadata
-from node.cloud_api import MissingError, Notice, ServiceError, UnreachableError
+from node.system import http_client
+from node.system.cloud_api import MissingError, Notice, ServiceError, UnreachableError
 from tests.support.fake_imds import ROLE, FakeImds, fake_imds, key
 from tests.support.naps import noted_naps
 

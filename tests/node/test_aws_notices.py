@@ -15,13 +15,13 @@ import pytest
 from node.bootstrap.context import Context
 from node.bootstrap.services import unit_text
 from node.bootstrap.vm import notices
-from node.cloud_api import Notice, UnreachableError
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import Verb
 from node.elastic.view import REASON_PREFIX
 from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
+from node.system.cloud_api import Notice, UnreachableError
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.recorded import COMPUTE, T4

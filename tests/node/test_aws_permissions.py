@@ -23,13 +23,13 @@ import pytest
 from infra import bundle
 from infra.aws import policies
 from infra.aws.policies import SSM_SESSION
-from node import http_client
 from node.aws import run_loader
 from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
 from node.bootstrap.vm import clouds, machine
 from node.bootstrap.vm.clouds import cloudwatch
-from node.model import Hook
+from node.design.model import Hook
+from node.system import http_client
 from tests.support.doubles import HEAD
 from tests.support.fake_ec2_iam import Question
 from tests.support.fake_imds import FakeImds, fake_imds

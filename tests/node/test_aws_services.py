@@ -13,10 +13,10 @@ from typing import Any
 import boto3
 import pytest
 
-from node import http_client
 from node.aws import services
 from node.aws.services import Bucket, Credentials, Secret
-from node.cloud_api import MissingError, ServiceError, UnreachableError
+from node.system import http_client
+from node.system.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from node import foreign
 from node.backup import archive
 from node.backup.archive import BackupError, Manifest
+from node.system import foreign
 
 
 def parts(folder: Path) -> Path:

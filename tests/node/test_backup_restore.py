@@ -18,9 +18,9 @@ from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import users
+from node.design.folders import Folders
+from node.design.model import SlurmSettings
 from node.elastic.view import is_admin_disabled
-from node.folders import Folders
-from node.model import SlurmSettings
 from node.slurm import version
 from tests.support.doubles import FakeControl, design, job, node, settings
 from tests.support.recorded import machine

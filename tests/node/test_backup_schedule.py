@@ -15,11 +15,11 @@ import pytest
 
 from cli.console import status as console
 from cli.doctor import condition
-from node import subprocesses
 from node.backup import archive, record, schedule, take
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.vm.clouds import local
-from node.model import Backup, Settings
+from node.design.model import Backup, Settings
+from node.system import subprocesses
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, design, settings
 from tests.support.recorded import machine

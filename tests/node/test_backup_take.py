@@ -14,8 +14,8 @@ import pytest
 
 from node.backup import take
 from node.backup.archive import BackupError
-from node.processes import children
-from node.waiting import wait_until
+from node.system.processes import children
+from node.system.waiting import wait_until
 from tests.support.checkout import ROOT
 
 # Writes as slurmctld does: each file by a draft, which takes its place. A change is in both files, the one

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from node import benchmark, foreign, subprocesses
+from node import benchmark
 from node.benchmark import Run
 from node.slurm.control import Control, SlurmDown
 from node.slurm.states import JobState
-from node.subprocesses import Ran
+from node.system import foreign, subprocesses
+from node.system.subprocesses import Ran
 from tests.support.doubles import FakeControl, job, settings
 from tests.support.hostile import HOSTILE
 

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.model import Partition
+from node.design.model import Partition
 from node.slurm import addressing
 from node.slurm.addressing import BLOCK, Blocks, lay_out_blocks
 

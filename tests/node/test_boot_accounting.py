@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import accounting, accounts, daemons
+from node.bootstrap import accounting, daemons
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.folders import Folders
-from node.model import SlurmSettings
-from node.sites import LocalSite
+from node.design.folders import Folders
+from node.design.model import SlurmSettings
+from node.design.sites import LocalSite
+from node.system import accounts
 from tests.support.recorded import Recorder, machine
 
 ON = SlurmSettings(accounting=True)

@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import accounts, daemons, key_server, machine_steps, report_server, step_runner, steps
+from node.bootstrap import daemons, key_server, machine_steps, report_server, step_runner, steps
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.vm import disks, users
 from node.bootstrap.vm.clouds import local
-from node.folders import Folders
+from node.design.folders import Folders
+from node.design.model import Containers, Host, Mount
+from node.design.sites import AwsSite
 from node.gcp import services
-from node.model import Containers, Host, Mount
-from node.sites import AwsSite
+from node.system import accounts
 from tests.support import whole_boot
 from tests.support.doubles import HEAD, FakeServices, design, settings
 

@@ -17,17 +17,18 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import daemons, process_steps, steps, time_limits
+from node.bootstrap import daemons, process_steps, steps
 from node.bootstrap import main as boot
 from node.bootstrap.context import ALL, Context, SkipStep, Step
 from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
-from node.folders import Folders
-from node.health.model import Health
+from node.design import time_limits
+from node.design.folders import Folders
+from node.design.health import Health
+from node.design.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
+from node.design.sites import LocalSite
 from node.health.programs import PRETENDED
-from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
-from node.sites import LocalSite
 from node.slurm import hardware
 from tests.support.doubles import FakeServices, design, settings
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from infra import bundle
-from node import http_client
 from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import baking, drivers, lustre, mariadb, packages
 from node.bootstrap.vm.clouds import cloudwatch
-from node.http_client import Answer
-from node.model import Mount, Partition, Settings, SlurmSettings
-from node.sites import AwsSite
+from node.design.model import Mount, Partition, Settings, SlurmSettings
+from node.design.sites import AwsSite
+from node.system import http_client
+from node.system.http_client import Answer
 from tests.support.doubles import settings
 from tests.support.recorded import COMPUTE, NFS, T4, V100, Recorder, machine
 
@@ -173,7 +173,7 @@ def test_drivers_are_placed_and_not_loaded(
 def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from node.model import Accelerator
+    from node.design.model import Accelerator
 
     nvidia_packages(monkeypatch)
     run = Recorder()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import buckets, disks, mounts
-from node.cloud_api import ServiceError
-from node.model import Mount
+from node.design.model import Mount
+from node.system import http_client
+from node.system.cloud_api import ServiceError
 from tests.support.recorded import machine
 
 S3 = Mount("/data", "s3", existing="s3://lab-data/train", options="ro")

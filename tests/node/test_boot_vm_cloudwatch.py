@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from node import http_client
 from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import openpgp
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.openpgp import Signer
-from node.cloud_api import UnreachableError
-from node.http_client import Answer
-from node.model import Accelerator, Mount, Partition
+from node.design.model import Accelerator, Mount, Partition
+from node.system import http_client
+from node.system.cloud_api import UnreachableError
+from node.system.http_client import Answer
 from tests.support.recorded import NFS, machine
 
 SITE = {"region": "eu-west-1", "log_group": "/slurm-stacks/t"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.command import TAIL_LINES, CommandError, run
-from node.processes import with_environment
+from node.system.processes import with_environment
 from tests.support.checkout import until
 
 

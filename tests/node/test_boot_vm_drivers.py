@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap import steps
 from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import drivers, openpgp
 from node.bootstrap.vm.openpgp import Signer
-from node.http_client import Answer
-from node.model import Accelerator, Partition
+from node.design.model import Accelerator, Partition
 from node.slurm import hardware
+from node.system import http_client
+from node.system.http_client import Answer
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"

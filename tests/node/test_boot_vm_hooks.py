@@ -11,12 +11,12 @@ import boto3
 import pytest
 
 from infra import bundle
-from node import http_client
 from node.bootstrap import steps
 from node.bootstrap.context import StepFailedError
-from node.cloud_api import ServiceError
-from node.http_client import Answer
-from node.model import INLINE, Hook
+from node.design.model import INLINE, Hook
+from node.system import http_client
+from node.system.cloud_api import ServiceError
+from node.system.http_client import Answer
 from tests.support.doubles import design
 from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server

@@ -9,7 +9,7 @@ import pytest
 
 from infra.clouds import recipes
 from node.bootstrap.vm import images
-from node.model import Accelerator, Budget, ClusterDesign, Host, Image, Mount, Partition, SlurmSettings
+from node.design.model import Accelerator, Budget, ClusterDesign, Host, Image, Mount, Partition, SlurmSettings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, NFS, T4, V100

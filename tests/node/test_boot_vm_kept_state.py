@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from node import subprocesses
 from node.bootstrap import clock, daemons, machine_steps
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service, unit_text
 from node.bootstrap.vm import disks, kept_state, mariadb, mounts, state_guard, users
+from node.design.folders import Folders
+from node.design.model import Mount, Settings, SlurmSettings
 from node.elastic import programs
-from node.folders import Folders
-from node.model import Mount, Settings, SlurmSettings
+from node.system import subprocesses
 from tests.support.recorded import Recorder, machine
 
 OPTIONS = "noatime,errors=remount-ro"

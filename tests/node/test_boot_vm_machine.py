@@ -11,15 +11,15 @@ from typing import Any
 import boto3
 import pytest
 
-from node import http_client
 from node.bootstrap import machine_steps, step_runner
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine
-from node.cloud_api import ServiceError
 from node.elastic.drivers.ec2.names import tags_of
+from node.system import http_client
+from node.system.cloud_api import ServiceError
 from tests.support import whole_boot
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.moto_server import moto_server

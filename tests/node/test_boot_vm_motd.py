@@ -154,5 +154,5 @@ def test_a_local_machine_needs_none_of_it() -> None:
     assert [
         name
         for name in loaded
-        if name.startswith(("node.bootstrap.vm", "node.http_client", "urllib.request"))
+        if name.startswith(("node.bootstrap.vm", "node.system.http_client", "urllib.request"))
     ] == []

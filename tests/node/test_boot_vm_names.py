@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import files, machine_steps
+from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import machine_names
+from node.system import files
 from tests.support import whole_boot
 from tests.support.recorded import machine as make
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap.vm import apt, drivers, openpgp
-from node.cloud_api import ServiceError
-from node.http_client import Answer
+from node.system import http_client
+from node.system.cloud_api import ServiceError
+from node.system.http_client import Answer
 from tests.support.recorded import machine
 
 FOLDERS = ("/usr/share/keyrings", "/etc/apt/trusted.gpg.d")

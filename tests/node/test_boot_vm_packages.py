@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from node import http_client
 from node.bootstrap import step_runner
 from node.bootstrap.context import Reboot
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import apt, lustre, packages
-from node.http_client import Answer
-from node.model import Containers, Host, Mount, SlurmSettings
+from node.design.model import Containers, Host, Mount, SlurmSettings
+from node.system import http_client
+from node.system.http_client import Answer
 from tests.support.recorded import NFS, Recorder, machine
 
 FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from node import http_client
 from node.bootstrap import command, machine_steps
 from node.bootstrap.vm import apt, hashed_packages, packages, pyxis
-from node.cloud_api import ServiceError, UnreachableError
-from node.model import Containers, Mount, Package
+from node.design.model import Containers, Mount, Package
 from node.slurm import container_conf as texts
+from node.system import http_client
+from node.system.cloud_api import ServiceError, UnreachableError
 from tests.support.recorded import NFS, V100, Recorder, machine
 
 CONTENT = b"a package's file" * 5000

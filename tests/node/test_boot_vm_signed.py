@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap import command
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import drivers, openpgp
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.openpgp import Signer
-from node.cloud_api import ServiceError
-from node.http_client import Answer
+from node.system import http_client
+from node.system.cloud_api import ServiceError
+from node.system.http_client import Answer
 from tests.support.publisher import Publisher, made
 from tests.support.recorded import machine
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, hashed_packages, openpgp, packages, slurm_packages, slurm_source
 from node.bootstrap.vm.openpgp import Signer
-from node.cloud_api import ServiceError
-from node.http_client import Answer
-from node.model import Package, SlurmSettings
-from node.model import Repository as AptRepository
+from node.design.model import Package, SlurmSettings
+from node.design.model import Repository as AptRepository
+from node.system import http_client
+from node.system.cloud_api import ServiceError
+from node.system.http_client import Answer
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import machine
 

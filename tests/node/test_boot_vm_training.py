@@ -23,7 +23,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import training
-from node.model import ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, T4, Recorder, machine

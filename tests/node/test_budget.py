@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from node.design.model import Budget as Said
+from node.design.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
 from node.elastic.budget import Budget, amount, available_capacity, launch_seconds, summary, used_up
 from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
 from node.elastic.ledger import Account, Ledger
-from node.model import Budget as Said
-from node.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
 from tests.support.doubles import design
 
 CHEAP = Partition("cheap", "small", 1, 100, 1, 40, price_hour=1.0)

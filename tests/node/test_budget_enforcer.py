@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Budget as Said
+from node.design.model import Partition
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
-from node.model import Budget as Said
-from node.model import Partition
 from tests.support.doubles import FakeControl, design, job, node
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 1, 7, default=True, price_hour=1.0)

@@ -20,8 +20,8 @@ from infra import bundle
 from infra.benchmark import Workload
 from infra.errors import EXIT_USAGE
 from node import loader
-from node.codec import from_json
-from node.model import Containers, Hook, Package, Settings
+from node.design.model import Containers, Hook, Package, Settings
+from node.system.codec import from_json
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from node import rpc
+from node.design.model import ClusterDesign
 from node.elastic import capacity
 from node.elastic.capacity import MOST_RELEASES, UNSTARTED, CapacityLimiter
 from node.elastic.daemon import Elastic
 from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
 from node.elastic.launcher import MOST_REPLACEMENTS
-from node.model import ClusterDesign
 from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
+from node.system import rpc
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, settings
 
 FOUR = dataclasses.replace(DEBUG, max=4)

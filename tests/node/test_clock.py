@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import clock, key_server, root_port, step_runner, time_limits
+from node.bootstrap import clock, key_server, root_port, step_runner
 from node.bootstrap.context import ALL, Context, Step
 from node.bootstrap.report import BootReport, failure, file_sink
+from node.design import time_limits
 from tests.support.checkout import ROOT, until
 from tests.support.off_clock import environment, library
 from tests.support.recorded import Recorder, machine

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from node.codec import from_json, to_json
-from node.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from node.design.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from node.system.codec import from_json, to_json
 from tests.support.doubles import design, settings
 
 FULL = design(

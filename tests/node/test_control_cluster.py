@@ -19,13 +19,13 @@ import pytest
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import cancel_line, parse, wait_line
 from cli.changes.jobs import number as job_number
+from node.design.model import SlurmSettings
 from node.elastic.capacity import unstarted
 from node.elastic.ledger import Ledger
 from node.elastic.requeue import Requeue
 from node.elastic.status import status
 from node.logs import show
 from node.logs.find import Cluster
-from node.model import SlurmSettings
 from node.slurm.control import ALL_JOBS, Control, SlurmDown, SlurmError
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
 from tests.support.checkout import ROOT

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from node import rpc
+from node.design.model import ClusterDesign, Partition
 from node.elastic import client, launcher
 from node.elastic.daemon import Elastic
 from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase, state_text
-from node.model import ClusterDesign, Partition
 from node.slurm.states import NodeState
+from node.system import rpc
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, running, settings
 from tests.support.naps import noted_naps

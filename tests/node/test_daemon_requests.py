@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from node import rpc
+from node.design.model import Budget
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.elastic.plan import Action
 from node.elastic.rules import Verb
-from node.model import Budget
+from node.system import rpc
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, running, settings
 

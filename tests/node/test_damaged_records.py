@@ -21,17 +21,17 @@ from infra.instance_types import cache
 from infra.program import clusters
 from infra.program.stack import Stack
 from localcloud.cloud import MachineStore
-from node import foreign
 from node.backup import record
 from node.bootstrap import report
 from node.bootstrap.vm import state_guard
+from node.design.folders import Folders
+from node.design.published import read_settings
 from node.elastic.daemon import Elastic
 from node.elastic.ledger import Ledger
 from node.elastic.reconfiguration import CLOSED, Reconfiguration
 from node.elastic.requeue_memory import RequeueMemory
-from node.folders import Folders
-from node.published import read_settings
 from node.slurm import hardware, topology
+from node.system import foreign
 from tests.support import sentences
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, settings
 

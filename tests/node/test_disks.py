@@ -17,10 +17,10 @@ from cli.console.status import show_status
 from cli.disks import troubles
 from cli.doctor import condition
 from node import command_line
+from node.design.folders import Folders
+from node.design.model import Mount, SlurmSettings
 from node.elastic import disks
 from node.elastic.disks import Disks, failed_write, reading
-from node.folders import Folders
-from node.model import Mount, SlurmSettings
 from tests.support.checkout import ROOT
 from tests.support.doubles import HEAD, design, settings
 

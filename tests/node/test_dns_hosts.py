@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from node import names
+from node.design import names
+from node.design.folders import Folders
 from node.elastic import dns_hosts
 from node.elastic.daemon import Elastic
 from node.elastic.dns_hosts import DnsHosts, addresses
-from node.folders import Folders
 from node.slurm.control import SlurmError
 from node.slurm.states import NodeState
 from tests.support.checkout import until

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap import steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, lustre, openpgp
 from node.bootstrap.vm import drivers as drivers_of_nodes
-from node.http_client import Answer
-from node.model import Accelerator, Partition
+from node.design.model import Accelerator, Partition
 from node.slurm import hardware
+from node.system import http_client
+from node.system.http_client import Answer
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import V100, machine
 from tests.support.wide import wide

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.report_server import ReportServer
+from node.design.model import ClusterDesign, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.ec2 import driver as ec2
@@ -21,7 +22,6 @@ from node.elastic.drivers.ec2 import driver as ec2_notices
 from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2.driver import Ec2Driver, Ec2Notices
 from node.elastic.drivers.ec2.errors import Ec2Error
-from node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import FakeEc2, fake_ec2

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from infra.aws import policies
+from node.design.model import Access, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup
 from node.elastic.drivers.ec2 import launches as ec2_launch
-from node.model import Access, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import ACCOUNT, FakeEc2, fake_ec2

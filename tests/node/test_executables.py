@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node import executables
+from node.system import executables
 
 # name -> content, and words of the message; none for what starts
 SCRIPTS = {

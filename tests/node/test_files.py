@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import files
+from node.system import files
 from tests.support.checkout import ROOT
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")

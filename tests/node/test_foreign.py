@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import foreign
+from node.system import foreign
 from workload import files
 
 JSON = st.recursive(

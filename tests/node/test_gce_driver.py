@@ -16,6 +16,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import compute_v1 as gce
 
 from node.bootstrap.report_server import ReportServer
+from node.design.model import ClusterDesign, Partition, Settings, Site
 from node.elastic.driver import ErrorClass, LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.gce import deletes as gce_deletes
@@ -26,7 +27,6 @@ from node.elastic.drivers.gce import operations as gce_operations
 from node.elastic.drivers.gce.client import GceError, google_clients
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity
-from node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 

@@ -9,10 +9,10 @@ import pytest
 from google.cloud import compute_v1 as gce
 
 from infra.gcp import policies
+from node.design.model import Partition, Settings, Site
 from node.elastic.driver import LaunchGroup
 from node.elastic.drivers.gce import deletes as gce_deletes
 from node.elastic.drivers.gce import notices as gce_notices
-from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, fake_gce
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.design.model import Partition, Settings, Site
 from node.elastic.driver import LaunchGroup
 from node.elastic.drivers.gce import deletes as gce_deletes
 from node.elastic.drivers.gce import operations as gce_operations
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity
-from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, fake_gce
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from node.design.model import Accelerator, Partition, Settings, Site
 from node.elastic.driver import AvailableCapacity, ErrorClass
 from node.elastic.drivers.gce.driver import GceDriver
-from node.model import Accelerator, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, Fault, fake_gce
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import baking, clouds
 from node.bootstrap.vm.clouds import gcp
-from node.cloud_api import UnreachableError
-from node.http_client import Answer
+from node.system import http_client
+from node.system.cloud_api import UnreachableError
+from node.system.http_client import Answer
 from tests.support.recorded import Recorder, machine
 
 DRIVER = {"cluster": "t", "logs": True}

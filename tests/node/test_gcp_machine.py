@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from node import http_client
 from node.bootstrap import machine_steps, step_runner, steps
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine, mounts
 from node.bootstrap.vm.clouds import gcp
-from node.model import Hook, Mount, Network
+from node.design.model import Hook, Mount, Network
+from node.system import http_client
 from tests.support import whole_boot
 from tests.support.checkout import until
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import http_client
-from node.cloud_api import MissingError, ServiceError, UnreachableError
 from node.gcp import metadata as metadata_module
 from node.gcp.metadata import Metadata
+from node.system import http_client
+from node.system.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.fake_imds import fake_imds
 from tests.support.fake_metadata import FakeMetadata, fake_metadata
 

@@ -20,13 +20,13 @@ from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
 from node.bootstrap.services import unit_text
 from node.bootstrap.vm import clouds, notices
-from node.cloud_api import Notice, UnreachableError
+from node.design.model import Accelerator
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import NEAR_SECONDS, Verb
 from node.elastic.view import REASON_PREFIX
-from node.model import Accelerator
 from node.slurm.control import SlurmDown
+from node.system.cloud_api import Notice, UnreachableError
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import COMPUTE

@@ -19,8 +19,8 @@ from node.bootstrap import steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import cloud_client, drivers
 from node.bootstrap.vm import packages as distribution
+from node.design.model import Accelerator, Partition
 from node.elastic import programs
-from node.model import Accelerator, Partition
 from node.slurm import hardware
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine

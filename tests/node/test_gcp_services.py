@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import http_client, waiting
-from node.cloud_api import MissingError, ServiceError, UnreachableError
 from node.gcp import services
 from node.gcp.metadata import Metadata
 from node.gcp.services import Bucket, Secret
+from node.system import http_client, waiting
+from node.system.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.fake_metadata import SECRET, FakeMetadata, environment, fake_metadata
 
 

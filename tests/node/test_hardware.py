@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.model import Accelerator, ClusterDesign, Partition
+from node.design.model import Accelerator, ClusterDesign, Partition
 from node.slurm import hardware
 from node.slurm.conf import render
 from node.slurm.configure import configure

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from node.design.health import CHECKS, Health, JobScript
+from node.design.model import Accelerator, Partition, SlurmSettings
 from node.elastic.launcher import Replacements
 from node.health import check as node_check
 from node.health.check import Expected, When, expected, faults, in_a_line, runner
-from node.health.model import CHECKS, Health, JobScript
-from node.model import Accelerator, Partition, SlurmSettings
 from node.slurm.conf import render
-from node.subprocesses import Ran
+from node.system.subprocesses import Ran
 from tests.node.test_slurm_conf import FLEET, options, part, settings
 
 H100 = Accelerator("h100", 8)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from node.design.model import ClusterDesign, Host, Partition
 from node.elastic.launcher import launch_groups
-from node.model import ClusterDesign, Host, Partition
 from node.slurm.version import ResumeJob, ResumeRequest
 
 DESIGN = ClusterDesign(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from node.design.model import Budget, ClusterDesign
 from node.elastic import launcher
 from node.elastic.daemon import Elastic
 from node.elastic.driver import API_FAILURES, ErrorClass, Failure, LaunchGroup, LaunchResult
 from node.elastic.pools import Pool
-from node.model import Budget, ClusterDesign
 from node.slurm.control import SlurmError
 from node.slurm.version import ResumeJob, ResumeRequest
 from tests.support.checkout import until

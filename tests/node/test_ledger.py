@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Partition
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
-from node.model import Partition
 from tests.support.doubles import design
 
 CHEAP = Partition("cheap", "small", 1, 100, 0, 4, price_hour=1.0)

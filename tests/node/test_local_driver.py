@@ -16,13 +16,13 @@ import pytest
 from localcloud import containers, limits
 from localcloud.agent import Agent
 from localcloud.network import hosts_text
-from node import rpc
 from node.bootstrap.report_server import ReportServer
+from node.design.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
+from node.design.sites import LocalSite
 from node.elastic.driver import AvailableCapacity, ErrorClass, LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.local import LocalDriver
-from node.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
-from node.sites import LocalSite
+from node.system import rpc
 from tests.support import doubles
 
 DESIGN = doubles.design(

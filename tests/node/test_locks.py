@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.locks import acquire, locked, locked_folder
+from node.system.locks import acquire, locked, locked_folder
 
 
 def test_the_second_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
@@ -42,7 +42,9 @@ def test_who_does_not_wait_gets_an_error(tmp_path: Path) -> None:
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    program = "import time; from node.locks import acquire; acquire(0); print(flush=True); time.sleep(600)"
+    program = (
+        "import time; from node.system.locks import acquire; acquire(0); print(flush=True); time.sleep(600)"
+    )
     file = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     child = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -14,7 +14,6 @@ import pytest
 
 from node import command_line
 from node.bootstrap.vm.clouds import local
-from node.codec import to_json
 from node.logs import find
 from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
@@ -23,6 +22,7 @@ from node.slurm.control import SlurmDown
 from node.slurm.fields import OUTPUT
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+from node.system.codec import to_json
 from tests.support.doubles import design, job, node, settings
 
 SILENT = "Unable to contact slurm controller"

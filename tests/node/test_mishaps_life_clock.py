@@ -14,14 +14,14 @@ import pytest
 from localcloud.cloud import Cloud
 from localcloud.limits import Limits
 from localcloud.machines import Boot, ProcessRuntime
-from node import rpc
+from node.design.model import Partition
 from node.elastic import client, observer
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer
-from node.model import Partition
-from node.processes import ProcessId
+from node.system import rpc
+from node.system.processes import ProcessId
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, design, fast_design, node, settings
 

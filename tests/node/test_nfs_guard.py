@@ -14,7 +14,7 @@ import pytest
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm import firewall
-from node.model import Mount
+from node.design.model import Mount
 from tests.support.recorded import machine
 
 NOBODY = 65534

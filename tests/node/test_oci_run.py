@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node.model import Containers, Mount
+from node.design.model import Containers, Mount
 from node.slurm import conf, container_conf, container_task
 from tests.support.doubles import design, settings
 

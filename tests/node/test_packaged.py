@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node import subprocesses
 from node.slurm import packaged
-from node.subprocesses import Ran
+from node.system import subprocesses
+from node.system.subprocesses import Ran
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.design.model import SlurmSettings
 from node.elastic import view as slurm_view
 from node.elastic.driver import Machine, MachineState
 from node.elastic.plan import BOOT_JITTER_SECONDS, Action, Memory, NodeView, Observation, Policy, clock, plan
 from node.elastic.reconcile import policy_of
 from node.elastic.rules import EMPTIED, REBOOT, RULES, MachinePhase, NodePhase, Verb
-from node.model import SlurmSettings
 from node.slurm.answers import parse_nodes
 from node.slurm.states import NodeState
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from node.design.model import SlurmSettings
 from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
 from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
-from node.model import SlurmSettings
 from tests.support.doubles import DEBUG, design
 
 ZONED = replace(DEBUG, name="zoned", zones=("a", "b"))

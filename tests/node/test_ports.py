@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import ports
+from node.system import ports
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from node import processes
-from node.processes import (
+from node.system import processes
+from node.system.processes import (
     ProcessId,
     caller,
     descendants,
@@ -218,7 +218,7 @@ def test_our_own_process_is_spared() -> None:
 @pytest.mark.parametrize("when", ["later", "already"])
 def test_a_process_ends_with_its_caller(when: str) -> None:
     code = (
-        "import os, sys, time; from node.processes import end_with_parent\n"
+        "import os, sys, time; from node.system.processes import end_with_parent\n"
         "end_with_parent(sys.argv[1]); print(os.getpid(), flush=True); time.sleep(60)"
     )
     start = "import subprocess as s, sys; print(s.call(sys.argv[1:]))"

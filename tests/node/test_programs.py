@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from localcloud.machines import base_python
-from node import rpc
-from node.codec import to_json
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic import programs
-from node.folders import Folders
-from node.model import Settings
+from node.system import rpc
+from node.system.codec import to_json
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import settings
 
@@ -141,8 +141,8 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         "node",
         "node.elastic",
         "node.elastic.client",
-        "node.rpc",
-        "node.waiting",
+        "node.system.rpc",
+        "node.system.waiting",
     }
     assert not {"asyncio", "subprocess", "pathlib", "dataclasses"} & imported
 

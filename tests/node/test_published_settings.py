@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node.codec import to_json
-from node.model import SETTINGS_VERSION, Settings, Site
-from node.published import parse_settings, read_settings
+from node.design.model import SETTINGS_VERSION, Settings, Site
+from node.design.published import parse_settings, read_settings
+from node.system.codec import to_json
 from tests.support.doubles import design
 
 SETTINGS = Settings(design(), Site("/", "slurm", "controller", "10.0.0.7"))

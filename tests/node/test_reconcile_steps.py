@@ -11,7 +11,7 @@ import pytest
 from node.elastic.plan import Action
 from node.elastic.rules import AT_RISK, UNRESPONSIVE, USABLE, Verb
 from node.elastic.view import REASON_PREFIX
-from node.rpc import RpcUnavailableError
+from node.system.rpc import RpcUnavailableError
 from tests.support.simulated_jobs import Job
 from tests.support.simulated_world import machine, rest, run, seconds_until, world
 from tests.support.simulation import World

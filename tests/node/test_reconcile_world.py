@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Partition
 from node.elastic.driver import MachineState
 from node.elastic.rules import AT_RISK, TAKEN
 from node.elastic.view import REASON_PREFIX
-from node.model import Partition
 from node.slurm.control import SlurmError
 from tests.support.simulated_world import machine, rest, run, seconds_until, world
 from tests.support.simulation import TIMERS, World

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Partition
 from node.elastic.renewal import PAUSE_SECONDS, REASON, Renewal
-from node.model import Partition
 from node.slurm import hardware
 from node.slurm.hardware import Hardware, Line, Record
 from node.slurm.version import ResumeJob, ResumeRequest

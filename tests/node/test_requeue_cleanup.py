@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Accelerator, ClusterDesign
 from node.elastic.programs import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue_cleanup import PAUSE_SECONDS, RequeueCleanup
-from node.model import Accelerator, ClusterDesign
 from node.slurm import hardware
 from node.slurm.answers import parse_nodes
 from node.slurm.hardware import Record

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import SlurmSettings
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import TAKEN, Verb
-from node.model import SlurmSettings
 from node.slurm.states import JobState
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node import rpc
+from node.system import rpc
 from tests.support.naps import noted_naps
 
 

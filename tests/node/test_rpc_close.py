@@ -6,7 +6,7 @@ import socket
 import threading
 from pathlib import Path
 
-from node import rpc
+from node.system import rpc
 
 
 class SlowToWake:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import files
+from node.design.folders import Folders
+from node.design.model import ClusterDesign
 from node.elastic import reconfiguration
 from node.elastic.runtime import RuntimeChanges
-from node.folders import Folders
-from node.model import ClusterDesign
 from node.slurm import closing, conf, hardware, runtime
 from node.slurm.configure import closed_by_command, configure, read_changes, write_changes
 from node.slurm.control import LAST_WEIGHT
 from node.slurm.runtime import Designed, Difference, Fields, Record
+from node.system import files
 from tests.node.slurm_cluster import design, partition
 from tests.support.doubles import FakeControl, settings
 from tests.support.whole_boot import short_folder

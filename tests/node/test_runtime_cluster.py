@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap import files
 from node.elastic.runtime import RuntimeChanges
 from node.slurm import runtime
 from node.slurm.configure import configure, read_changes
 from node.slurm.control import SlurmError
+from node.system import files
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = needs_slurm

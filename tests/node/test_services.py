@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import init
-from node.processes import ProcessId, descendants, end_tree
+from node.system.processes import ProcessId, descendants, end_tree
 from tests.support.checkout import ROOT, until
 
 PRELUDE = """

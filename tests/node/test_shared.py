@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from node import rpc
 from node.elastic.daemon import Elastic
 from node.elastic.shared import Shared
+from node.system import rpc
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, settings
 

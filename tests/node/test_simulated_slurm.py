@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.model import SlurmSettings
+from node.design.model import SlurmSettings
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import expand
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition

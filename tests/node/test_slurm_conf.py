@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from node.model import Accelerator, ClusterDesign, Host, Mount, Partition, Settings, Site, SlurmSettings
-from node.sites import LocalSite
+from node.design.model import (
+    Accelerator,
+    ClusterDesign,
+    Host,
+    Mount,
+    Partition,
+    Settings,
+    Site,
+    SlurmSettings,
+)
+from node.design.sites import LocalSite
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
 from node.slurm.hardware import device_files

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from node.design.model import Accelerator, Partition
 from node.logs import find
-from node.model import Accelerator, Partition
 from node.slurm import topology
 from node.slurm.hostlist import expand
 from node.slurm.version import knows_last_digit, parse_resume, spell

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.model import Accelerator, Partition, Settings, Site, SlurmSettings
-from node.sites import LocalSite
+from node.design.model import Accelerator, Partition, Settings, Site, SlurmSettings
+from node.design.sites import LocalSite
 from node.slurm.conf import render
 from node.slurm.version import Version
 from tests.support.doubles import design

@@ -12,15 +12,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from node import command_line, rpc
+from node import command_line
 from node.command_line import SilentError
+from node.design.folders import Folders
 from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
-from node.folders import Folders
 from node.slurm import closing, packaged
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
+from node.system import rpc
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
@@ -274,7 +275,7 @@ def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
 def test_the_tool_says_it_in_one_line(
     tmp_path: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from node.codec import to_json
+    from node.system.codec import to_json
 
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(to_json(settings(tmp_path))))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from node import subprocesses
-from node.processes import ProcessId
-from node.subprocesses import Ran
-from node.waiting import wait_until
+from node.system import subprocesses
+from node.system.processes import ProcessId
+from node.system.subprocesses import Ran
+from node.system.waiting import wait_until
 
 ENV = {"PATH": subprocesses.SEARCH}
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from node import command_line, foreign, subprocesses
+from node import command_line
 from node.benchmark import Sweep
-from node.codec import to_json
 from node.slurm.control import SlurmDown
-from node.subprocesses import Ran
+from node.system import foreign, subprocesses
+from node.system.codec import to_json
+from node.system.subprocesses import Ran
 from tests.support.doubles import FakeControl, job, settings
 
 ME = foreign.name(os.geteuid())

@@ -13,20 +13,20 @@ from google.cloud import compute_v1 as gce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.bootstrap import files
+from node.design.folders import Folders
+from node.design.model import Partition, Settings, Site
 from node.elastic import topology as elastic_topology
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.ec2.errors import Ec2Error
 from node.elastic.drivers.gce.driver import place
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.topology import PAUSE_SECONDS, Topology
-from node.folders import Folders
-from node.model import Partition, Settings, Site
 from node.slurm import hardware, topology
 from node.slurm.conf import render
 from node.slurm.configure import configure
 from node.slurm.control import SlurmError
 from node.slurm.hostlist import expand
+from node.system import files
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.doubles import FakeControl, FakeDriver, job, node

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from node.waiting import doubling_pauses, pauses_for, retry, wait_at_most, wait_until
+from node.system.waiting import doubling_pauses, pauses_for, retry, wait_at_most, wait_until
 
 
 class Clock:

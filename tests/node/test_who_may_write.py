@@ -13,9 +13,10 @@ import yaml
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.bootstrap import accounts, machine_steps
+from node.bootstrap import machine_steps
 from node.bootstrap.vm import disks, kept_state, mounts, users
-from node.model import Mount
+from node.design.model import Mount
+from node.system import accounts
 from tests.support import shipped
 from tests.support.recorded import machine
 from tests.support.stack_values import STACKS, filled_in, values

@@ -22,10 +22,10 @@ from infra.aws import policies
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.aws.launch_templates import METADATA as OPTIONS
 from infra.clouds.commands import ClusterRef
+from node.design.model import STATE, ClusterDesign, Host
+from node.design.sites import MountSource
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.names import NODES, node_of
-from node.model import STATE, ClusterDesign, Host
-from node.sites import MountSource
 from operations.aws.cloud import AwsCloud
 from operations.clouds.cloud import Cloud
 from tests.support import fake_ec2_xml as xml

@@ -10,7 +10,7 @@ from pulumi.runtime import mocks
 
 from infra.aws import policies
 from infra.aws.network import Zones
-from node.model import Access, ClusterDesign, Host, Mount, Network, Partition
+from node.design.model import Access, ClusterDesign, Host, Mount, Network, Partition
 from tests.support.recorder import Recorder, run
 
 ACCOUNT = "123456789012"

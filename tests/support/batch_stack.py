@@ -10,7 +10,7 @@ import yaml
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support.checkout import ROOT
 from tests.support.stack_values import filled_in
 

@@ -21,7 +21,7 @@ from cli.changes.table import Kind, Row
 from cli.gcp.changes import TABLE as GOOGLE
 from cli.local.running import TABLE as LOCAL
 from infra.config.cluster import ClusterConfig
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "changes.md"

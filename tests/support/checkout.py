@@ -190,8 +190,8 @@ class Checkout:
     @staticmethod
     def _asked_here(settings: Path) -> str:
         from node import command_line
-        from node.folders import Folders
-        from node.published import read_settings
+        from node.design.folders import Folders
+        from node.design.published import read_settings
 
         try:
             return json.dumps(command_line.status(Folders(read_settings(settings))))

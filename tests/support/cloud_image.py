@@ -30,10 +30,10 @@ from pathlib import Path
 
 from infra.program import locations
 from localcloud import images
-from node import subprocesses
 from node.bootstrap.vm import packages
+from node.design.model import ClusterDesign, Host, Mount
 from node.elastic.programs import CLIENT
-from node.model import ClusterDesign, Host, Mount
+from node.system import subprocesses
 from tests.support.containers import base_image
 
 SHARES = "/srv/shares"

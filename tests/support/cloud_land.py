@@ -32,8 +32,8 @@ from localcloud import cgroups, nspawn, volumes
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
 from localcloud.nspawn import Bind
-from node import subprocesses
-from node.processes import end_all, having
+from node.system import subprocesses
+from node.system.processes import end_all, having
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
 from tests.support.cloud_authority import Authority

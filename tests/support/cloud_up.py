@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.program.stack import Stack
-from node.model import Access, ClusterDesign, Mount, Partition
+from node.design.model import Access, ClusterDesign, Mount, Partition
 from operations.clouds import commands
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, head

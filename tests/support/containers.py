@@ -30,8 +30,8 @@ from localcloud import cgroups, images, nspawn
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
 from localcloud.nspawn import Machine, NetworkInterface
-from node import subprocesses
-from node.processes import ProcessId, end_all
+from node.system import subprocesses
+from node.system.processes import ProcessId, end_all
 from operations.local import containers
 from tests.support.checkout import until
 

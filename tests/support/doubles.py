@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from node.bootstrap.services import Service, Services
+from node.design.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.design.sites import LocalSite
 from node.elastic.daemon import Elastic
 from node.elastic.driver import (
     LAUNCH_THREADS,
@@ -24,8 +26,6 @@ from node.elastic.driver import (
     Machine,
     MachineState,
 )
-from node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from node.sites import LocalSite
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState

@@ -23,7 +23,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import Described
 from infra.program.launcher import Run
 from infra.ssh import Target
-from node.model import Access, ClusterDesign, Settings, Site
+from node.design.model import Access, ClusterDesign, Settings, Site
 from operations import openssh
 from operations.clouds.cloud import Cloud, KeptStorage, Machine
 from tests.support.job_lines import inner, told

@@ -26,10 +26,10 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import run_wsgi_app
 
+from node.design.model import Settings
+from node.design.sites import AwsSite
 from node.elastic.drivers.boot_reports import BootStatusReader
 from node.elastic.drivers.ec2.driver import Ec2Driver, aws_client
-from node.model import Settings
-from node.sites import AwsSite
 from tests.support import fake_ec2_limits
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_faults import Fault, due

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 
 from google.cloud import compute_v1 as gce
 
+from node.design.model import Settings
+from node.design.sites import GcpSite
 from node.elastic.drivers.boot_reports import BootStatusReader
 from node.elastic.drivers.gce.client import google_clients
 from node.elastic.drivers.gce.driver import GceDriver
-from node.model import Settings
-from node.sites import GcpSite
 from tests.support.cloud_faults import due
 from tests.support.fake_gce_cloud import Cloud, Failing
 from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_json, check_page, parse, wanted

@@ -17,10 +17,10 @@ import pytest
 
 from infra.program import locations
 from infra.program.stack import Stack
-from node import rpc
-from node.codec import to_json
-from node.model import ClusterDesign
-from node.processes import ProcessId
+from node.design.model import ClusterDesign
+from node.system import rpc
+from node.system.codec import to_json
+from node.system.processes import ProcessId
 from operations.local.__main__ import VERBS
 from operations.local.agent import agent_process
 from operations.local.cluster import cloud_down

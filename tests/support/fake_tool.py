@@ -32,7 +32,8 @@ class Queue:
 
 def main(folder: Path, arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    from node import command_line, foreign, subprocesses
+    from node import command_line
+    from node.system import foreign, subprocesses
     from tests.support.doubles import FakeControl, job
 
     queue = Queue(folder)

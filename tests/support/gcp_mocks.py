@@ -8,7 +8,7 @@ from typing import Any
 
 from pulumi.runtime import mocks
 
-from node.model import Accelerator, Access, ClusterDesign, Host, Mount, Network, Partition
+from node.design.model import Accelerator, Access, ClusterDesign, Host, Mount, Network, Partition
 from tests.support.recorder import Recorder, run
 
 PROJECT = "acme-ml"

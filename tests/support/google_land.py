@@ -22,10 +22,10 @@ from infra.clouds.userdata import HOOK
 from infra.gcp import policies, storage
 from infra.gcp.instance_templates import ALWAYS, BOOT_SCRIPT, USER_DATA
 from node.bootstrap.vm.cloud_client import LOCKED
+from node.design.model import STATE, ClusterDesign, Host
+from node.design.sites import MountSource
 from node.elastic.drivers.gce.names import CLUSTER, HOST, ROLE, instance_of, node_of
 from node.elastic.programs import CLIENT
-from node.model import STATE, ClusterDesign, Host
-from node.sites import MountSource
 from operations.clouds.cloud import Cloud
 from operations.gcp.account import Account
 from operations.gcp.cloud import GcpCloud

@@ -292,7 +292,7 @@ def address_of(name: str) -> str:
 
 def nfs() -> str:
     """Speaks to the server of /home as an NFS client that says it acts for root (RFC 5531, AUTH_SYS)."""
-    from node.published import read_settings
+    from node.design.published import read_settings
 
     source = read_settings(Path("/opt/slurm-stacks/settings.json")).site.mounts["/home"].source
     assert source is not None

@@ -14,8 +14,8 @@ from typing import Any
 from localcloud import nspawn, volumes
 from localcloud.containers import BootPlan, ContainerRuntime, disk_folder, state_image
 from localcloud.machines import CONTROLLER, Boot
-from node.processes import ProcessId
-from node.rpc import RpcUnavailableError
+from node.system.processes import ProcessId
+from node.system.rpc import RpcUnavailableError
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until
 from tests.support.mishaps import end

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until

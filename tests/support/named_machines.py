@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from node import names
 from node.bootstrap.context import Context
 from node.bootstrap.vm import machine_names
 from node.bootstrap.vm import machine_names as step
+from node.design import names
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic import dns_hosts
 from node.elastic.dns_hosts import DnsHosts
-from node.folders import Folders
-from node.model import Settings
 from node.slurm.states import NodeState
 from tests.support import net_machines, recorded, resolved, whole_boot
 from tests.support.checkout import ROOT, until

@@ -16,9 +16,9 @@ from infra.errors import UserError
 from localcloud import cgroups, nspawn
 from localcloud.containers import interpreter_binds
 from localcloud.nspawn import Bind, Machine
-from node.model import ClusterDesign, Image
-from node.processes import ProcessId
+from node.design.model import ClusterDesign, Image
 from node.slurm import version
+from node.system.processes import ProcessId
 from operations.local import containers
 from tests.support.checkout import ROOT
 from tests.support.containers import why_not

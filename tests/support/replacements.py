@@ -17,8 +17,8 @@ import yaml
 
 from cli.runner import plan, program, project
 from infra.program.stack import Stack
-from node.model import ClusterDesign
-from node.published import parse_settings
+from node.design.model import ClusterDesign
+from node.design.published import parse_settings
 from tests.support import replacing_rules
 from tests.support.checkout import ROOT
 from tests.support.replacing_rules import HOLDS, at, differs

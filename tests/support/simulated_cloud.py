@@ -17,8 +17,8 @@ from node.elastic.driver import (
     Machine,
     MachineState,
 )
-from node.rpc import RpcUnavailableError
 from node.slurm.topology import Place
+from node.system.rpc import RpcUnavailableError
 
 SHOWN_SECONDS = 60.0
 """For how long an ended machine is listed."""

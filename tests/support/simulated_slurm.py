@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from node.model import SlurmSettings
+from node.design.model import SlurmSettings
 from node.slurm.control import Slurm, SlurmDown, SlurmError
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest import mock
 
+from node.design.model import ClusterDesign, Partition, SlurmSettings
 from node.elastic import daemon as daemon_module
 from node.elastic.daemon import Elastic
 from node.elastic.driver import LaunchGroup
 from node.elastic.view import DRAIN_PREFIXES
-from node.model import ClusterDesign, Partition, SlurmSettings
-from node.rpc import RpcError, RpcUnavailableError
 from node.slurm.control import SlurmError
+from node.system.rpc import RpcError, RpcUnavailableError
 from tests.support.doubles import design, settings
 from tests.support.simulated_cloud import Record, SimulatedCloud
 from tests.support.simulated_jobs import OVER, Job

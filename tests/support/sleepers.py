@@ -16,8 +16,8 @@ import pytest
 from localcloud import agent as agents
 from localcloud.cores import in_words
 from localcloud.machines import Boot
-from node import rpc
-from node.processes import ProcessId, end_tree
+from node.system import rpc
+from node.system.processes import ProcessId, end_tree
 
 TAGS = {"cluster": "t", "role": "compute", "partition": "debug"}
 """The tags of nodes."""

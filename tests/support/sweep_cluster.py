@@ -19,10 +19,10 @@ from cli.report import Made
 from cli.sweep import watch
 from infra.errors import NotUpError, UserError
 from infra.program import locations
-from node import foreign, subprocesses
 from node.benchmark import Sweep
 from node.slurm.control import SlurmError
-from node.subprocesses import Ran
+from node.system import foreign, subprocesses
+from node.system.subprocesses import Ran
 from operations import packages
 from operations.access import StackUp
 from tests.support.doubles import FakeControl, job, settings

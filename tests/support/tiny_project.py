@@ -20,7 +20,7 @@ from cli.runner.events import Event, Message, OutputLine, ResourceDone, Summary
 from cli.runner.state import STATE_FILE
 from infra.program import locations
 from infra.program.stack import Stack
-from node.processes import ProcessId
+from node.system.processes import ProcessId
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm import notices
-from node.codec import to_json
+from node.system.codec import to_json
 from tests.support.checkout import ROOT
 
 NO_SLURM = """

@@ -19,7 +19,7 @@ from node.bootstrap.context import Context, Step
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import disks, machine, machine_names, mounts, users
-from node.codec import to_json
+from node.system.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
 SLURM = "slurm-wlm 23.11.4"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support.operation_lines import operation_words
 from tests.support.recorder import Recorder, custom, needs
 

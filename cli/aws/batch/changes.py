@@ -18,8 +18,8 @@ from infra.aws.batch import access
 from infra.aws.tags import CLUSTER, STACK
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
-from node import plurals
-from node.model import Batch, ClusterDesign, Mount
+from node.design.model import Batch, ClusterDesign, Mount
+from node.system import plurals
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
 from operations.aws.batch.service import GONE, Client

@@ -11,9 +11,9 @@ from cli.aws.batch import jobs as batch_jobs
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
-from node import plurals
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from node.slurm import phases
+from node.system import plurals
 from operations.aws.batch.service import ALIVE, BatchService, Client, Job
 
 if TYPE_CHECKING:

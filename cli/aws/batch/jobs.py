@@ -15,8 +15,8 @@ from infra.aws.batch import access, states
 from infra.aws.batch.states import budget_limits
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import locations
-from node import plurals
-from node.foreign import parse
+from node.system import plurals
+from node.system.foreign import parse
 from operations.aws.account import explained
 from operations.aws.batch.service import BatchService, Job, settled
 

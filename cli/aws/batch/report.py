@@ -19,7 +19,7 @@ from cli.aws.batch import jobs
 from cli.report import charts, draw, words
 from cli.report.charts import Chart, Dot, Line, Style
 from cli.report.page import Drawn, environment
-from node import plurals
+from node.system import plurals
 
 FILE = Path(__file__).with_name("published.csv")
 TEMPLATE = Path(__file__).with_name("report.html.j2")

@@ -12,11 +12,11 @@ from cli.local.diagnosis import host as of_host
 from cli.local.diagnosis.host import Host
 from infra.program import locations
 from infra.program.stack import Stack
-from node.model import CONTAINER
+from node.design.model import CONTAINER
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 
 def checks(

@@ -16,16 +16,16 @@ from infra import environments, os_errors
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
 from localcloud.images import size_mib
-from node import rpc
 from node.bootstrap.vm.training import COMPLETE
-from node.model import CONTAINER, ClusterDesign, Settings, Site
+from node.design.model import CONTAINER, ClusterDesign, Settings, Site
 from node.slurm.conf import check_paths
+from node.system import rpc
 from operations.local import agent, benchmark, machine_access, run_directory
 from operations.local import containers as container_machines
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 ANSWER_SECONDS = 6.0
 """Seconds to wait for an answer: not long for the user, but enough for a daemon on a busy machine."""

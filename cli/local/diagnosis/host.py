@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from cli.doctor.finding import Finding, Severity, fine, from_error, from_message, stops, warns
 from infra.errors import UserError
 from localcloud.addresses import first_node_address, planned_block
-from node import plurals, ports
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from node.slurm.addressing import ports_needed
+from node.system import plurals, ports
 from operations import programs
 from operations.local import names as names_of_nodes
 from operations.local import run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 
 if TYPE_CHECKING:
-    from node.model import BenchmarkDesign, ClusterDesign
+    from node.design.model import BenchmarkDesign, ClusterDesign
 
 COMMAND_SECONDS = 15.0
 

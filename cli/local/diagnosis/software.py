@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from cli.local.diagnosis.host import ACCOUNTING_MIB, Host
 from node.slurm.version import NEWEST_TESTED, Version, parse, spell
-from node.subprocesses import SEARCH
+from node.system.subprocesses import SEARCH
 from operations import pages
 from operations.local import system_packages
 

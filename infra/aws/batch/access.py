@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.model import Batch, ClusterDesign
+from node.design.model import Batch, ClusterDesign
 
 OPERATIONS = "operations.aws.batch"
 """The module that the stack's commands run."""

@@ -28,7 +28,7 @@ from infra.clouds.publishing import Bundle
 from infra.program import stand_ins
 from infra.program.stand_ins import StandIns
 from node.bootstrap.vm.images import ROLE
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 SCRIPT = Path(__file__).with_name("ecs_image.sh")
 STEP = "ecs"

@@ -24,7 +24,7 @@ from infra.inventory import Inventory
 from infra.program import stand_ins
 from infra.program.launcher import INTERPRETER
 from infra.program.stand_ins import StandIns
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell

@@ -23,7 +23,7 @@ from infra.aws.batch.identity import BatchIdentity
 from infra.aws.tags import tags
 from infra.clouds import commands
 from infra.program.launcher import INTERPRETER
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 LEFT_OUT = {"__pycache__", ".venv"}
 LARGE = ("batch/Dockerfile", "envs/gpu/pyproject.toml", "envs/gpu/uv.lock")

@@ -13,7 +13,7 @@ from infra.aws.batch import access, policies
 from infra.aws.identity import physical_name
 from infra.aws.policies import Document
 from infra.aws.tags import tags
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 Text = Callable[[policies.Scope], Document]
 

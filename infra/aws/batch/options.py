@@ -15,7 +15,7 @@ from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
 from infra.aws.storage import AwsBucket
 from infra.aws.tags import tags
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 
 PATHS = {"bucket": "$.detail.bucket.name", "key": "$.detail.object.key"}
 ADDRESS = "s3://<bucket>/<key>"

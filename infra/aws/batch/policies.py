@@ -12,8 +12,8 @@ from typing import Any
 
 from infra.aws.batch import access
 from infra.aws.policies import VERSION, Document, Statement
+from node.design.model import ClusterDesign
 from node.elastic.drivers.ec2.names import CLUSTER
-from node.model import ClusterDesign
 
 PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 OF_CLUSTER = (

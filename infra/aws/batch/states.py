@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.aws.batch import access
-from node.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign, Mount
 
 State = dict[str, Any]
 SDK = "arn:{partition}:states:::aws-sdk:{service}:{action}"

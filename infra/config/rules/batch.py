@@ -11,8 +11,8 @@ from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.rules.partitions import check_instance_type
 from infra.instance_types.catalog import GRES, InstanceType
-from node import plurals
-from node.model import CACHING_GIB
+from node.design.model import CACHING_GIB
+from node.system import plurals
 
 MOUNTED = ("fsx_lustre", "efs")
 """The kinds of storage that machines without a controller can mount."""

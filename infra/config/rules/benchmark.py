@@ -13,8 +13,8 @@ from infra.config.mistakes import Location
 from infra.config.rules.context import BENCHMARK, CLUSTER, Context
 from infra.errors import UnusableFileError
 from infra.instance_types.catalog import GRES
-from node import plurals
-from node.model import KERAS_MNIST
+from node.design.model import KERAS_MNIST
+from node.system import plurals
 
 """The most bytes in the name of an object in Cloud Storage."""
 

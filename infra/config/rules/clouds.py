@@ -10,8 +10,8 @@ from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.storage import SharedStorage
 from infra.instance_types.catalog import NEURON_CORES
+from node.design.model import SUBNET_MANAGED
 from node.elastic.drivers.gce.names import resource_of
-from node.model import SUBNET_MANAGED
 
 IMAGE_PREFIX = "image-"
 """Prefix of the names of machines that become images."""

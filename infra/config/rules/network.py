@@ -10,7 +10,7 @@ from infra.config.cluster import DEFAULT_CIDR, Net, PartitionConfig
 from infra.config.mistakes import near
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.rules.partitions import NO_METADATA, check_zones
-from node import plurals
+from node.system import plurals
 
 # Shortest prefix that does not count as the whole internet: 0.0.0.0/1 and 128.0.0.0/1 together are all of it.
 ANYWHERE = {4: 8, 6: 19}

@@ -23,7 +23,7 @@ from infra.config.mistakes import Location, path_of
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.program import project_files
 from infra.program.project_files import ProjectFileError, Wrong
-from node import executables
+from node.system import executables
 
 ORIGINS = ("source", "packages", "repository")
 """The keys of the stack file that name a Slurm other than the distribution's."""

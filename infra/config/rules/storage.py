@@ -12,8 +12,8 @@ from infra.config.placeholders import is_placeholder
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import InstanceType
+from node.design.model import STATE
 from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
-from node.model import STATE
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
 SETTINGS = {

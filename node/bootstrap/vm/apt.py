@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.cloud_api import ServiceError
+from node.system import files
+from node.system.cloud_api import ServiceError
 
 LOCK_SECONDS = 300
 UPDATE_SECONDS = 180.0
@@ -205,7 +205,7 @@ def add_repository(
         ServiceError: The key cannot be fetched, or is another one.
     """
     # Imported late to save time: each boot imports this module, but few machines need other repositories.
-    from node import http_client
+    from node.system import http_client
 
     answer = http_client.call("GET", key_url, dict, attempts=attempts or http_client.ATTEMPTS, timeout=30.0)
     if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:

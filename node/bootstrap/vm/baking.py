@@ -12,16 +12,17 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from node import plurals
-from node.bootstrap import files, machine_steps, time_limits
+from node.bootstrap import machine_steps
 from node.bootstrap.command import CommandError, Runner, run
 from node.bootstrap.context import Context, SkipStep, Step
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.step_runner import run_steps
 from node.bootstrap.vm import clouds, drivers, images, machine, packages
 from node.bootstrap.vm.images import ImageKind
-from node.folders import Folders
-from node.model import ClusterDesign, Settings
+from node.design import time_limits
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Settings
+from node.system import files, plurals
 
 STATUS: Mapping[str, int] = {"ready": 0, "failed": 1, "rebooting": 194}
 """The report's state -> the exit status. For EC2 Image Builder, 194 means "restart the machine, then repeat

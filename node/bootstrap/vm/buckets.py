@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, disks
-from node.cloud_api import ServiceError
-from node.model import Mount
+from node.design.model import Mount
+from node.system import files
+from node.system.cloud_api import ServiceError
 
 VERSION = "1.24.0"
 """The version of Mountpoint."""
@@ -58,7 +58,7 @@ def install(context: Context) -> list[str]:
 
 def _mountpoint(context: Context) -> None:
     # Imported late to save time: each boot imports this module, but few machines mount buckets.
-    from node import http_client
+    from node.system import http_client
 
     machine = ARCHITECTURES[os.uname().machine]
     url = URL.format(version=VERSION, machine=machine)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.elastic.programs import CLIENT
+from node.system import files
 
 LOCKED = "client/requirements.txt"
 """The file in the node archive with versions and hashes of packages, if the cloud's driver needs any."""

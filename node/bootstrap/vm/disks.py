@@ -10,13 +10,12 @@ import os
 import stat
 from pathlib import Path
 
-from node import foreign
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import clouds
-from node.model import Mount
-from node.waiting import wait_until
+from node.design.model import Mount
+from node.system import files, foreign
+from node.system.waiting import wait_until
 
 ATTACH_SECONDS = 240.0
 """How long to wait for a disk, which may be attached after the machine has started."""

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import http_client, plurals
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, openpgp, pyxis
 from node.bootstrap.vm.openpgp import Signer
-from node.model import Accelerator, Partition
-from node.waiting import wait_at_most
+from node.design.model import Accelerator, Partition
+from node.system import files, http_client, plurals
+from node.system.waiting import wait_at_most
 
 # NVIDIA's driver from Ubuntu's packages: a set in which kernel modules and user space have the same version.
 #

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.model import Mount
+from node.design.model import Mount
+from node.system import files
 
 PACKAGE = "nftables"
 RULES = "etc/slurm-stacks/{name}.nft"

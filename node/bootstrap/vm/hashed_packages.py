@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from node import http_client, plurals
-from node.bootstrap import files, hook_scripts
+from node.bootstrap import hook_scripts
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
-from node.cloud_api import ServiceError, UnreachableError
-from node.model import Package
+from node.design.model import Package
+from node.system import files, http_client, plurals
+from node.system.cloud_api import ServiceError, UnreachableError
 
 # Fetches files whose content is known by its hash.
 

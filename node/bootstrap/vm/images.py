@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.bootstrap.vm import buckets, drivers, packages, slurm_packages
-from node.model import BUCKETS, ClusterDesign, Partition
+from node.design.model import BUCKETS, ClusterDesign, Partition
 
 ROLE = "image"
 """The role of a machine that becomes an image."""

@@ -19,13 +19,12 @@ import shutil
 import stat
 from pathlib import Path
 
-from node import plurals
-from node.bootstrap import accounts, files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks, state_guard, users
-from node.model import Mount
-from node.waiting import wait_at_most
+from node.design.model import Mount
+from node.system import accounts, files, plurals
+from node.system.waiting import wait_at_most
 
 SIGN_OF_LIFE_SECONDS = 1
 """MMP's interval. With it the kernel waits 22 s for a machine that has lost its power, instead of 43 s."""

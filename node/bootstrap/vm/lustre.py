@@ -10,9 +10,9 @@ from __future__ import annotations
 import platform
 import re
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
+from node.system import files
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
 """AWS's guide has no fingerprint of this key, so it is the TLS of AWS's own bucket that vouches for it."""

@@ -13,8 +13,8 @@ from node.bootstrap.command import run
 from node.bootstrap.report import file_sink
 from node.bootstrap.services import Services, SystemdServices
 from node.bootstrap.vm import clouds
-from node.folders import Folders
-from node.model import Settings
+from node.design.folders import Folders
+from node.design.model import Settings
 
 REPORT_SECONDS = 5.0
 """The time limit for publishing a report. A report that fails is left out, because the next has it all."""

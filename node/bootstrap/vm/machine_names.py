@@ -13,11 +13,12 @@ import os
 import socket
 from collections.abc import Collection
 
-from node import names
-from node.bootstrap import daemons, files
+from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds
+from node.design import names
+from node.system import files
 
 # Sets the machine's name, which must be its node's name at every boot, and configures its resolver.
 #

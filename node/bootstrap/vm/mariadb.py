@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.bootstrap.vm import kept_state
+from node.system import files
 
 # Slurm requests these values. Otherwise it complains at each start.
 SETTINGS = "[mysqld]\ninnodb_buffer_pool_size=256M\ninnodb_lock_wait_timeout=900\n"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks
-from node.model import Mount
+from node.design.model import Mount
+from node.system import files
 
 MOTD = "etc/motd"
 BEGUN = """\

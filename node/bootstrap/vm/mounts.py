@@ -10,12 +10,12 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping
 
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import buckets, clouds, disks
-from node.model import Mount
-from node.waiting import pauses_for, retry
+from node.design.model import Mount
+from node.system import files
+from node.system.waiting import pauses_for, retry
 
 SERVER_SECONDS = 200.0
 """How long to wait for a server, because a controller that boots at the same time needs minutes. It is less

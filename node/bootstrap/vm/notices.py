@@ -22,20 +22,20 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from node import foreign
 from node.bootstrap import report, report_server
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds
-from node.cloud_api import Notice, ServiceError
+from node.design.folders import Folders
+from node.design.model import Settings
+from node.design.published import read_settings
 from node.elastic.plan import Action, clock
 from node.elastic.requeue import Requeue
 from node.elastic.rules import AT_RISK, LATER, NEAR_SECONDS, TAKEN, NodePhase, Verb
 from node.elastic.view import REASON_PREFIX, phase
-from node.folders import Folders
-from node.model import Settings
-from node.published import read_settings
 from node.slurm.control import Control, Slurm, SlurmError
+from node.system import foreign
+from node.system.cloud_api import Notice, ServiceError
 
 WAIT_SECONDS = 60.0
 SAME_SECONDS = 30.0

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import http_client
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.cloud_api import ServiceError
+from node.system import files, http_client
+from node.system.cloud_api import ServiceError
 
 PUBLIC_KEY = 6
 """The tag of a packet with a primary public key. Those of subkeys are signed by it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
 from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb, slurm_packages
-from node.model import BUCKETS, ClusterDesign
+from node.design.model import BUCKETS, ClusterDesign
 from node.slurm import container_conf
+from node.system import files
 
 FOR_JOBS = ("libpmix-dev", "rsync")
 """`srun --mpi=pmix` loads the library by the name that Debian 12 has in no other package, here and on nodes.

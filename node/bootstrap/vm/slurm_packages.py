@@ -10,10 +10,10 @@ import hashlib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
-from node.model import ClusterDesign, SlurmSettings
+from node.design.model import ClusterDesign, SlurmSettings
+from node.system import files
 
 DEBIAN = {
     "controller": ("slurmctld", "slurm-client"),

@@ -13,12 +13,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from node import http_client
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, openpgp
 from node.bootstrap.vm.openpgp import Signer
+from node.system import files, http_client
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """The keys of Debian's archives, from a package that Ubuntu has, too.

@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from node import foreign, subprocesses
-from node.bootstrap import files
 from node.bootstrap.services import PREFIX, Service
-from node.subprocesses import SEARCH
+from node.system import files, foreign, subprocesses
+from node.system.subprocesses import SEARCH
 
 NAME = "state"
 PROGRAM = "holds-state"

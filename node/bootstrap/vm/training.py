@@ -14,10 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from node import foreign
-from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
-from node.locks import locked
+from node.system import files, foreign
+from node.system.locks import locked
 
 COMPLETE = ".complete"
 """The file in a complete environment, on the local stack too."""

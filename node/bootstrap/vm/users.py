@@ -6,9 +6,9 @@ import pwd
 import sys
 from pathlib import Path
 
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
+from node.system import files
 
 FIRST_USER = 1000
 NOBODY = 65534

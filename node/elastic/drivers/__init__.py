@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from node.design.model import Settings
 from node.elastic.driver import Driver
-from node.model import Settings
 
 
 def load(settings: Settings) -> Driver:

@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from node import foreign
 from node.bootstrap import report_server
+from node.design.folders import Folders
+from node.design.model import Settings
 from node.elastic.driver import Machine, MachineState
 from node.elastic.view import log
-from node.folders import Folders
-from node.model import Settings
+from node.system import foreign
 
 SILENT_SECONDS = 900.0
 """A running machine without a report after this time will never report.
 
 The first report comes within a minute or two, and Slurm waits for everything that the boot may do after it
-(`node.bootstrap.time_limits`).
+(`node.design.time_limits`).
 """
 ALIVE_SECONDS = 6 * report_server.ALIVE_SECONDS
 """How old the server's mark may be. While the server does not run, no machine counts as silent."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from node import rpc
 from node.bootstrap.report import failure
+from node.design.model import PROCESS, Partition, Settings
+from node.design.sites import LocalSite
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
@@ -20,9 +21,8 @@ from node.elastic.driver import (
     MachineState,
 )
 from node.elastic.drivers.boot_reports import BootReports, with_boots
-from node.model import PROCESS, Partition, Settings
-from node.sites import LocalSite
 from node.slurm.topology import Place
+from node.system import rpc
 
 NAME_IN_USE = "NameInUse"
 _CODES = {

@@ -11,7 +11,7 @@ from infra.aws.batch import access
 from infra.aws.tags import log_group
 from infra.clouds.commands import ClusterRef
 from infra.errors import NotUpError, UserError
-from node.model import Batch, ClusterDesign
+from node.design.model import Batch, ClusterDesign
 from operations.aws import account
 from operations.aws.account import explained
 from operations.waiting import wait_until

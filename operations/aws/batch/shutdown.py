@@ -10,7 +10,7 @@ from typing import Any
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.errors import UserError
-from node import plurals
+from node.system import plurals
 from operations.aws.account import explained
 from operations.aws.batch import service
 from operations.aws.batch.service import ALIVE, Client

@@ -25,7 +25,7 @@ from cli.doctor.finding import Severity
 from cli.sweep import command as sweep
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED
-from node.model import Budget
+from node.design.model import Budget
 from operations.access import StackUp
 from operations.aws.batch.service import BatchService
 from tests.support import sentences

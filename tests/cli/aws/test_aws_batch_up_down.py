@@ -33,7 +33,7 @@ from infra.aws.tags import CLUSTER, log_group
 from infra.clouds.commands import ClusterRef
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.aws.batch import __main__, shutdown
 from operations.aws.batch.service import BatchService
 from tests.support import sentences

@@ -11,7 +11,7 @@ from cli.aws.changes import RULES, TABLE, UNSEEN
 from cli.changes import table as changes
 from cli.changes.jobs import Job
 from cli.changes.table import Change, Kind, refusal
-from node.model import STATE, Accelerator, ClusterDesign, Hook, Mount, Network
+from node.design.model import STATE, Accelerator, ClusterDesign, Hook, Mount, Network
 from tests.support.aws_mocks import (
     CONTROLLER,
     CPU,

@@ -18,7 +18,7 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.model import Access, Backup, ClusterDesign, Image, Mount, Network
+from node.design.model import Access, Backup, ClusterDesign, Image, Mount, Network
 from operations.aws import account as aws_account
 from operations.clouds import ssh_access
 from tests.support import sentences

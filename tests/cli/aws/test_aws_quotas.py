@@ -14,7 +14,7 @@ from cli.aws import diagnosis, quotas
 from cli.clouds.diagnosis import Wanted
 from cli.doctor.finding import Finding, Severity
 from infra.aws.tags import CLUSTER
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design

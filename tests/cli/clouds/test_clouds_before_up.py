@@ -9,7 +9,7 @@ import pytest
 
 from cli.doctor.finding import Check, Finding, fine, stops, warns
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.openssh import SshError
 from tests.support import sentences
 from tests.support.cloud_up import (

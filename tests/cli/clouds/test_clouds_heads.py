@@ -13,7 +13,7 @@ from cli.clouds import heads, known_clusters, running
 from cli.doctor.finding import Severity
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from node.model import Access, ClusterDesign, Host, Image, Mount, SlurmSettings
+from node.design.model import Access, ClusterDesign, Host, Image, Mount, SlurmSettings
 from operations.access import StackUp
 from tests.support import sentences
 from tests.support.cloud_up import HOME, NOWHERE, cloud, head, made, outputs, provider, stack, state

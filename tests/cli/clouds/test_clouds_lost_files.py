@@ -27,7 +27,7 @@ from infra.config.cluster import ClusterConfig
 from infra.design import design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support import replacements
 from tests.support.changes_table import inner_model
 from tests.support.replacements import Run

@@ -19,7 +19,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
-from node.model import Host, Mount
+from node.design.model import Host, Mount
 from node.slurm.fields import LISTED
 from operations.clouds.cloud import KeptStorage
 from operations.openssh import SshError

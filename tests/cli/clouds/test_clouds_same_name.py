@@ -13,7 +13,7 @@ from cli.doctor.finding import Finding, Severity
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support import sentences
 from tests.support.cloud_up import FILE, cloud, head, made, outputs, provider, state
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head

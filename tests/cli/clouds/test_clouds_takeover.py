@@ -26,7 +26,7 @@ from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.aws import machines
 from operations.clouds.cloud import Cloud
 from operations.gcp.cloud import GcpCloud

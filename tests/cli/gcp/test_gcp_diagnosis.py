@@ -14,7 +14,7 @@ from cli.doctor.finding import Finding, Severity
 from cli.gcp import diagnosis
 from cli.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
-from node.model import Accelerator, ClusterDesign
+from node.design.model import Accelerator, ClusterDesign
 from operations.gcp import account
 from tests.support import sentences
 from tests.support.fake_gce import Fault

@@ -27,8 +27,8 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import stand_ins
 from infra.program.stack import Stack
 from infra.providers import create_cluster
+from node.design.model import ClusterDesign, Image, Settings, Site
 from node.elastic.drivers.gce.names import CLUSTER
-from node.model import ClusterDesign, Image, Settings, Site
 from operations.access import StackUp
 from operations.clouds import commands
 from operations.gcp import __main__, account

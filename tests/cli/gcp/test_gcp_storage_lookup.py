@@ -16,7 +16,7 @@ from cli.gcp import diagnosis
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
-from node.model import Backup, Hook, Mount
+from node.design.model import Backup, Hook, Mount
 from operations.gcp import account, leftovers
 from tests.support import sentences
 from tests.support.checkout import ROOT

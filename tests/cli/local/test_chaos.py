@@ -19,9 +19,9 @@ from cli.local import chaos
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import containers
-from node.codec import to_json
-from node.model import LocalCloud
-from node.processes import ProcessId
+from node.design.model import LocalCloud
+from node.system.codec import to_json
+from node.system.processes import ProcessId
 from operations.local.agent import agent_process
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences

@@ -18,7 +18,7 @@ from cli.runner import embedded
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from localcloud.machines import CLUSTER_VARIABLE
-from node import rpc
+from node.system import rpc
 from operations.local import agent, machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences

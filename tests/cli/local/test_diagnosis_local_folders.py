@@ -16,7 +16,7 @@ from infra.environments import digest, lock_digest
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from node.bootstrap.vm.training import COMPLETE
-from node.model import BenchmarkDesign, Partition
+from node.design.model import BenchmarkDesign, Partition
 from operations.local import benchmark
 from tests.support import sentences
 from tests.support.checkout import ROOT

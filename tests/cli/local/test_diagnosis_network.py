@@ -13,9 +13,9 @@ import pytest
 
 from cli.doctor.finding import Severity
 from cli.local.diagnosis import host as network
-from node import ports
-from node.model import Partition
+from node.design.model import Partition
 from node.slurm.addressing import ports_needed
+from node.system import ports
 from operations.local import run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 from tests.support import sentences

@@ -10,7 +10,7 @@ import pytest
 
 from cli.doctor.finding import Severity
 from cli.local.diagnosis import host as resources
-from node.model import BenchmarkDesign, Partition, SlurmSettings
+from node.design.model import BenchmarkDesign, Partition, SlurmSettings
 from tests.support import sentences
 from tests.support.doubles import design
 from tests.support.fake_host import host, process, seen

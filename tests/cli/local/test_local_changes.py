@@ -26,7 +26,7 @@ from infra.design import design
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.model import Accelerator, ClusterDesign, Host
+from node.design.model import Accelerator, ClusterDesign, Host
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences
 from tests.support.changes_table import check_fields, check_keys

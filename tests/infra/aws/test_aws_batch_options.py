@@ -19,7 +19,7 @@ from infra.aws.batch.states import budget_limits
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import Budget, ClusterDesign
+from node.design.model import Budget, ClusterDesign
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.batch_aws import BatchAws
 from tests.support.batch_stack import batch_design

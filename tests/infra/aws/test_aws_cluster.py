@@ -15,9 +15,9 @@ from infra.aws.network import Zones, with_zones
 from infra.clouds.cluster import parse_boot_facts
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.inventory import Inventory
-from node.model import Access, ClusterDesign, Settings
-from node.published import parse_settings
-from node.sites import AwsSite
+from node.design.model import Access, ClusterDesign, Settings
+from node.design.published import parse_settings
+from node.design.sites import AwsSite
 from operations.aws import __main__
 from tests.support import whole_cluster
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines

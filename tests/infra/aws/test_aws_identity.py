@@ -19,7 +19,7 @@ from infra.aws.identity import (
     policy_size,
 )
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
-from node.model import ClusterDesign, Containers, Hook, Package
+from node.design.model import ClusterDesign, Containers, Hook, Package
 from tests.support import sentences
 from tests.support.aws_mocks import (
     ACCOUNT,

@@ -15,7 +15,7 @@ from botocore.validate import ParamValidator
 
 from infra.aws.launch_templates import AwsLaunchTemplates, image_id, interfaces, root_device
 from infra.config import distributions
-from node.model import Access, ClusterDesign, Image
+from node.design.model import Access, ClusterDesign, Image
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import ACCOUNT, CPU, GPU, OWN, aws_design, declare
 from tests.support.aws_rules import weaknesses

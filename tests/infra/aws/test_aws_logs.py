@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.aws.logs import AwsLogs
-from node.model import Budget
+from node.design.model import Budget
 from tests.support.aws_mocks import aws_design, declare
 from tests.support.recorder import counts
 

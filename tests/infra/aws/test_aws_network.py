@@ -10,8 +10,8 @@ import pytest
 
 from infra.aws.network import AwsNetwork, Zones, security_groups, security_rules
 from infra.clouds import firewall
-from node import model
-from node.model import Site, SlurmSettings
+from node.design import model
+from node.design.model import Site, SlurmSettings
 from tests.support.aws_mocks import (
     EFS,
     EXISTING,
@@ -252,7 +252,7 @@ def test_nobody_comes_in_from_the_internet_who_was_not_named(variant: str) -> No
 
 def test_networks_without_mode_ssh_open_nothing() -> None:
     """The configuration refuses this. If it did not, the port would still stay closed."""
-    from node.model import Access
+    from node.design.model import Access
 
     design = dataclasses.replace(ssh_design(), access=Access("ssm", ("0.0.0.0/0",)))
     assert [rule for rule in security_rules(design) if rule.direction == "in" and "/" in rule.peer] == []

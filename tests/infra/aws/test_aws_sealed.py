@@ -11,7 +11,7 @@ import pytest
 
 from infra.aws.cluster import AwsCluster
 from infra.clouds.cluster import terminate_on_destroy
-from node.model import Budget, ClusterDesign, SlurmSettings
+from node.design.model import Budget, ClusterDesign, SlurmSettings
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import CPU, EFS, EXISTING, LUSTRE, NFS, aws_design, declare, ssh_design
 from tests.support.recorder import Recorder, counts, needs

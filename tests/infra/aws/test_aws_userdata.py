@@ -17,7 +17,7 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.userdata import UNIT
 from infra.gcp import instance_templates
 from node.aws import run_loader
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support.aws_mocks import aws_design
 from tests.support.gcp_mocks import gcp_design
 

@@ -15,7 +15,7 @@ from infra import addresses
 from infra.addresses import Need
 from infra.aws.network import AwsNetwork, Zones, find_zones
 from infra.aws.storage import AwsStorage
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from tests.support import sentences
 from tests.support.aws_mocks import (
     CONTROLLER,

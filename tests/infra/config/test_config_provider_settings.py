@@ -18,7 +18,7 @@ from infra.config.load import CLUSTER
 from infra.config.provider_settings import ENDPOINTS_OF_GOOGLE, FOLLOWED, HARMLESS, REFUSED
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.model import Settings, Site
+from node.design.model import Settings, Site
 from tests.support import sentences
 from tests.support.checkout import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 
 from infra.config import ConfigError, load_file
 from infra.config.load import CLUSTER
-from node import plurals
+from node.system import plurals
 
 FILE = """\
 config:

@@ -12,7 +12,7 @@ import pytest
 
 from infra.clouds import recipes
 from infra.gcp.bake import GcpImages, image_name
-from node.model import ClusterDesign, Image
+from node.design.model import ClusterDesign, Image
 from operations.clouds.cloud import Machine
 from operations.gcp import __main__
 from tests.support import sentences

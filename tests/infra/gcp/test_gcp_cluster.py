@@ -15,9 +15,9 @@ from pulumi_gcp import compute
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.gcp.cluster import GcpAddresses, GcpCluster, GcpHead
 from infra.inventory import Inventory
-from node.model import ClusterDesign, Image, Settings
-from node.published import parse_settings
-from node.sites import GcpSite
+from node.design.model import ClusterDesign, Image, Settings
+from node.design.published import parse_settings
+from node.design.sites import GcpSite
 from operations.gcp import __main__
 from tests.support import whole_cluster
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines

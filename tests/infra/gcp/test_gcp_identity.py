@@ -9,7 +9,7 @@ import pytest
 
 from infra.gcp import policies
 from infra.gcp.identity import AccessTargets, GcpAccounts, GcpIdentity, GcpSecrets
-from node.model import ClusterDesign, Hook, Image
+from node.design.model import ClusterDesign, Hook, Image
 from tests.support.cel import MOST_OPERATORS, holds, operators
 from tests.support.gcp_mocks import CPU, PROJECT, UNIQUE, declare, gcp_design, gcp_ssh_design
 from tests.support.recorder import Recorder, counts, unknown

@@ -12,8 +12,8 @@ import pytest
 
 from infra.gcp.instance_templates import LONGEST_PREFIX, GcpInstanceTemplates, image_id, prefix
 from infra.gcp.policies import permissions
+from node.design.model import Accelerator, ClusterDesign, Image, Partition
 from node.elastic.drivers.gce.names import NAME_LENGTH
-from node.model import Accelerator, ClusterDesign, Image, Partition
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
 from tests.support.gcp_rules import weaknesses

@@ -10,8 +10,8 @@ from pulumi.runtime import mocks
 
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import GcpStorage, snapshot_prefix
-from node.model import ClusterDesign, Mount
-from node.sites import MountSource
+from node.design.model import ClusterDesign, Mount
+from node.design.sites import MountSource
 from tests.support.gcp_mocks import EXISTING, FILESTORE, NFS, PROJECT, Gcp, declare, gcp_design
 from tests.support.recorder import Recorder
 

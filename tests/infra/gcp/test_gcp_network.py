@@ -12,7 +12,7 @@ from infra.clouds import firewall
 from infra.gcp import names
 from infra.gcp.names import labels, value
 from infra.gcp.network import IAP, GcpNetwork, check_zones, ingress_rules, subnetwork_cidr, with_zones
-from node.model import Access, ClusterDesign, Network
+from node.design.model import Access, ClusterDesign, Network
 from tests.support import sentences
 from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import (

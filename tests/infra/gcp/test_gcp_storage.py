@@ -23,10 +23,10 @@ from infra.config.storage import SharedStorage
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import REGIONAL, GcpBucket, GcpStorage, device, share
 from infra.program import mode
+from node.design.model import ClusterDesign, Image, Mount, Settings, Site
+from node.design.published import parse_settings
+from node.design.sites import GcpSite, MountSource
 from node.elastic.drivers.gce.names import resource_of
-from node.model import ClusterDesign, Image, Mount, Settings, Site
-from node.published import parse_settings
-from node.sites import GcpSite, MountSource
 from tests.support.gcp_mocks import EXISTING, FILESTORE, LOGIN, NFS, PROJECT, declare, gcp_design
 from tests.support.recorder import Recorder, counts, unknown
 

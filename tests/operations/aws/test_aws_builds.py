@@ -9,7 +9,7 @@ import pytest
 
 from cli.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, store
-from node.model import ClusterDesign, Image
+from node.design.model import ClusterDesign, Image
 from tests.support import aws_account
 from tests.support.aws_account import Account, account, moto, nobody
 from tests.support.aws_mocks import aws_design

@@ -13,7 +13,7 @@ from infra.aws.tags import CLUSTER, SLURM, store
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.errors import EXIT_REFUSED
 from infra.program.launcher import anywhere
-from node.model import Access
+from node.design.model import Access
 from operations.aws import account as access
 from operations.aws import machines
 from operations.aws.cloud import AwsCloud

@@ -24,7 +24,7 @@ from infra.errors import EXIT_REFUSED
 from infra.program import launcher, stand_ins
 from infra.program.stack import Stack
 from infra.providers import create_cluster
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 from operations.access import StackUp
 from operations.aws import __main__
 from operations.aws import account as access_to_aws
@@ -194,7 +194,7 @@ def test_without_a_program_the_shell_still_knows_where_things_lie() -> None:
     gpu, cpu = aws_design(), aws_design(partitions=(CPU,))
     from dataclasses import replace
 
-    from node.model import Accelerator
+    from node.design.model import Accelerator
 
     gpu = replace(gpu, partitions=(replace(CPU, accelerator=Accelerator("t4", 1)),))
     for design, kind in ((gpu, "gpu"), (cpu, "cpu")):

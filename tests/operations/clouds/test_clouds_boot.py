@@ -12,7 +12,7 @@ import pytest
 from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.launcher import anywhere
-from node.model import Access, Host
+from node.design.model import Access, Host
 from operations.clouds.commands import APPLY, LOOKS, Waiter
 from tests.support import sentences
 from tests.support.doubles import HEAD, design

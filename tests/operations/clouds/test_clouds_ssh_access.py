@@ -12,7 +12,7 @@ from infra.clouds import shell
 from infra.clouds.cluster import parse_boot_facts
 from infra.errors import NotUpError
 from infra.program.stack import Stack
-from node.model import Access, ClusterDesign
+from node.design.model import Access, ClusterDesign
 from operations import programs
 from operations.clouds import ssh_access
 from tests.support import sentences

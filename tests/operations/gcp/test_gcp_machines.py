@@ -12,8 +12,8 @@ from google.cloud import compute_v1 as gce
 
 from infra.clouds.commands import ClusterRef
 from node.bootstrap.vm.images import ROLE as IMAGE
+from node.design.model import Access
 from node.elastic.drivers.gce.names import CLUSTER, ROLE, SLURM, STACK, value
-from node.model import Access
 from operations.clouds import commands
 from operations.gcp import machines
 from operations.gcp.cloud import GcpCloud

@@ -14,7 +14,7 @@ from infra.errors import EXIT_REFUSED, NotUpError
 from infra.gcp import access
 from infra.program.launcher import pasted
 from infra.program.stack import Stack
-from node.model import ClusterDesign
+from node.design.model import ClusterDesign
 from operations.clouds import commands, ssh_access
 from operations.gcp.cloud import KEY_SECONDS, GcpCloud, bring_key
 from tests.support import sentences

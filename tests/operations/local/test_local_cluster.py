@@ -19,8 +19,8 @@ from infra import bundle
 from infra.benchmark import Workload
 from infra.errors import EXIT_REFUSED, UserError
 from infra.outputs import load
-from node.model import SlurmSettings
-from node.processes import ProcessId
+from node.design.model import SlurmSettings
+from node.system.processes import ProcessId
 from operations.local import __main__ as entry
 from operations.local import benchmark, cluster, system_packages
 from tests.support import sentences

@@ -14,7 +14,7 @@ from cli.local.diagnosis.cluster import containers
 from cli.local.diagnosis.cluster import images as cached_images
 from localcloud import cgroups, images, volumes
 from localcloud.containers import read_isolation
-from node.model import CONTAINER, PROCESS, ClusterDesign, Mount
+from node.design.model import CONTAINER, PROCESS, ClusterDesign, Mount
 from operations.local import containers as container_machines
 from operations.local import system_packages
 from operations.local.agent import end_cluster

@@ -18,7 +18,7 @@ import pytest
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import addresses, network
-from node.sites import LocalSite
+from node.design.sites import LocalSite
 from operations.access import TOOL
 from operations.local import cluster, machine_access, names
 from tests.support.checkout import until

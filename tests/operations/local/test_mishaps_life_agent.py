@@ -20,8 +20,8 @@ import pytest
 
 from infra.program.stack import Stack
 from localcloud.machines import MACHINE_VARIABLE
-from node import rpc
-from node.processes import ProcessId, caller, with_environment
+from node.system import rpc
+from node.system.processes import ProcessId, caller, with_environment
 from operations import waiting
 from operations.local import agent, cluster
 from operations.local.run_directory import RunDirectory

@@ -24,11 +24,11 @@ import pytest
 from infra.errors import EXIT_REFUSED
 from infra.program import folders, locations
 from infra.program.stack import Stack
-from node import ports
-from node.folders import Folders
-from node.model import SLURMDBD_PORT, Partition, SlurmSettings
-from node.sites import LocalSite
+from node.design.folders import Folders
+from node.design.model import SLURMDBD_PORT, Partition, SlurmSettings
+from node.design.sites import LocalSite
 from node.slurm.addressing import PORT_BLOCK
+from node.system import ports
 from operations.local import run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from tests.support import sentences

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.nspawn import enter
-from node import rpc
-from node.model import CONTAINER, PROCESS, SHARED
-from node.processes import ProcessId
+from node.design.model import CONTAINER, PROCESS, SHARED
 from node.slurm.control import Control, SlurmDown, SlurmError
+from node.system import rpc
+from node.system.processes import ProcessId
 from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until

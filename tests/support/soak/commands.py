@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED
-from node import locks
+from node.system import locks
 from tests.support import killed_command
 from tests.support.checkout import Checkout
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from node import rpc
 from node.slurm.control import SlurmError
+from node.system import rpc
 from tests.support import lost_head
 from tests.support.checkout import until
 from tests.support.soak import commands

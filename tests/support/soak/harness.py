@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import rpc
-from node.model import CONTAINER
+from node.design.model import CONTAINER
 from node.slurm.control import SlurmError
+from node.system import rpc
 from operations.waiting import attempts
 from tests.support.checkout import until
 from tests.support.soak import audit

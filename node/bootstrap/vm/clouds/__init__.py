@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.bootstrap.vm.clouds.interface import Cloud
-from node.model import Settings
+from node.design.model import Settings
 
 if TYPE_CHECKING:
     from node.bootstrap.vm.clouds.aws import Aws

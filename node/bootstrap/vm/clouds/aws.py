@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from node import http_client as http
 from node.aws.imds import Metadata
 from node.aws.services import SCHEME, Bucket, Secret
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.cloud_api import Notices
+from node.design.model import Mount, Settings
+from node.design.sites import AwsSite
 from node.elastic.drivers.ec2.names import NODES, node_of, nodes_in
-from node.model import Mount, Settings
-from node.sites import AwsSite
+from node.system import http_client as http
+from node.system.cloud_api import Notices
 
 EBS, INSTANCE_STORE = "Amazon Elastic Block Store", "Amazon EC2 NVMe Instance Storage"
 """Models of NVMe disks, as the kernel reports them."""

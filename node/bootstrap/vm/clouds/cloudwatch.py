@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 
 from node.aws.services import domain
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import apt, openpgp
 from node.bootstrap.vm.clouds.interface import LOGS
 from node.bootstrap.vm.openpgp import Signer
-from node.model import Mount
-from node.sites import AwsSite
+from node.design.model import Mount
+from node.design.sites import AwsSite
+from node.system import files
 
 AGENT = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 CONFIG = "opt/slurm-stacks/cloudwatch.json"

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path, PurePosixPath
 
-from node import http_client as http
-from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import apt
 from node.bootstrap.vm.clouds.interface import LOGS, Disk
 from node.bootstrap.vm.metadata_guard import Openings
 from node.bootstrap.vm.users import KEY, KEY_TEXT
-from node.cloud_api import Notices
+from node.design.model import Mount, Settings
+from node.design.sites import GcpSite, MountSource
 from node.elastic.drivers.gce.names import node_of
 from node.gcp.metadata import GPU_MAINTENANCE_SECONDS, Metadata
 from node.gcp.services import SCHEME, Bucket, Secret
-from node.model import Mount, Settings
-from node.sites import GcpSite, MountSource
-from node.waiting import wait_until
+from node.system import files
+from node.system import http_client as http
+from node.system.cloud_api import Notices
+from node.system.waiting import wait_until
 
 # Sends the machine's logs to Cloud Logging, where they outlive the machine, and its metrics.
 #

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm.metadata_guard import Openings
-from node.cloud_api import Notices
-from node.model import Mount
+from node.design.model import Mount
+from node.system.cloud_api import Notices
 
 LOGS = {
     "controller": ("slurmctld.log", "elastic.log", "slurmdbd.log"),

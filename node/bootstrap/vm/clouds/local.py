@@ -10,13 +10,13 @@ import socket
 import time
 from pathlib import Path
 
-from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import users
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.cloud_api import Notice, Notices
-from node.model import Mount, Settings
+from node.design.model import Mount, Settings
+from node.system import files
+from node.system.cloud_api import Notice, Notices
 
 HOME = "/srv/slurm-stacks"
 BUCKET = f"{HOME}/bucket"

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from node.design.model import Settings
+from node.design.sites import AwsSite
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
@@ -27,8 +29,6 @@ from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.errors import error_of, failure_of, words
 from node.elastic.drivers.ec2.launches import Ec2Launches, end
 from node.elastic.view import log
-from node.model import Settings
-from node.sites import AwsSite
 from node.slurm.topology import Place
 
 # Where EC2 says that instances are in its network (DescribeInstanceTopology).

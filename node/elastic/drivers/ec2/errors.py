@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from node import rpc
 from node.elastic.driver import ErrorClass, Failure
 from node.elastic.drivers.failures import ErrorTable, one_line
+from node.system import rpc
 
 _CODES = {
     ErrorClass.CAPACITY: """

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from node import rpc
 from node.elastic.driver import ErrorClass, Failure
 from node.elastic.drivers.failures import ErrorTable, one_line
+from node.system import rpc
 
 # Classifies every error of Compute Engine and of its client.
 #

@@ -28,7 +28,7 @@ from node.elastic.drivers.gce.client import (
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
 from node.elastic.view import log
-from node.waiting import retry
+from node.system.waiting import retry
 
 THREADS = 8
 """The number of threads, which is the number of connections that the client keeps."""

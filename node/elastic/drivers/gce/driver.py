@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node import plurals
+from node.design.model import Partition, Settings
+from node.design.sites import GcpSite
 from node.elastic.driver import (
     API_FAILURES,
     AvailableCapacity,
@@ -35,9 +36,8 @@ from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.notices import EndReasons, maintenance
 from node.elastic.drivers.gce.operations import Operations, moment
 from node.elastic.view import log
-from node.model import Partition, Settings
-from node.sites import GcpSite
 from node.slurm.topology import Place
+from node.system import plurals
 
 # Where Compute Engine says that instances are: cluster, block and sub-block (`physicalHostTopology`).
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from node import plurals
+from node.design.model import ClusterDesign
 from node.elastic.driver import (
     API_FAILURES,
     ErrorClass,
@@ -32,8 +32,8 @@ from node.elastic.drivers.gce.client import Clients, failure_of, once, refusals
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations, Outcome
 from node.elastic.view import log
-from node.model import ClusterDesign
 from node.slurm.hostlist import fold
+from node.system import plurals
 
 # Launches that were still unfinished when the driver stopped watching them, and their results.
 #

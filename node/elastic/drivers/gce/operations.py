@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node import plurals
 from node.elastic.driver import API_FAILURES, ErrorClass, Failure
 from node.elastic.drivers.gce import names as gce_names
 from node.elastic.drivers.gce.client import (
@@ -29,6 +28,7 @@ from node.elastic.drivers.gce.client import (
     refusals,
 )
 from node.elastic.drivers.gce.names import Identity
+from node.system import plurals
 
 PAGE = 500
 """The largest number of operations of one page."""

@@ -1,6 +1,6 @@
 """What is known of a provider only once its resources are there: a class for each provider, and for mounts.
 
-`node.model.Site` holds one of them as its `cloud`. In JSON the field `provider` tells them apart.
+`node.design.model.Site` holds one of them as its `cloud`. In JSON the field `provider` tells them apart.
 """
 
 from __future__ import annotations

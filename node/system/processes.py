@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from node.waiting import wait_at_most
+from node.system.waiting import wait_at_most
 
 BECOMING_SECONDS = 0.5
 """The longest wait for the environment of a process that is just starting another program (execve)."""

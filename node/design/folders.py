@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from node.model import PROCESS, Settings
+from node.design.model import PROCESS, Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from node import foreign
-from node.bootstrap import accounts
+from node.system import accounts, foreign
 
 BEGIN, END = "# slurm-stacks: begin", "# slurm-stacks: end"
 """The lines before and after our part of a file of the distribution."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from node.cloud_api import UnreachableError
-from node.waiting import doubling_pauses, retry
+from node.system.cloud_api import UnreachableError
+from node.system.waiting import doubling_pauses, retry
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ costs this time.
 
 from __future__ import annotations
 
-from node.model import ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition
 
 USERS = 30
 HOSTS = 30

@@ -62,7 +62,7 @@ def start(
         stdin: Standard input; empty by default.
         folder: The working folder.
         handles: Descriptors that the program inherits.
-        identity: The user and the groups, as `node.bootstrap.accounts.start_as` returns them.
+        identity: The user and the groups, as `node.system.accounts.start_as` returns them.
 
     Raises:
         OSError: The program cannot be started; `FileNotFoundError`: it is not installed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from node import foreign
-from node.codec import from_json
-from node.model import SETTINGS_VERSION, Settings
+from node.design.model import SETTINGS_VERSION, Settings
+from node.system import foreign
+from node.system.codec import from_json
 
 
 def read_settings(file: Path) -> Settings:

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.health.model import Health, JobScript
-from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
+from node.design.health import Health, JobScript
+from node.design.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 
 # The accelerators of a node, as the design describes them. Plain data, which every machine reads.
 
@@ -201,7 +201,7 @@ class LocalCloud:
     list_lag: float = 0.0
 
 
-# The part of a design (`node.model`) that describes AWS Batch, for stacks that use it instead of Slurm.
+# The part of a design (`node.design.model`) that describes AWS Batch, for stacks that use it, not Slurm.
 
 CACHING_GIB = 48
 """The size of an image of machines that holds a container image as well: the published one had 12 GB, and

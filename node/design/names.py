@@ -13,8 +13,8 @@ import struct
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from node.folders import Folders
-from node.model import ClusterDesign, Site
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Site
 
 PORT = 53
 SUFFIX = "slurm-stacks.internal"

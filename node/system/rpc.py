@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from node.waiting import pauses_for, retry
+from node.system.waiting import pauses_for, retry
 
 Handler = Callable[[str, dict[str, Any]], Any]
 MAX_LINE = 64 * 1024 * 1024
